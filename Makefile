@@ -6,18 +6,23 @@ VENV := .venv
 CLIENTS := .venv-clients
 BIN := $(VENV)/bin
 
+# What the tests need: the tools, and the kernels in C, if they can be compiled.
+KERNELS := tensorstore_ds/native/_core.abi3.so
+DEV := $(VENV)/dev.stamp $(KERNELS)
+
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 # Python keeps what it has compiled: tests start it hundreds of times, and pytest compiles each of their files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-faults test-remote test-cluster test-gpu-fake test-clients test-journeys coverage check docs bench fuzz mutants clean help
+.PHONY: demo test test-slow test-faults test-install test-remote test-cluster test-gpu-fake test-clients test-journeys coverage check docs bench fuzz mutants clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test         install with the test tools, run the tests"
 	@echo "make test-slow    the tests that take five seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
+	@echo "make test-install  install the package with and without its kernels in C, and compile these with all warnings"
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"
 	@echo "make test-cluster convert on Dask, on Ray, in network namespaces and on Slurm, where they are installed"
 	@echo "make test-gpu-fake  the tests that need a GPU, on a fake CUDA runtime whose streams run late: Linux with g++"
@@ -31,64 +36,68 @@ help:
 	@echo "make mutants      MODULE=tensorstore_ds/reading: small changes of the code that no test notices; COUNT=60 SEED=0 TESTS=FILES"
 	@echo "make clean        remove what these made, $(VENV) and $(CLIENTS) too"
 
-demo: $(VENV)/demo.stamp
+demo: $(VENV)/demo.stamp $(KERNELS)
 	$(BIN)/tsds demo
 
 # Few files have quiet or slow tests: pytest collects only these, since it imports what it collects.
 TEST_FILES := tests/test_*.py tests/fuzz/test_*.py
 
-test: $(VENV)/dev.stamp
+test: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow'
 	$(BIN)/python -m pytest -m 'quiet and not slow' $$(grep -l 'mark\.quiet' $(TEST_FILES))
 
-test-slow: $(VENV)/dev.stamp
+test-slow: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow $$(grep -l 'mark\.slow' $(TEST_FILES))
 
 # Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
-test-faults: $(VENV)/dev.stamp
+test-faults: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/faults
 
+# Wheels and sdists with and without a compiler, and some tests without the kernels. make test runs all with them.
+test-install: $(DEV)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile tests/install
+
 # Servers of this machine's own: nothing is asked outside of it.
-test-remote: $(VENV)/dev.stamp
+test-remote: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/remote
 
 # Clusters on this machine, two at a time; Slurm and namespaces need root. Those of one kind run one after the other.
-test-cluster: $(VENV)/dev.stamp
+test-cluster: $(DEV)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/cluster
 
 # torch's own CUDA code without a GPU: tests/fake_cuda is the runtime below it. A real GPU is not touched.
-test-gpu-fake: $(VENV)/dev.stamp
+test-gpu-fake: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto tests/fake_cuda
 
 # From the first folder to a shared store, through the command. TSDS_DRAW=SEED repeats a run, TSDS_DRAW=all makes all; JOURNEY_DATA=DIR adds real data.
-test-journeys: $(VENV)/dev.stamp
+test-journeys: $(DEV)
 	TSDS_DRAW=$${TSDS_DRAW:-some} $(BIN)/python -m pytest --numprocesses auto --dist loadscope tests/journeys
 
 # The frameworks that a data set goes into, some gigabytes: an environment of their own.
 test-clients: $(CLIENTS)/stamp
 	$(CLIENTS)/bin/python -m pytest tests/clients $(if $(WRITE),--write)
 
-coverage: $(VENV)/dev.stamp
+coverage: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet' --cov --cov-report=
 	$(BIN)/coverage html -q
 	$(BIN)/coverage report --skip-covered
 
-check: $(VENV)/dev.stamp docs
+check: $(DEV) docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(VENV)/dev.stamp
+docs: $(DEV)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
 
-bench: $(VENV)/dev.stamp
+bench: $(DEV)
 	$(BIN)/python -m benchmarks $(if $(MNIST),--mnist '$(MNIST)') $(if $(VOC),--voc '$(VOC)')
 
-fuzz: $(VENV)/dev.stamp
+fuzz: $(DEV)
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES),--cases $(or $(CASES),50000))
 
-mutants: $(VENV)/dev.stamp
+mutants: $(DEV)
 	$(BIN)/python tests/mutants.py $(MODULE) --count $(or $(COUNT),60) --seed $(or $(SEED),0) $(if $(TESTS),--only $(TESTS))
 
 $(CLIENTS)/stamp: pyproject.toml | $(BIN)/python
@@ -107,11 +116,15 @@ $(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[dev]'
 	@touch $@ $(VENV)/demo.stamp
 
+# An editable install compiles the kernels, too: this is for later changes of them.
+$(KERNELS): $(wildcard tensorstore_ds/native/*.[ch]) tensorstore_ds/native/compile.py | $(BIN)/python
+	@$(BIN)/python tensorstore_ds/native/compile.py if-possible
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or later is needed, $(PYTHON) is not: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) demo dist htmlcov docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(KERNELS) tensorstore_ds/native/_not_compiled.txt $(VENV) $(CLIENTS) demo dist htmlcov docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find cli tensorstore_ds tests benchmarks formats -name __pycache__ -prune -exec rm -rf {} +

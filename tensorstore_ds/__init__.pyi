@@ -157,4 +157,8 @@ from .training.prediction import Prediction as Prediction, predict as predict
 from .training.report import TrainReport as TrainReport
 from .training.train import train as train
 from .training.vit import ViT as ViT
-from .version import __version__ as __version__
+from .version import (
+    Installation as Installation,
+    __version__ as __version__,
+    installation as installation,
+)

@@ -45,6 +45,7 @@ def test_what_is_printed(path: Path) -> None:
     ]
     assert re.search(r"^  the model alone +[\d.,]+ samples/s  seed, \S+ m?s per step of \d$", done.stdout, re.MULTILINE)
     assert re.search(r"^  both together .* waits \d+\.\d % of the time$", done.stdout, re.MULTILINE)
+    assert any(line.startswith("  compiled kernels: ") for line in lines)
     after = lines[lines.index("recommended") + 1 :]
     assert after[0] == f"  dataset = tsds.StoreDataset({str(path)!r}, 'train')"
     assert after[1].startswith("  loader = tsds.DataLoader(dataset, batch_size=8, shuffle=True")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import json
 import os
@@ -39,7 +40,7 @@ from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samplers import Order
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
-from tensorstore_ds.version import __version__
+from tensorstore_ds.version import __version__, installation
 from tsds_cli.main import COMMANDS, GROUPS, cli
 
 
@@ -241,6 +242,18 @@ def test_info_imports_neither_pillow_nor_zarr() -> None:
 
 def test_version() -> None:
     assert tsds("--version").output == f"tsds {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version", "--json"], ["--json", "--version"]])
+def test_version_as_json(arguments: list[str]) -> None:
+    found = json.loads(tsds(*arguments).output)
+    assert found == dataclasses.asdict(installation())
+    assert found["version"] == __version__ and found["torch"] and (found["kernels"] is None) == bool(found["why_not"])
+
+
+def test_json_before_a_command_is_wrong_usage() -> None:
+    done = tsds("--json", "info", "a.tsds")
+    assert done.exit_code == 2 and "expected --json after a command, or with --version" in done.stderr
 
 
 def test_module_runs_as_the_command() -> None:

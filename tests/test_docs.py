@@ -240,7 +240,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_design_names_all_dependencies_and_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    text = (ROOT / "DESIGN.md").read_text().partition("## 8. Dependencies")[2]
+    text = (ROOT / "DESIGN.md").read_text().partition("## 9. Dependencies")[2]
     always, _, table = text.partition("| extra |")
     names = {re.split(r"[>=\[]", each)[0] for each in project["dependencies"]}
     assert {name for name in names if name not in always} == set()

@@ -19,7 +19,7 @@ from tsds_cli.options import json_option, options_of, path, store_place
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import Diagnosis, Forecast, LoaderDiagnosis, Verdict
+    from tensorstore_ds import Diagnosis, Forecast, Installation, LoaderDiagnosis, Verdict
 
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training a small ViT"}
 
@@ -116,7 +116,13 @@ def _show_loader(script: Path, found: LoaderDiagnosis) -> None:
     _show_verdicts(found.verdicts)
 
 
+def _kernels(found: Installation) -> str:
+    return found.kernels or f"none: {found.why_not}. {found.advice}"
+
+
 def _show_forecast(found: Forecast) -> None:
+    import tensorstore_ds as tsds
+
     title = f"{found.path}, {found.split}: {text.count(found.samples, 'sample')} of the format {found.estimate.format}"
     text.echo(text.Styled(title, bold=True))
     ways = {way.name: way for way in found.comparison.ways}
@@ -141,6 +147,7 @@ def _show_forecast(found: Forecast) -> None:
         text.echo(f"measured with {text.count(found.measured, 'sample')}, spread over the split {found.split}")
     for note in filter(None, [found.not_measured and f"files: {found.not_measured}", *found.comparison.notes]):
         text.echo(f"note: {spelled(note)}")
+    text.echo(f"compiled kernels: {_kernels(tsds.installation())}")
     if estimate.problems:
         text.echo(f"{text.count(len(estimate.problems), 'problem')} in the source: tsds convert --dry-run names them")
     source = Path(found.path)
@@ -153,6 +160,7 @@ def _show(found: Diagnosis) -> None:
     title = f"{found.path}, {found.split}: {samples}, batches of {found.batch_size}, on {found.device}"
     text.echo(text.Styled(title, bold=True))
     text.echo_table(_figures(found), right=[1])
+    text.echo(f"  compiled kernels: {_kernels(found.installation)}")
     _show_verdicts(found.verdicts)
     text.head("recommended")
     for line in found.code.splitlines():

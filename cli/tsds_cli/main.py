@@ -98,15 +98,18 @@ class Commands(click.Group):
         """Read the command line."""
         given = tuple(args)
         try:
-            ctx = super().make_context(info_name, args, *others, **extra)
-            ctx.meta.update({text.WANTS_JSON: "--json" in given, text.ARGUMENTS: given})
-            return ctx
+            return super().make_context(info_name, args, *others, **extra)
         except click.ClickException as error:
             if given:  # without anything, the message is the help
                 make_readable(error)
             raise
         except KeyboardInterrupt:  # click would say Aborted!
             raise interrupted() from None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options that stand before the command."""
+        ctx.meta.update({text.WANTS_JSON: "--json" in args, text.ARGUMENTS: tuple(args)})
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,10 +157,20 @@ def _added() -> Mapping[str, EntryPoint]:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from tensorstore_ds import __version__
+        import tensorstore_ds as tsds
 
-        text.echo(f"tsds {__version__}")
+        if ctx.meta[text.WANTS_JSON]:
+            text.echo_json(tsds.installation())
+        else:
+            text.echo(f"tsds {tsds.__version__}")
         ctx.exit()
+
+
+def _with_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and "--version" not in ctx.meta[text.ARGUMENTS]:
+        raise click.UsageError(
+            "expected --json after a command, or with --version, found it before the command. Move it."
+        )
 
 
 @click.group(
@@ -169,6 +182,13 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
+@click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=_with_version,
+    help="With --version: print JSON, also the versions of Python and torch, and which compiled kernels are in use.",
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorstore_ds.training.options import Residency
+from tensorstore_ds.version import Installation, installation
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +211,4 @@ class Diagnosis:
     #: loading; measured in turns; 1 if they are the same.
     gain: float
     not_measured: tuple[str, ...]  #: what could not be measured, or not wholly, and why
+    installation: Installation = field(default_factory=installation)  #: versions, and the compiled kernels in use

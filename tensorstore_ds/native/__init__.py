@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+import threading
 from typing import Any
 
 import numpy as np
+
+from tensorstore_ds.native.compile import HERE, NOTE, sources_digest
 
 _AXIS = np.dtype(
     [("origin", "f8"), ("extent", "f8"), ("resized", "i4"), ("first", "i4"), ("count", "i4"), ("at", "i4")]
@@ -28,11 +32,41 @@ FIND_NONE, FIND_RESTARTS, FIND_ENTRIES = range(3)
 
 core: Any = None  #: the compiled module, or None
 why_not = ""  #: why there is none
+advice = ""  #: what to do about it
 
-if os.environ.get("TSDS_NATIVE") == "0":
-    why_not = "TSDS_NATIVE=0 forbids it"
-else:
+
+def _load() -> tuple[Any, str]:
+    """The compiled module, or None and why."""
+    if os.environ.get("TSDS_NATIVE") == "0":
+        return None, "the environment variable TSDS_NATIVE is 0"
     try:
-        core = importlib.import_module("tensorstore_ds.native._core")
-    except ImportError as error:
-        why_not = str(error)
+        found = importlib.import_module("tensorstore_ds.native._core")
+    except ModuleNotFoundError:
+        try:
+            return None, f"not compiled at installation: {(HERE / NOTE).read_text(encoding='utf-8').strip()}"
+        except (OSError, ValueError):
+            return None, "not compiled"
+    except ImportError as error:  # made for another machine, or for a newer C library
+        return None, f"cannot be loaded: {error}"
+    digest = sources_digest()
+    if digest and digest != (found.sources() if hasattr(found, "sources") else ""):
+        return None, "compiled from other sources than those of this version"
+    return found, ""
+
+
+core, why_not = _load()
+if os.environ.get("TSDS_NATIVE") == "0":
+    advice = "Unset TSDS_NATIVE."
+elif core is None:
+    advice = f"With a C compiler and Python's headers, run: {sys.executable} -m tensorstore_ds.native"
+
+
+_threads = threading.local()
+
+
+def own_context() -> Any:
+    """This thread's own memory for the kernels: `core.crops` and `core.index` want it."""
+    context = getattr(_threads, "context", None)
+    if context is None:
+        context = _threads.context = core.context()
+    return context

@@ -1,84 +1,159 @@
-"""Compiles the kernels where they lie: ``python tensorstore_ds/native/compile.py``. The build of a wheel does it, too.
+"""Compiles the kernels in C: ``python -m tensorstore_ds.native``, in a checkout and where pip has installed them.
 
-It needs a C compiler and Python's headers, and nothing else.
+It needs a C compiler and Python's headers. The build of a wheel, which runs this file before any package is there, and
+``make`` call `compile_or_note`, which leaves a note instead of a module where there is no compiler.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
-MODULE = HERE / "_core.abi3.so"
+HERE = Path(__file__).resolve().parent
+IS_WINDOWS = sys.platform == "win32"
+#: The module, by the names that Python looks for, and the note that says why there is none.
+MODULE, NOTE = "_core.pyd" if IS_WINDOWS else "_core.abi3.so", "_not_compiled.txt"
+#: Without contraction into fused multiply-adds: results are equal on all processors. What overflows wraps around.
 FLAGS = (
-    "-std=c11",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-ffp-contract=off",
-    "-fwrapv",
-    "-Wall",
-    "-Wextra",
-    "-Wno-psabi",
+    *("-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-Wno-psabi"),
+    *(() if IS_WINDOWS else ("-fPIC",)),
 )
+_AVX2 = {"plain": (), "avx2": ("-mavx2", "-mbmi", "-mbmi2", "-mlzcnt")}
 #: By processor, the sets of instructions that kernels.c is compiled for, and their flags.
-VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "x86_64": {"plain": (), "avx2": ("-mavx2", "-mbmi", "-mbmi2", "-mlzcnt")},
-}
+VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {"x86_64": _AVX2, "AMD64": _AVX2}
 
 
 class CompileError(Exception):
     """The kernels cannot be compiled here; one line says why."""
 
 
-def compile_module(out: Path = MODULE, *more: str) -> Path:
-    """Compile the module of kernels to `out`; `more` flags go to each call of the compiler.
+def sources_digest() -> str:
+    """SHA-256 of the sources, in hex; empty if they are not here."""
+    files = sorted(HERE.glob("*.[ch]"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else ""
+
+
+def compile_module(out: Path = HERE / MODULE, *more: str) -> Path:
+    """Compile the module of kernels to `out`; `more` flags go to each call of the compiler, after the usual ones.
+
+    The environment variables CC, CFLAGS and LDFLAGS are used as elsewhere.
 
     Raises:
-        CompileError: there is no compiler, or it fails.
+        CompileError: there is no compiler, or it fails, or `out` cannot be written.
     """
     if sysconfig.get_config_var("Py_GIL_DISABLED") or platform.python_implementation() != "CPython":
-        raise CompileError("Python's limited API is for CPython with the GIL")
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    flags = [*FLAGS, *more, f"-I{sysconfig.get_path('include')}"]
-    folder = out.parent / f".{out.name}.{os.getpid()}"
-    folder.mkdir()
+        raise CompileError("the kernels are for CPython with the GIL, whose stable ABI they use")
+    headers = sysconfig.get_path("include")
+    if not Path(headers, "Python.h").is_file():
+        raise CompileError(f"Python.h is not in {headers}: install the headers of Python, such as python3-dev")
+    compiler = shlex.split(os.environ.get("CC") or ("clang" if IS_WINDOWS else "cc"))
+    common = [*_words("CFLAGS"), *FLAGS, *more, f"-I{headers}"]
+    fresh = out.with_name(f".{os.getpid()}{out.name}")
     try:
-        jobs = {folder / "module.o": [str(HERE / "module.c")]}
-        for name, own in VARIANTS.get(platform.machine(), {"plain": ()}).items():
-            jobs[folder / f"{name}.o"] = [
-                *own,
-                f"-DVARIANT={name}",
-                f"-DKERNELS=kernels_{name}",
-                str(HERE / "kernels.c"),
-            ]
-        for made, job in jobs.items():
-            _call([*compiler, *flags, "-c", *job, "-o", str(made)])
-        link = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
-        _call([*compiler, *more, *link, *map(str, jobs), "-lm", "-o", str(folder / out.name)])
-        (folder / out.name).replace(out)  # a process that runs keeps the one that it has
+        with tempfile.TemporaryDirectory(prefix="tsds-compile-") as folder:
+            linked, objects = str(Path(folder, out.name)), [str(Path(folder, "module.o"))]
+            _call(
+                [
+                    *compiler,
+                    *common,
+                    *_defined(SOURCES=f'"{sources_digest()}"'),
+                    "-c",
+                    str(HERE / "module.c"),
+                    "-o",
+                    objects[0],
+                ]
+            )
+            for name, own in VARIANTS.get(platform.machine(), {"plain": ()}).items():
+                objects.append(str(Path(folder, f"{name}.o")))
+                defined = _defined(VARIANT=name, KERNELS=f"kernels_{name}")
+                _call([*compiler, *common, *own, *defined, "-c", str(HERE / "kernels.c"), "-o", objects[-1]])
+            _call([*compiler, *_words("LDFLAGS"), *more, *_link(), *objects, *_libraries(), "-o", linked])
+            shutil.copy(linked, fresh)
+        fresh.replace(out)  # in one step: a process that runs keeps the module that it has
+    except OSError as error:
+        raise CompileError(f"{error.filename or out}: {error.strerror}") from error
     finally:
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+        with contextlib.suppress(OSError):  # whose cause is told already
+            fresh.unlink()
     return out
+
+
+def compile_or_note(folder: Path = HERE) -> Path:
+    """Compile the module into `folder`, or write there why it could not be; returns the file that was written.
+
+    With TSDS_NATIVE=0 in the environment it is not compiled. With TSDS_NATIVE=1 a failure is an error.
+
+    Raises:
+        CompileError: it was wanted and failed, or the note cannot be written.
+    """
+    wanted, module, note = os.environ.get("TSDS_NATIVE"), folder / MODULE, folder / NOTE
+    try:
+        if wanted == "0":
+            raise CompileError("TSDS_NATIVE=0 forbade it")
+        compile_module(module)
+    except CompileError as error:
+        if wanted == "1":
+            raise
+        try:
+            module.unlink(missing_ok=True)  # of an older version, perhaps
+            note.write_text(f"{error}\n", encoding="utf-8")
+        except OSError as failed:
+            raise CompileError(f"{failed.filename or note}: {failed.strerror}") from failed
+        return note
+    note.unlink(missing_ok=True)
+    return module
+
+
+def _words(variable: str) -> list[str]:
+    return shlex.split(os.environ.get(variable, ""))
+
+
+def _defined(**values: str) -> list[str]:
+    return [f"-D{name}={value}" for name, value in values.items()]
+
+
+def _link() -> list[str]:
+    return ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
+
+
+def _libraries() -> list[str]:
+    return [f"-L{Path(sys.base_prefix, 'libs')}", "-lpython3"] if IS_WINDOWS else ["-lm"]
 
 
 def _call(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     except OSError as error:
         raise CompileError(f"{command[0]}: {error.strerror}") from error
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["failed"]
-        raise CompileError(f"{command[0]}: {lines[0]}")
+        lines = done.stderr.splitlines() or [f"failed with status {done.returncode}"]
+        raise CompileError(f"{command[0]}: {next((line for line in lines if 'error' in line), lines[0])}")
     sys.stderr.write(done.stderr)
 
 
+def main(arguments: list[str]) -> None:
+    """Compile the module where it lies, with more flags if there are any; if-possible leaves a note if it fails."""
+    try:
+        made = compile_or_note() if arguments == ["if-possible"] else compile_module(HERE / MODULE, *arguments)
+        if arguments != ["if-possible"]:
+            (HERE / NOTE).unlink(missing_ok=True)
+    except CompileError as error:
+        sys.exit(f"The kernels in C were not compiled: {error}")
+    if made.name == NOTE:
+        reason = made.read_text(encoding="utf-8").strip()
+        sys.stderr.write(f"The kernels in C were not compiled, so some work is slower: {reason}\n")
+    else:
+        sys.stdout.write(f"{made}\n")
+
+
 if __name__ == "__main__":
-    print(compile_module(MODULE, *sys.argv[1:]))  # noqa: T201
+    main(sys.argv[1:])

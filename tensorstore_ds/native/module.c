@@ -185,10 +185,21 @@ static PyObject *index_of(PyObject *self, PyObject *args) {
     return result;
 }
 
+#ifndef SOURCES
+#define SOURCES ""
+#endif
+
+/* The digest of the sources that this was compiled from: with other ones beside it, it is an old one, and is not used. */
+static PyObject *sources(PyObject *self, PyObject *none) {
+    (void)self, (void)none;
+    return PyUnicode_FromString(SOURCES);
+}
+
 static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
                                 {"crops", crops, METH_VARARGS, NULL},
                                 {"gather", gather, METH_VARARGS, NULL},
                                 {"index", index_of, METH_VARARGS, NULL},
+                                {"sources", sources, METH_NOARGS, NULL},
                                 {"variant", variant, METH_NOARGS, NULL},
                                 {"use_plain", use_plain, METH_VARARGS, NULL},
                                 {NULL, NULL, 0, NULL}};

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -11,8 +10,6 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import native
 from tensorstore_ds.reading.columns import Column, RaggedColumn
-
-_threads = threading.local()
 
 
 class Seen(NamedTuple):
@@ -94,7 +91,7 @@ class Crops:
         shards = tuple(
             zip(files, *(tables.get(find, none) for find in (native.FIND_RESTARTS, native.FIND_ENTRIES)), strict=True)
         )
-        native.core.crops(_context(), shards, jobs, out, *out.shape[1:], status)
+        native.core.crops(native.own_context(), shards, jobs, out, *out.shape[1:], status)
         done: NDArray[np.bool_] = status == 0
         return done
 
@@ -103,11 +100,3 @@ def _arrays(column: Column, shards: NDArray[np.int64]) -> Sequence[Any]:
     """The maps of some shards; nothing where one is not mapped: by URL, or compressed."""
     parts = [column.part(int(shard)) for shard in shards]
     return [part if isinstance(part, np.ndarray) and part.flags.c_contiguous else b"" for part in parts]
-
-
-def _context() -> Any:
-    """This thread's own memory for the kernels."""
-    context = getattr(_threads, "context", None)
-    if context is None:
-        context = _threads.context = native.core.context()
-    return context

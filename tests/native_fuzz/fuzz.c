@@ -1,0 +1,30 @@
+/* libFuzzer: all that a store says of an image is hostile, and so are the image's bytes. See run.py.
+ *
+ * An input is a job, the length of the table of restarts or entries, the table, and the file. */
+#include <string.h>
+
+#include "context.h"
+
+context *context_new(void) { return calloc(1, sizeof(context)); }
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static context *own;
+    static uint8_t out[32 * 32 * 3];
+    crop_job job;
+    uint16_t table;
+    if (!own) own = context_new();
+    if (size < sizeof job + 2) return 0;
+    memcpy(&job, data, sizeof job), memcpy(&table, data + sizeof job, 2);
+    data += sizeof job + 2, size -= sizeof job + 2;
+    if (table > size) return 0;
+    /* Copies of the exact sizes, so that ASan sees the first byte behind them. */
+    uint8_t *marks = malloc(table + 1u) , *file = malloc(size - table + 1u);
+    memcpy(marks, data, table), memcpy(file, data + table, size - table);
+    uint8_t *own_marks = realloc(marks, table ? table : 1), *own_file = realloc(file, size - table ? size - table : 1);
+    crop_shard shard = {{own_file, size - table}, {own_marks, table}, {own_marks, table}};
+    const jpeg_entry *entries;
+    kernels_plain.crop(own, &shard, 1, &job, 32, 32, job.reserved & 1 ? 1 : 3, out);
+    kernels_plain.index(own, shard.file, &entries);
+    free(own_marks), free(own_file);
+    return 0;
+}

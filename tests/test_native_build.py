@@ -1,0 +1,145 @@
+"""How the kernels in C are compiled, and what is said where they are not. Each way to install: tests/install."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tensorstore_ds import native
+from tensorstore_ds.native import compile as compiling
+
+#: Writes the file that is named after -o, and is quicker than a compiler.
+PRETENDS = 'import sys; open(sys.argv[sys.argv.index("-o") + 1], "w").close()'
+FORBIDDEN = os.environ.get("TSDS_NATIVE") == "0"
+
+
+@pytest.fixture
+def pretending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "pretends.py"
+    script.write_text(PRETENDS)
+    for name in ("TSDS_NATIVE", "CFLAGS", "LDFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CC", f"'{sys.executable}' '{script}'")
+    headers = tmp_path / "include"
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(headers))
+
+
+@pytest.mark.skipif(FORBIDDEN, reason="TSDS_NATIVE=0")
+def test_what_is_compiled_here_is_used() -> None:
+    if not (compiling.HERE / compiling.MODULE).exists():
+        pytest.skip("the kernels are not compiled here")
+    assert native.core is not None and native.why_not == native.advice == "", f"{native.why_not}: run make"
+    assert native.core.sources() == compiling.sources_digest()
+
+
+@pytest.mark.usefixtures("pretending")
+def test_a_note_instead_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, note = tmp_path / compiling.MODULE, tmp_path / compiling.NOTE
+    assert compiling.compile_or_note(tmp_path) == module and module.exists() and not note.exists()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert compiling.compile_or_note(tmp_path) == note and not module.exists()
+    assert note.read_text() == "no-such-compiler: No such file or directory\n"
+    monkeypatch.setenv("TSDS_NATIVE", "1")
+    with pytest.raises(compiling.CompileError, match=r"^no-such-compiler: No such file or directory$"):
+        compiling.compile_or_note(tmp_path)
+    monkeypatch.setenv("CC", f"'{sys.executable}' '{tmp_path / 'pretends.py'}'")
+    assert compiling.compile_or_note(tmp_path) == module and not note.exists()
+    monkeypatch.setenv("TSDS_NATIVE", "0")
+    assert compiling.compile_or_note(tmp_path) == note and note.read_text() == "TSDS_NATIVE=0 forbade it\n"
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.usefixtures("pretending")
+@pytest.mark.parametrize(
+    ("prints", "line"),
+    [
+        ("In file included\nrows.h:3:1: error: expected ';'\nmore", "rows.h:3:1: error: expected ';'"),
+        ("killed", "killed"),
+        ("", "failed with status 3"),
+    ],
+)
+def test_one_line_of_what_a_compiler_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prints: str, line: str
+) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(f"import sys; sys.stderr.write({prints!r}); sys.exit(3)")
+    monkeypatch.setenv("CC", f"'{sys.executable}' '{script}'")
+    with pytest.raises(compiling.CompileError) as caught:
+        compiling.compile_module(tmp_path / "m.so")
+    assert str(caught.value) == f"{sys.executable}: {line}"
+
+
+@pytest.mark.usefixtures("pretending")
+def test_what_cannot_be_compiled_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(compiling.CompileError, match=r"Not a directory|No such file"):
+        compiling.compile_or_note(file)
+    with pytest.raises(compiling.CompileError, match=r"No such file"):
+        compiling.compile_module(tmp_path / "missing" / "m.so")
+    (tmp_path / "include" / "Python.h").unlink()
+    with pytest.raises(compiling.CompileError, match=r"^Python.h is not in .*: install the headers of Python"):
+        compiling.compile_module(tmp_path / "m.so")
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: name == "Py_GIL_DISABLED")
+    with pytest.raises(compiling.CompileError, match=r"CPython with the GIL"):
+        compiling.compile_module(tmp_path / "m.so")
+
+
+def test_flags_of_the_environment_come_before_the_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+
+    def call(command: list[str]) -> None:
+        calls.append(command)
+        Path(command[command.index("-o") + 1]).touch()
+
+    monkeypatch.setattr(compiling, "_call", call)
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    monkeypatch.setenv("CFLAGS", "-Ofast '-DA=b c'")
+    monkeypatch.setenv("LDFLAGS", "-Wl,-z,now")
+    compiling.compile_module(tmp_path / "m.so", "-g")
+    *objects, link = calls
+    for command in objects:
+        assert command.index("-Ofast") < command.index("-DA=b c") < command.index("-O3") < command.index("-g")
+    assert "-Wl,-z,now" in link and "-g" in link and "-O3" not in link
+
+
+def status(monkeypatch: pytest.MonkeyPatch, found: Any) -> tuple[Any, str]:
+    def load(name: str) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.delenv("TSDS_NATIVE", raising=False)
+    monkeypatch.setattr(importlib, "import_module", load)
+    return native._load()
+
+
+def test_what_is_said_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "HERE", tmp_path)
+    assert status(monkeypatch, ModuleNotFoundError()) == (None, "not compiled")
+    (tmp_path / compiling.NOTE).write_text("cc: No such file or directory\n")
+    expected = "not compiled at installation: cc: No such file or directory"
+    assert status(monkeypatch, ModuleNotFoundError()) == (None, expected)
+    assert status(monkeypatch, ImportError("GLIBC_2.99")) == (None, "cannot be loaded: GLIBC_2.99")
+    monkeypatch.setenv("TSDS_NATIVE", "0")
+    assert native._load() == (None, "the environment variable TSDS_NATIVE is 0")
+
+
+def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = None, "compiled from other sources than those of this version"
+    assert status(monkeypatch, SimpleNamespace()) == older
+    assert status(monkeypatch, SimpleNamespace(sources=lambda: "0" * 64)) == older
+    same = SimpleNamespace(sources=compiling.sources_digest)
+    assert status(monkeypatch, same) == (same, "")
+    monkeypatch.setattr(native, "sources_digest", lambda: "")  # where a distribution has removed them
+    stripped = SimpleNamespace(sources=lambda: "0" * 64)
+    assert status(monkeypatch, stripped) == (stripped, "")
