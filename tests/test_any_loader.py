@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -46,6 +47,12 @@ def test_a_loader_that_sleeps_holds_training_back() -> None:
     found = tsds.diagnose(loader=Counting(0.05), step=lambda batch: None, seconds=2, device="cpu")
     (verdict,) = found.verdicts
     assert verdict.code == "loader-bound" and found.wait is not None and found.wait > 0.5
+
+
+def test_batches_may_be_arrays() -> None:
+    batches, seen = [np.zeros((4, 3))] * 8, list[int]()
+    found = tsds.diagnose(loader=batches, step=lambda batch: seen.append(len(batch)), seconds=1, device="cpu")
+    assert isinstance(found, tsds.LoaderDiagnosis) and found.batch_size == 4 and set(seen) == {4}
 
 
 def test_a_loader_alone() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,25 @@ def test_gaps_between_the_rows_of_a_larger_tensor_are_not_packed() -> None:
     found = packed.over(packed.pieces)
     assert torch.equal(found["part"], whole[:, 2:5]) and found["part"].is_contiguous()
     assert torch.equal(found["bits"], whole > 30) and found["none"].shape == (0, 10) and found["one"] == 33
+
+
+@gpu
+def test_an_error_of_a_batch_that_nobody_asks_for_keeps_nothing() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[Tensor]:
+            yield from torch.zeros(2, 4)
+            raise ArithmeticError("too much")
+
+    loader = Loader()
+    alive = weakref.ref(loader)
+    batches = iter(DevicePrefetcher(loader, "cuda"))
+    next(batches)
+    gc.disable()
+    try:
+        del loader, batches
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 @gpu

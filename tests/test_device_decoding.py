@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from jpeg_files import drawn, oriented
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.loading import device_decoding
-from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.device_decoding import DeviceDecoder, JpegFiles, check_device_decoding
 from training_stores import one_line
 
 DECODERS = {"torchvision": device_decoding._by_torchvision, "torchcodec": device_decoding._by_torchcodec}
@@ -81,6 +83,22 @@ def test_images_are_those_of_pillow(tmp_path: Path, orientations: tuple[int, ...
             assert image.shape == expected[seen].shape and difference.mean() < 1  # decoders round differently
             seen += 1
     assert seen == len(expected)
+
+
+def test_files_are_kept_until_the_next_batch_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder may read pinned memory after the call, which torch's allocator does not know."""
+    monkeypatch.setattr(device_decoding, "_decode", lambda files, *_: [torch.zeros(3, 2, 2) for _ in files])
+    files(tmp_path / "s", [(16, 24)] * 2)
+    dataset = tsds.StoreDataset(converted(tmp_path / "s", encoding="source"))
+    decoder = DeviceDecoder(dataset, CPU)
+    kept = []
+    for row in range(2):
+        images = decoder.gather(np.array([row]), BufferPool(), (0, 0)).columns["image"]
+        assert isinstance(images, JpegFiles)
+        decoder.decode(images)
+        kept.append(weakref.ref(images.files[0]))
+        del images
+        assert [each() is not None for each in kept] == [False] * row + [True]
 
 
 def test_images_of_one_size_are_stacked_and_transformed(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import ImageReader
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.samplers import ShuffleSampler
+from tensorstore_ds.reading.mirror_file import pool
 
 ROWS = 40
 PROCESSES = {"num_workers": 1}
@@ -127,6 +130,44 @@ def test_an_iterator_whose_last_reference_dies_in_one_of_its_threads(path: Path)
         if thread.name.startswith("tsds-loader"):
             thread.join(30)
             assert not thread.is_alive()
+
+
+def test_an_iterator_whose_last_reference_dies_in_a_thread_that_its_threads_wait_for(path: Path) -> None:
+    """As when a garbage collection runs in one that fetches from a store by URL."""
+    held: list[Any] = []
+    dropped, go = threading.Event(), threading.Event()
+
+    def wait(sample: dict[str, Any]) -> dict[str, Any]:
+        if int(sample["label"]) == 3:  # in the second batch
+            go.wait(30)
+            pool("requests").submit(held.clear).result(30)
+            dropped.set()
+        return sample
+
+    batches = iter(DataLoader(StoreDataset(path, transform=wait), 3, num_threads=1))
+    next(batches)
+    held.append(batches)
+    del batches
+    go.set()
+    assert dropped.wait(20)
+
+
+def test_tasks_that_have_failed_keep_nothing(path: Path) -> None:
+    """Until a garbage collection, which may come late: a traceback holds the batches of its thread."""
+
+    def fail(sample: dict[str, Any]) -> dict[str, Any]:
+        raise ArithmeticError("too much")
+
+    dataset = StoreDataset(path, transform=fail)
+    alive = weakref.ref(dataset)
+    gc.disable()
+    try:
+        with pytest.raises(ArithmeticError):
+            list(DataLoader(dataset, 3, num_threads=2))
+        del dataset
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 # --- several at once --------------------------------------------------------------------------------------------

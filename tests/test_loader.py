@@ -15,12 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch.utils import data
-from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, Subset, TensorDataset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from cold_stores import linux, make_cold, make_store
 from stores import detections, store_of
-from tensorstore_ds.errors import ResidencyError
+from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.loading import block_shuffle, epoch as loading
 from tensorstore_ds.loading.augment.geometry import RandomCrop
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
@@ -644,16 +644,27 @@ def test_draws_in_worker_processes_are_those_in_threads(path, workers):
     assert first != second
 
 
-def test_locked_in_memory(path):
-    loader = DataLoader(StoreDataset(path), 10, residency="locked")
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"batch_size": None}])
+def test_locked_in_memory(path, options):
+    loader = DataLoader(StoreDataset(path), **{"batch_size": 10, **options}, residency="locked")
     try:
-        assert rows(loader) == list(range(ROWS))
+        assert sum(1 for _ in loader) == len(loader)
     except ResidencyError as error:
         pytest.skip(f"this process may not lock memory: {error}")
     assert locked_nbytes(Path("/proc/self/status").read_text()) >= ROWS * 144
     del loader
     gc.collect()
     assert locked_nbytes(Path("/proc/self/status").read_text()) == 0
+
+
+@pytest.mark.parametrize("residency", ["locked", "device", "lockd"])
+def test_only_stores_are_resident(path, residency):
+    whole = TensorDataset(torch.zeros(4)), "a TensorDataset"
+    part = Subset(StoreDataset(path), [0]), "a Subset: use `StoreDataset"
+    for dataset, found in (whole, part):
+        with pytest.raises(OptionError, match=f"a StoreDataset, for `residency={residency!r}`, found {found}"):
+            DataLoader(dataset, residency=residency)
+        assert DataLoader(dataset, residency="auto").residency == "page-cache"
 
 
 def test_persistent_workers_go_with_their_loader(path):

@@ -278,6 +278,14 @@ def test_objects_that_differ(tmp_path: Path) -> None:
         tsds.merge_stores([tmp_path / f"{name}.tsds" for name in names.split()], tmp_path / f"{names}.tsds")
 
 
+def test_what_another_thread_has_replaced_is_counted(stores: Path) -> None:
+    """Also where this one has gathered before."""
+    dataset = tsds.MixedDataset([stores / "a.tsds", stores / "b.tsds"])
+    dataset.gather([0])
+    dataset.parts[0].replaced.append(5)
+    assert dataset.replaced == [5] and tsds.DataLoader(dataset, 2).stats().replaced == 1
+
+
 def test_fields_that_differ(stores: Path, tmp_path: Path) -> None:
     for name, count in (("d", 2), ("e", 3)):
         with tsds.Writer(tmp_path / f"{name}.tsds") as writer:
@@ -289,7 +297,7 @@ def test_fields_that_differ(stores: Path, tmp_path: Path) -> None:
     assert tsds.MixedDataset([tmp_path / "d.tsds", tmp_path / "e.tsds"], fields=["image"]).fields == ("image",)
     dataset = tsds.MixedDataset([stores / "a.tsds", tmp_path / "d.tsds"])
     assert dataset.fields == ("image",)
-    with pytest.raises(tsds.OptionError, match="one store"):
+    with pytest.raises(tsds.OptionError, match="a StoreDataset, for `residency='locked'`, found a MixedDataset"):
         tsds.DataLoader(dataset, 4, residency="locked")
     with pytest.raises(tsds.OptionError, match="Mix subsets"):
         dataset.subset([0])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from tensorstore_ds.training.process import Ranks
+from tensorstore_ds.training.process import Ranks, ranks
 
 NBYTES = 256 * 2**20
 
@@ -26,3 +27,16 @@ def test_the_memory_of_a_gpu_is_the_most_since_it_was_forgotten() -> None:
     assert ranks.device_memory() >= NBYTES
     ranks.forget_peak()
     assert ranks.device_memory() < NBYTES
+
+
+def test_a_group_of_the_script_gets_no_more_groups() -> None:
+    """Each has connections and threads of its own, and a script may train many times."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with ranks("cpu") as found:
+            assert dist.get_rank(found._host_group) == 0
+        with pytest.raises((KeyError, ValueError)):
+            dist.get_process_group_ranks(found._host_group)
+        assert dist.get_world_size() == 1
+    finally:
+        dist.destroy_process_group()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,16 @@ def test_wrong_arguments(_store: tsds.Store) -> None:
         with pytest.raises(OptionError):
             warm_in_background(_store, **wrong)  # type: ignore[arg-type]
     assert warming_threads() == []
+
+
+def test_what_has_ended_is_let_go(_store: tsds.Store) -> None:
+    """Nobody has to wait for it."""
+    warming = warm_in_background(_store, fields="label")
+    alive = weakref.ref(warming)
+    for thread in warming._threads:
+        thread.join()
+    del warming, thread
+    assert alive() is None
 
 
 def test_the_interpreter_ends_without_reading_the_rest(_store: tsds.Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,7 +75,7 @@ def diagnose_loader(
         rates["load"].append(_rate(batches, None, share, device))
         if step is not None:
             rates["together"].append(_rate(batches, step, share, device))
-            rates["step"].append(_rate(iter(lambda: first, None), step, share, device))
+            rates["step"].append(_rate(itertools.repeat(first), step, share, device))
     medians = {name: statistics.median(found) for name, found in rates.items() if found}
     load, alone, together = medians["load"], medians.get("step"), medians.get("together")
     verdicts = (_verdict(load, alone, together, size),)

@@ -130,6 +130,7 @@ class StoreDataset(Samples):
         self.outlines = False  # until all is known that is to be checked
         super().__init__(transform, transform_of, return_as, as_pil, decode, on_error)
         self.zero_copy = zero_copy
+        self._replaced: list[int] = []
         self.rows: NDArray[np.int64] | None = None
         self._split: Split | None = None
         self._images: ImageReader | None = None
@@ -187,6 +188,11 @@ class StoreDataset(Samples):
     def store_name(self) -> str:
         """The last part of the store's path or URL."""
         return PurePath(self.path).name
+
+    @property
+    def replaced(self) -> list[int]:
+        """Rows of damaged images that this process has replaced, in no certain order."""
+        return self._replaced
 
     @property
     def targets(self) -> list[int]:
@@ -264,7 +270,7 @@ class StoreDataset(Samples):
                 if tried[bad] == _MOST_REPLACED:
                     more = f"So are {_MOST_REPLACED} that were drawn in the place of {self.key(int(wanted[bad]))}."
                     raise SourceError(error.problems, f"{more} Is the store damaged, see `tsds verify`?") from error
-                self.replaced.append(int(rows[bad]))
+                self._replaced.append(int(rows[bad]))
                 tried[bad] += 1  # drawn by it, too: rows that follow from rows could come back to the first
                 drawn_by = wanted[bad : bad + 1].view(np.uint64)
                 other = fold(*draw, drawn_by, int(tried[bad])) % np.uint64(len(self))
@@ -295,7 +301,7 @@ class StoreDataset(Samples):
 
     def with_decode(self, decode: Decode | None) -> StoreDataset:
         """The same data set with another decode plan, or with a list of plans for several views."""
-        changed = self._changed(decode=frozen(decode), replaced=[])
+        changed = self._changed(decode=frozen(decode), _replaced=[])
         changed._check_plan()
         return changed
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.collate import settle
+from tensorstore_ds.loading.collate import map_tensors, settle
 from tensorstore_ds.loading.packing import PackedBatch, as_it_is, is_plain
 from tensorstore_ds.options import refusal
 
@@ -102,6 +102,16 @@ class IdleTime:
         return self._timer.seconds()
 
 
+def record_stream(batch: Any, stream: torch.cuda.Stream) -> None:
+    """Tell torch's allocator that a stream uses the tensors of a batch as well."""
+
+    def record(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.record_stream(stream)
+        return tensor
+
+    map_tensors(batch, record)
+
+
 class DevicePrefetcher:
     """Iterate a loader, any loader, with its batches on a device.
 
@@ -151,17 +161,17 @@ class DevicePrefetcher:
         batches, has_more = iter(self.loader), True
         queue: deque[_OnDevice] = deque()
         failed: Exception | None = None
-        while has_more or queue:
-            while has_more and len(queue) <= self.depth and (not queue or self.ready()):
-                try:
-                    queue.append(self._copied(next(batches), side))
-                except StopIteration:
-                    has_more = False
-                except Exception as error:  # of a later batch: those before it come first
-                    failed, has_more = error, False
-            if queue:
-                yield self._handed_over(queue.popleft())
         try:
+            while has_more or queue:
+                while has_more and len(queue) <= self.depth and (not queue or self.ready()):
+                    try:
+                        queue.append(self._copied(next(batches), side))
+                    except StopIteration:
+                        has_more = False
+                    except Exception as error:  # of a later batch: those before it come first
+                        failed, has_more = error, False
+                if queue:
+                    yield self._handed_over(queue.popleft())
             if failed is not None:
                 raise failed
         finally:
@@ -189,8 +199,7 @@ class DevicePrefetcher:
     def _handed_over(self, batch: _OnDevice) -> Any:
         stream = torch.cuda.current_stream(self.device)
         stream.wait_event(batch.copied)
-        for piece in batch.pieces:
-            piece.record_stream(stream)  # tells the allocator that this stream uses it, too
+        record_stream(batch.pieces, stream)
         return settle(batch.batch)
 
 

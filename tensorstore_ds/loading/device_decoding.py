@@ -26,7 +26,6 @@ from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, decode_jpeg, read_header
 from tensorstore_ds.loading.buffers import BufferPool, pinned
-from tensorstore_ds.loading.collate import map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Images
 from tensorstore_ds.loading.device import stream_for, with_index
@@ -97,6 +96,7 @@ class DeviceDecoder:
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
         self._dataset = dataset
         self._device = device
+        self._decoded: list[torch.Tensor] = []
 
     def gather(self, indices: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
         """A batch with `JpegFiles` as its images.
@@ -126,8 +126,9 @@ class DeviceDecoder:
     def decode(self, batch: Any) -> Any:
         """A collated batch with its `JpegFiles` decoded: (B, C, H, W) if all have one size, else a list."""
         if isinstance(batch, JpegFiles):
-            with _decoding_stream(self._device) as handed_over:
-                return handed_over(self._images(batch))
+            with _decoding_stream(self._device):
+                self._decoded = batch.files  # which may still be read, until the next batch begins
+                return self._images(batch)
         if isinstance(batch, Mapping):
             return {name: self.decode(value) for name, value in batch.items()}
         return tuple(map(self.decode, batch)) if type(batch) is tuple else batch
@@ -179,8 +180,8 @@ class DeviceDecoder:
 
 
 @contextlib.contextmanager
-def _decoding_stream(device: torch.device) -> Iterator[Callable[[Any], Any]]:
-    """Decode on a stream of its own; gives the function by which images are handed over to the stream of now.
+def _decoding_stream(device: torch.device) -> Iterator[None]:
+    """Decode on a stream of its own, for which the stream of copies waits: images are handed over with what is copied.
 
     nvJPEG's hardware engine writes images without regard to the work that is queued in a stream, and torchvision
     decodes on a stream that waits for none. If the images' memory came from the stream of the model, it could be
@@ -189,22 +190,13 @@ def _decoding_stream(device: torch.device) -> Iterator[Callable[[Any], Any]]:
     done when the next batch begins, and after all that was recorded on the images. The model is not waited for.
     """
     if device.type != "cuda":
-        yield lambda images: images
+        yield
         return
-    now, own = torch.cuda.current_stream(device), stream_for("decoding", with_index(device))
-
-    def hand_over(images: Any) -> Any:
-        now.wait_stream(own)
-
-        def record(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(now)
-            return tensor
-
-        return map_tensors(images, record)
-
+    own = stream_for("decoding", with_index(device))
     own.synchronize()
     with torch.cuda.device(device), torch.cuda.stream(own):
-        yield hand_over
+        yield
+    stream_for("copies", with_index(device)).wait_stream(own)  # the script's stream of now may be another one then
 
 
 #: (files, whether they are gray, device) to (C, H, W) uint8 of each file.

@@ -33,7 +33,8 @@ Group = list[NDArray[np.int64]]
 
 #: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
 GROUP_NBYTES = 1024**2
-_THREAD_NAME = "tsds-loader"
+_OUR_THREADS = "tsds-"
+_THREAD_NAME = f"{_OUR_THREADS}loader"
 
 
 @dataclass(slots=True)
@@ -198,9 +199,11 @@ class Ahead(Iterable[Any]):
                 yield from self._oldest()
         finally:
             if os.getpid() == process:  # a forked child has none of them
-                # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
-                inside = threading.current_thread().name.startswith(_THREAD_NAME)
+                # A garbage collection, and with it this, may run in one of them, which cannot wait for itself, or in
+                # another thread of this library, such as one that fetches, for which they may wait.
+                inside = threading.current_thread().name.startswith(_OUR_THREADS)
                 threads.shutdown(wait=not inside, cancel_futures=True)
+            self._waiting.clear()  # the traceback of one that failed refers to this object: batches would stay for long
 
     def _timed(self, group: Group) -> tuple[list[Any], float]:
         began = time.perf_counter()

@@ -102,9 +102,9 @@ class DataLoader(data.DataLoader[Batches]):
             Masks are padded with the value that is ignored; boxes and keypoints stay where they are.
         size_divisor: padded heights and widths are the next multiples of it.
         residency: where rows are read from. ``page-cache``: the files' pages, shared by all processes; ``locked``: the
-            same, locked in memory while this loader lives; ``device``: a copy of the whole split on `device`, gathered
-            there; ``auto``: ``device`` if it takes at most half of a GPU's free memory, else ``page-cache``. The
-            attribute `residency` says what was chosen, and the log why.
+            same, locked in memory while this loader lives, also for its worker processes; ``device``: a copy of the
+            whole split on `device`, gathered there; ``auto``: ``device`` if it takes at most half of a GPU's free
+            memory, else ``page-cache``. The attribute `residency` says what was chosen, and the log why.
         batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
             `Compose` of this library's batch transforms, or a function with these three arguments: the batch, the rows
             of its samples in the split, (B,) int64, and the epoch. What a `Compose` draws follows from each sample's
@@ -157,9 +157,10 @@ class DataLoader(data.DataLoader[Batches]):
             if not isinstance(dataset, Samples):
                 raise refusal("decode", "a StoreDataset", _found(dataset))
             dataset = dataset.with_decode(decode)
-        if isinstance(dataset, MixedDataset) and (decode == "device" or residency not in ("page-cache", "auto")):
-            raise refusal("dataset", 'one store, for `decode="device"` or another `residency`', "a MixedDataset")
-        residency = "page-cache" if isinstance(dataset, MixedDataset) else residency
+        if not isinstance(dataset, StoreDataset):
+            if residency not in ("page-cache", "auto"):
+                raise refusal("dataset", f"a StoreDataset, for `residency={residency!r}`", _found(dataset))
+            residency = "page-cache"
         in_batches = batch_size is not None or batch_sampler is not None
         if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
             collate_fn = collate_fn.collate_fn
@@ -407,6 +408,9 @@ class DataLoader(data.DataLoader[Batches]):
         position = self._position = self._next_position()
         position.begun = True
         dataset, ready = self.dataset, None
+        if self.residency == "locked" and self._resident is None:  # here, for all worker processes
+            store = cast(StoreDataset, dataset)
+            self._resident = lock(store.open_store(), splits=store.split_name, fields=store.fields)
         if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
             batches = self._by_torch(position)
         elif self.residency == "device":
@@ -431,11 +435,13 @@ class DataLoader(data.DataLoader[Batches]):
 
     def _by_threads(self, dataset: Samples, position: Position) -> Ahead:
         draw = (self.seed, position.epoch)
-        if self.residency == "locked" and self._resident is None and isinstance(dataset, StoreDataset):
-            self._resident = lock(dataset.open_store(), splits=dataset.split_name, fields=dataset.fields)
+        # A user's function may wrap memory anew, as `torch.from_numpy` does. If it were pinned, torch's allocator would
+        # not know that a copy still reads it, and would use it again.
+        by_user = dataset.by_sample or cast(StoreCollate, self.collate_fn).collate_fn is not None
+        pool = BufferPool() if by_user and self._pool.pinned else self._pool
 
         def make(group: Group) -> list[Any]:
-            whole = (self._decoder or dataset).gather(np.concatenate(group), self._pool, draw)
+            whole = (self._decoder or dataset).gather(np.concatenate(group), pool, draw)
             if self._in_threads is not None:
                 changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
                 whole = whole.with_columns(changed)

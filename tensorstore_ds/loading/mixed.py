@@ -129,6 +129,11 @@ class MixedDataset(Samples):
         return " + ".join(part.store_name for part in self.parts)
 
     @property
+    def replaced(self) -> list[int]:
+        """Rows of damaged images that this process has replaced, each counted in its own data set."""
+        return [row for part in self.parts for row in part.replaced]
+
+    @property
     def targets(self) -> list[int]:
         """The class index of every sample, as of `StoreDataset`, by the joined classes."""
         name = next((name for name, field in self._fields.items() if isinstance(field, LabelField)), None)
@@ -182,7 +187,7 @@ class MixedDataset(Samples):
     def with_decode(self, decode: Decode | None) -> MixedDataset:
         """The same data set with another decode plan, or with a list of plans for several views."""
         parts = tuple(part.with_decode(decode) for part in self.parts)
-        return self._changed(parts=parts, decode=parts[0].decode, replaced=[])
+        return self._changed(parts=parts, decode=parts[0].decode)
 
     def set_epoch(self, epoch: int) -> None:
         """As of `StoreDataset`, for all stores."""
@@ -202,7 +207,6 @@ class MixedDataset(Samples):
             maps = self._maps[number]
             columns = {name: _with_classes(value, maps.get(name)) for name, value in batch.columns.items()}
             pieces.append(batch.with_columns(columns))
-        self.replaced = [row for part in self.parts for row in part.replaced]
         columns = {
             name: _interleaved([piece.columns[name] for piece in pieces], places, pool)
             for name in self.columns_of(names)

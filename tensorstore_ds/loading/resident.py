@@ -13,6 +13,7 @@ from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import record_stream
 from tensorstore_ds.loading.fields import Value, channels_first, has_fixed_rows
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.machine import memory_limit
@@ -116,6 +117,8 @@ class DeviceSplit:
         rows = self._dataset.store_rows(indices)
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
         columns: dict[str, Value] = {}
+        if self._device.type == "cuda":  # the split was copied on the stream of its first batch
+            record_stream(self._columns, torch.cuda.current_stream(self._device))
         for name, column in self._columns.items():
             if isinstance(column, PackedObjects):
                 columns[name] = column.take(on_device)

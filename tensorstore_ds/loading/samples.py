@@ -112,7 +112,6 @@ class Samples(Dataset[Sample]):
     Attributes:
         fields: names of the fields that are loaded.
         decode, transform, transform_of, return_as, as_pil, on_error: see `StoreDataset`.
-        replaced: rows of damaged images that this process has replaced, in no certain order.
         epoch: the one by which `decode` and `transform` draw, where a loader does not say it.
     """
 
@@ -132,7 +131,6 @@ class Samples(Dataset[Sample]):
         self.return_as: ReturnAs = return_as
         self.as_pil, self.decode = as_pil, frozen(decode)
         self.on_error: OnError = on_error
-        self.replaced: list[int] = []
         self.epoch = 0
         self._pool = BufferPool()
 
@@ -150,6 +148,11 @@ class Samples(Dataset[Sample]):
     def title(self) -> str:
         """What the data set is called in messages."""
         return self.store_name
+
+    @property
+    @abstractmethod
+    def replaced(self) -> list[int]:
+        """Rows of damaged images that this process has replaced, in no certain order."""
 
     @property
     @abstractmethod

@@ -119,6 +119,7 @@ class Warming:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._raised = False
+        self._running = threads
         # Threads that are no daemons would be waited for before `atexit` is heard, to the last byte of the store.
         self._threads = [threading.Thread(target=self._run, name=f"tsds-warm-{i}", daemon=True) for i in range(threads)]
         atexit.register(self.stop)
@@ -138,8 +139,6 @@ class Warming:
         if self.error is not None:
             self._raised = True
             raise self.error
-        if self.done:
-            atexit.unregister(self.stop)
         return self.done
 
     def stop(self) -> None:
@@ -149,7 +148,6 @@ class Warming:
             return  # `progress` has called this: the threads end after it
         for thread in self._threads:
             thread.join()
-        atexit.unregister(self.stop)
 
     def __enter__(self) -> Warming:
         return self
@@ -171,6 +169,11 @@ class Warming:
         except BaseException as error:  # those of `progress` too; `wait` raises it
             self.error = self.error or error
             self._stopping.set()
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    atexit.unregister(self.stop)
 
     def _warm(self, piece: Piece, buffer: memoryview) -> None:
         with self._store.open_file(piece.path) as file:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tensorstore_ds.errors import OptionError, RemoteError
 from tensorstore_ds.remote.location import Location
 
 THREADS = 16
@@ -24,7 +23,7 @@ def main(descriptor: int) -> None:
         reply: dict[str, Any]
         try:
             reply, data = _read(location, request)
-        except (RemoteError, OptionError) as error:
+        except Exception as error:  # whatever it is: who asked waits for an answer
             reply, data = {"error": str(error), "reason": getattr(error, "reason", "wrong")}, b""
         with sending:
             connection.send_bytes(json.dumps({**reply, "number": request["number"]}).encode())

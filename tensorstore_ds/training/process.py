@@ -81,6 +81,7 @@ def ranks(device: str | None) -> Iterator[Ranks]:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     own = dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized()
+    host = None
     try:
         if own:
             dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
@@ -97,8 +98,8 @@ def ranks(device: str | None) -> Iterator[Ranks]:
         message = f"the connection to another rank is lost: {one_line(str(error))[:200]}."
         raise TrainingError(f"{message} See what that rank printed. Go on with `resume`.") from error
     finally:
-        if own and dist.is_initialized():
-            dist.destroy_process_group()
+        if (own or host is not None) and dist.is_initialized():
+            dist.destroy_process_group(None if own else host)
 
 
 def _check_gpus(ranks: Ranks) -> None:

@@ -39,6 +39,24 @@ def detection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store_of(tmp_path_factory.mktemp("boxes") / "s.tsds", samples, ["a", "b"]).path
 
 
+def test_a_split_on_the_gpu_outlives_the_batches_of_any_stream(path: Path) -> None:
+    """It is freed where it was copied, and another stream may still gather of it."""
+    used: set[tuple[int, int]] = set()
+    record = torch.Tensor.record_stream
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch.Tensor,
+            "record_stream",
+            lambda tensor, stream: (used.add((tensor.data_ptr(), stream.cuda_stream)), record(tensor, stream)),
+        )
+        loader = tsds.DataLoader(tsds.StoreDataset(path), BATCH, device="cuda", residency="device")
+        next(iter(loader))
+        with torch.cuda.stream(torch.cuda.Stream("cuda:0")) as _:
+            next(iter(loader))
+            other = torch.cuda.current_stream().cuda_stream
+    assert {(column.data_ptr(), other) for column in loader._resident._columns.values()} <= used  # type: ignore[union-attr]
+
+
 def values_of(loader: tsds.DataLoader[Any]) -> list[int]:
     """A pixel of each image of an epoch, of batches that are dropped before the GPU has done with them."""
     images = [batch["image"].clone() for batch in loader]

@@ -1,7 +1,10 @@
-"""Images that a GPU decodes: a model of torchvision's decoder, which writes on a stream that waits for no other."""
+"""Images that a GPU decodes: models of torchvision's decoder, which writes on a stream that waits for no other, and of
+torchcodec's, which works on the stream of now.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import torch
 import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
 from tensorstore_ds.loading import device_decoding
+from tensorstore_ds.loading.epoch import Ahead
 
 BATCHES, BATCH = 12, 8
 CPU = torch.device("cpu")
@@ -56,3 +60,30 @@ def test_a_batch_has_its_own_images(store: Path, monkeypatch: pytest.MonkeyPatch
         if not torch.equal(image.cpu(), decode([file], False, CPU)[0]):
             wrong.append(name)
     assert len(seen) == len(paths) and wrong == []
+
+
+def test_the_script_may_take_each_batch_on_another_stream(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are decoded before they are asked for, when the script was on the stream of an earlier one."""
+
+    numbers = itertools.count()
+
+    def decode_on_the_stream_of_now(files: list[torch.Tensor], *_: object) -> list[torch.Tensor]:
+        images = [torch.empty(3, 2, 2, dtype=torch.uint8, device="cuda") for _ in files]
+        for image in images:
+            pixels = torch.full((3, 2, 2), next(numbers), dtype=torch.uint8).pin_memory()
+            image.copy_(pixels, non_blocking=True)
+        return images
+
+    monkeypatch.setattr(device_decoding, "_decoder", lambda: decode_on_the_stream_of_now)
+    monkeypatch.setattr(Ahead, "ready", lambda tasks: True)  # as many are decoded before as may be
+    monkeypatch.setattr(torch, "stack", lambda images: images)  # a kernel, which here would wait for its operands
+    dataset = tsds.StoreDataset(store, fields=["image"])
+    loader = tsds.DataLoader(dataset, BATCH, device="cuda", decode="device")
+    streams, seen = [torch.cuda.Stream("cuda:0") for _ in range(3)], []
+    batches = iter(loader)
+    for number in range(BATCHES):
+        with torch.cuda.stream(streams[number % 3]):
+            seen += [image.clone() for image in next(batches)["image"]]
+    for stream in reversed(streams):  # the one that waits for the fewest batches of others comes first
+        stream.synchronize()
+    assert [int(image.cpu()[0, 0, 0]) for image in seen] == list(range(BATCHES * BATCH))

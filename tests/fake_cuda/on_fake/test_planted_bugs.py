@@ -6,11 +6,15 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import tensorstore_ds as tsds
+from stores import store_of
 from tensorstore_ds.loading.device import DevicePrefetcher
 
 BATCHES, SHAPE = 16, (64, 3, 32, 32)
@@ -89,6 +93,24 @@ def wrong_batches(empty: Callable[[], torch.Tensor]) -> list[int]:
 
 def test_the_library_is_right() -> None:
     assert wrong_batches(pinned) == []
+
+
+@pytest.mark.parametrize("by", ["transform", "collate_fn"])
+def test_what_a_function_of_the_user_wraps_anew_is_not_pinned(tmp_path: Path, by: str) -> None:
+    """As in the last bug below: torch's allocator would not be told that it is being copied."""
+    samples = [{"image": np.full((160, 160, 3), row, np.uint8), "label": 0} for row in range(8)]
+    path, is_pinned = store_of(tmp_path / "s.tsds", samples, ["a"]).path, list[bool]()
+
+    def through_numpy(sample: dict[str, Any]) -> Any:
+        is_pinned.append(sample["image"].is_pinned())
+        return {"image": torch.from_numpy(sample["image"].numpy())}
+
+    transform = through_numpy if by == "transform" else None
+    dataset = tsds.StoreDataset(path, fields=["image"], transform=transform)
+    collate = list if transform else lambda samples: [*map(through_numpy, samples)]
+    loader = tsds.DataLoader(dataset, 2, device="cuda", collate_fn=collate)
+    images = [sample["image"] for batch in loader for sample in batch]
+    assert [int(image[0, 0, 0]) for image in images] == list(range(8)) and is_pinned == [False] * 8
 
 
 @pytest.mark.skipif(SCHEDULE not in {"side-late", "main-late"}, reason="the schedules that show them")

@@ -1,0 +1,34 @@
+"""The process that reads for one that was forked: every request is answered."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from tensorstore_ds.remote import reader
+
+
+def test_an_error_that_nobody_has_thought_of_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Location:
+        def __init__(self, url: str) -> None:
+            pass
+
+        def read_all(self, name: str, limit: int) -> Any:
+            raise MemoryError("too much")
+
+    monkeypatch.setattr(reader, "Location", Location)
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=reader.main, args=(theirs.detach(),))
+    thread.start()
+    with Connection(ours.detach()) as connection:
+        connection.send_bytes(b"https://example.org/s.tsds")
+        connection.send_bytes(json.dumps({"name": "zarr.json", "limit": 9, "number": 3}).encode())
+        assert connection.poll(10)
+        assert json.loads(connection.recv_bytes()) == {"error": "too much", "reason": "wrong", "number": 3}
+        assert connection.recv_bytes() == b""
+    thread.join()
