@@ -5,4 +5,4 @@
 #define NAME_OF(x) #x
 #define NAME(x) NAME_OF(x)
 
-const kernels KERNELS = {.name = NAME(VARIANT), .gather = gather_rows};
+const kernels KERNELS = {.name = NAME(VARIANT), .gather = gather_rows, .small = move_images};
