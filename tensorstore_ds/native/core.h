@@ -5,8 +5,47 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What became of an image, in the order of ImageStatus in __init__.py. */
+/* What became of an image: decoded; damaged; not for these kernels; memory was short. Python does all but the first. */
 enum { CROP_OK, CROP_DAMAGED, CROP_OTHER, CROP_MEMORY };
+
+/* How the parts of a file can be found: not at all, by its restart markers, by entries. */
+enum { FIND_NONE, FIND_RESTARTS, FIND_ENTRIES };
+
+/* One axis of a crop: `extent` pixels of the image from `origin` on, upright, are resized to `resized`; of these,
+ * `count` from `first` on are laid into the result from `at` on. */
+typedef struct {
+    double origin, extent;
+    int32_t resized, first, count, at;
+} crop_axis;
+
+/* One image of a batch, as JOB in __init__.py. `begin`, `end`: its bytes in its shard. `marks`: its first restart or
+ * entry in that shard's table. `height`, `width`: upright, as the store says. */
+typedef struct {
+    int64_t begin, end, marks, mark_count;
+    int32_t shard, find, height, width, scale, flip;
+    crop_axis y, x;
+} crop_job;
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t nbytes;
+} bytes_view;
+
+/* The tables of one shard. */
+typedef struct {
+    bytes_view file, restarts, entries;
+} crop_shard;
+
+/* Where a Huffman code can be taken up: `bit`: its place in the file, in bits; the predictions of DC there. */
+typedef struct {
+    uint32_t bit;
+    int16_t dc[3], zero;
+} jpeg_entry;
+#define UNITS_PER_ENTRY 4
+
+typedef struct context context;
+context *context_new(void);
+void context_free(context *c);
 
 /* Rows of `nbytes` each in several shards: shard s has the rows from edges[s] to edges[s + 1]. */
 typedef struct {
@@ -36,6 +75,11 @@ typedef struct {
     size_t (*gather)(const row_table *table, const int64_t *rows, size_t count, uint8_t *out);
     size_t (*small)(const row_table *table, const moves *all, const int64_t *rows, size_t count, uint8_t *out,
                     uint8_t *scratch);
+    /* An image into (height, width, channels) `out`; returns what became of it. */
+    int (*crop)(context *c, const crop_shard *shards, size_t shard_count, const crop_job *job, int height, int width,
+                int channels, uint8_t *out);
+    /* The entries of a file; how many, or -1 if it has none, or -2 if memory is short. They are the context's. */
+    int64_t (*index)(context *c, bytes_view file, const jpeg_entry **entries);
 } kernels;
 
 extern const kernels kernels_plain;

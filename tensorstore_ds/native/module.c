@@ -5,10 +5,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <stdlib.h>
-#include <string.h>
+#include <stdatomic.h>
 
-#include "core.h"
+#include "context.h"
 
 static const kernels *chosen = &kernels_plain;
 
@@ -202,7 +201,140 @@ static PyObject *small(PyObject *self, PyObject *args) {
     {"table", make_table, METH_VARARGS, NULL}, {"add", add, METH_VARARGS, NULL},                                \
         {"gather", gather, METH_VARARGS, NULL}, {"small", small, METH_VARARGS, NULL}
 
-static PyMethodDef methods[] = {ROWS_METHODS,
+/* --- crops ---------------------------------------------------------------------------------------------------------- */
+
+/* A thread's memory, and whether a call is in it. */
+typedef struct {
+    context *memory;
+    atomic_flag is_busy;
+} own_context;
+
+context *context_new(void) { return calloc(1, sizeof(context)); }
+
+void context_free(context *c) {
+    if (!c) return;
+    memory *all[] = {&c->scan,   &c->pieces,  &c->planes, &c->lines,       &c->rows,
+                     &c->turned, &c->entries, &c->across.memory, &c->down.memory};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->bytes);
+    free(c);
+}
+
+static void forget(PyObject *capsule) {
+    own_context *own = PyCapsule_GetPointer(capsule, "tensorstore_ds.context");
+    context_free(own->memory);
+    free(own);
+}
+
+static PyObject *new_context(PyObject *self, PyObject *none) {
+    (void)self, (void)none;
+    own_context *own = calloc(1, sizeof *own);
+    if (own && !(own->memory = context_new())) free(own), own = NULL;
+    if (!own) return PyErr_NoMemory();
+    atomic_flag_clear(&own->is_busy);
+    PyObject *capsule = PyCapsule_New(own, "tensorstore_ds.context", forget);
+    if (!capsule) context_free(own->memory), free(own);
+    return capsule;
+}
+
+/* The context of a capsule, for this call alone; NULL with an error if it is none, or another call is in it. */
+static own_context *enter(PyObject *capsule) {
+    own_context *own = PyCapsule_GetPointer(capsule, "tensorstore_ds.context");
+    if (own && atomic_flag_test_and_set(&own->is_busy))
+        return PyErr_SetString(PyExc_RuntimeError, "a context serves one call at a time"), NULL;
+    return own;
+}
+
+static void leave(own_context *own) { atomic_flag_clear(&own->is_busy); }
+
+/* crops(context, ((file, restarts, entries), ...), jobs, out, height, width, channels, status) -> failed */
+static PyObject *crops(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule, *tuple;
+    Py_buffer jobs, out, status;
+    int height, width, channels;
+    if (!PyArg_ParseTuple(args, "OO!y*w*iiiw*", &capsule, &PyTuple_Type, &tuple, &jobs, &out, &height, &width, &channels,
+                          &status))
+        return NULL;
+    PyObject *result = NULL;
+    Py_ssize_t shards = PyTuple_Size(tuple), held = 0;
+    Py_buffer *buffers = calloc((size_t)shards * 3 + 1, sizeof *buffers);
+    crop_shard *views = calloc((size_t)shards + 1, sizeof *views);
+    own_context *own = NULL;
+    if (!buffers || !views) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < shards; i++) {
+        PyObject *three = PyTuple_GetItem(tuple, i);
+        if (!PyTuple_Check(three) || PyTuple_Size(three) != 3) {
+            PyErr_SetString(PyExc_TypeError, "crops: expected three buffers for each shard");
+            goto done;
+        }
+        bytes_view *parts[3] = {&views[i].file, &views[i].restarts, &views[i].entries};
+        for (int k = 0; k < 3; k++, held++) {
+            if (PyObject_GetBuffer(PyTuple_GetItem(three, k), &buffers[held], PyBUF_SIMPLE) < 0) goto done;
+            *parts[k] = (bytes_view){buffers[held].buf, (size_t)buffers[held].len};
+        }
+    }
+    Py_ssize_t count = jobs.len / (Py_ssize_t)sizeof(crop_job);
+    if (jobs.len % (Py_ssize_t)sizeof(crop_job) || height < 1 || width < 1 || height > 0xFFFF || width > 0xFFFF ||
+        (channels != 1 && channels != 3) || status.len != 4 * count || (uintptr_t)status.buf % 4) {
+        PyErr_SetString(PyExc_ValueError, "crops: buffers do not fit each other");
+        goto done;
+    }
+    size_t nbytes = (size_t)height * (size_t)width * (size_t)channels;
+    if ((size_t)out.len / nbytes != (size_t)count || (size_t)out.len % nbytes) {
+        PyErr_SetString(PyExc_ValueError, "crops: `out` does not fit the jobs");
+        goto done;
+    }
+    if (!(own = enter(capsule))) goto done;
+    long failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count; i++) {
+        crop_job job; /* a copy: what was checked is what is used */
+        memcpy(&job, (const char *)jobs.buf + (size_t)i * sizeof job, sizeof job);
+        int code = chosen->crop(own->memory, views, (size_t)shards, &job, height, width, channels,
+                                (uint8_t *)out.buf + (size_t)i * nbytes);
+        ((int32_t *)status.buf)[i] = code;
+        failed += code != CROP_OK;
+    }
+    Py_END_ALLOW_THREADS
+    leave(own);
+    result = PyLong_FromLong(failed);
+done:
+    while (held) PyBuffer_Release(&buffers[--held]);
+    free(buffers), free(views);
+    PyBuffer_Release(&jobs), PyBuffer_Release(&out), PyBuffer_Release(&status);
+    return result;
+}
+
+/* index(context, file) -> bytes: the entries, none if the file cannot have any */
+static PyObject *index_of(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule, *result = NULL;
+    Py_buffer file;
+    if (!PyArg_ParseTuple(args, "Oy*", &capsule, &file)) return NULL;
+    own_context *own = enter(capsule);
+    if (own) {
+        const jpeg_entry *entries = NULL;
+        int64_t count;
+        Py_BEGIN_ALLOW_THREADS
+        count = chosen->index(own->memory, (bytes_view){file.buf, (size_t)file.len}, &entries);
+        Py_END_ALLOW_THREADS
+        if (count == -2) PyErr_NoMemory();
+        else
+            result = PyBytes_FromStringAndSize((const char *)entries,
+                                               count < 0 ? 0 : (Py_ssize_t)count * (Py_ssize_t)sizeof *entries);
+        leave(own);
+    }
+    PyBuffer_Release(&file);
+    return result;
+}
+
+static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
+                                {"crops", crops, METH_VARARGS, NULL},
+                                ROWS_METHODS,
+                                {"index", index_of, METH_VARARGS, NULL},
                                 {"variant", variant, METH_NOARGS, NULL},
                                 {"use_plain", use_plain, METH_VARARGS, NULL},
                                 {NULL, NULL, 0, NULL}};

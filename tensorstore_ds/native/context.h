@@ -1,0 +1,53 @@
+/* What a thread keeps from one image to the next: memory, and tables that most files share. */
+#ifndef TSDS_CONTEXT_H
+#define TSDS_CONTEXT_H
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+#define LOOK 11 /* bits of a Huffman code that are looked up at once */
+
+/* By the next LOOK bits: bits 0-7: how many the code and its value take; 8-13: the run of zeros before it; 16-31: the
+ * value. IS_SPECIAL: an end of block or 16 zeros; IS_LONG: the value reaches beyond LOOK bits; then 16-31 is the symbol.
+ * 0: the code itself is longer. */
+enum { IS_SPECIAL = 0x4000, IS_LONG = 0x8000 };
+typedef struct {
+    int32_t fast[1 << LOOK];
+    int32_t limit[18]; /* by length: one more than the last code, left-justified in 16 bits */
+    int32_t delta[17]; /* by length: what leads from a code to its symbol */
+    uint8_t symbols[256];
+    uint8_t key[16 + 256]; /* what it was made of */
+    int is_ready;
+} huffman_table;
+
+typedef struct {
+    uint8_t *bytes;
+    size_t capacity;
+} memory;
+
+typedef struct {
+    int count, taps, precision;
+    int32_t *begin, *length;
+    int16_t *weights; /* (count, taps), taps even */
+    int16_t *spread;  /* ((count + 1) / 2, taps / 2, 16): of two results, each pair of weights four times */
+    memory memory;
+} filter;
+
+struct context {
+    memory scan, pieces, planes, lines, rows, turned, entries;
+    filter across, down;
+    huffman_table dc[4], ac[4];
+};
+
+/* At least so many bytes, at a multiple of 64; what was in it is lost. */
+static inline int reserve(memory *m, size_t nbytes) {
+    if (m->capacity >= nbytes) return 1;
+    free(m->bytes);
+    m->capacity = 0;
+    size_t room = (nbytes + nbytes / 4 + 4095) & ~(size_t)4095;
+    m->bytes = aligned_alloc(4096, room);
+    if (m->bytes) m->capacity = room;
+    return m->bytes != NULL;
+}
+#endif

@@ -1,0 +1,300 @@
+/* Baseline JPEG (ITU-T T.81): the header, and Huffman decoding from any place where the state is known.
+ *
+ * Nothing of a file is trusted. Whatever is unusual is left to Python: it decides what is damaged and what is not. */
+#ifndef TSDS_JPEG_H
+#define TSDS_JPEG_H
+#include "context.h"
+
+#define PAD 512 /* zeros behind the codes: a block reads 64 x 31 bits at most, and 8 bytes at once */
+
+typedef struct {
+    int height, width, components, interval, orientation;
+    size_t start;             /* of the codes */
+    int h, v;                 /* factors of component 0: the others have 1 x 1 */
+    int across, down;         /* units */
+    int32_t quantizers[3][64]; /* by component, row by row */
+    const huffman_table *dc[3], *ac[3];
+} jpeg_header;
+
+static const uint8_t natural_order[64 + 16] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,
+    6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31,
+    39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+
+static int is_table(huffman_table *t, const uint8_t *lengths, const uint8_t *symbols, int is_dc) {
+    uint8_t key[16 + 256] = {0};
+    int count = 0;
+    for (int i = 0; i < 16; i++) count += lengths[i];
+    if (count > 256) return 0;
+    memcpy(key, lengths, 16), memcpy(key + 16, symbols, (size_t)count);
+    if (t->is_ready && !memcmp(key, t->key, sizeof key)) return 1;
+    t->is_ready = 0;
+    memset(t->fast, 0, sizeof t->fast);
+    memcpy(t->symbols, key + 16, 256);
+    int at = 0;
+    uint32_t code = 0;
+    for (int length = 1; length <= 16; length++, code <<= 1) {
+        t->delta[length] = at - (int32_t)code;
+        for (int i = 0; i < lengths[length - 1]; i++, at++, code++) {
+            if (code >= (1u << length)) return 0;
+            int symbol = symbols[at], run = is_dc ? 0 : symbol >> 4, size = is_dc ? symbol : symbol & 15;
+            if (size > (is_dc ? 11 : 10)) return 0; /* more than 8 bits a sample have */
+            if (length > LOOK) continue;
+            int rest = LOOK - length;
+            for (int k = 0; k < 1 << rest; k++) {
+                int32_t entry;
+                if (size > rest) entry = symbol << 16 | IS_LONG | length;
+                else if (!is_dc && !size) entry = symbol << 16 | IS_SPECIAL | length;
+                else {
+                    int value = size ? k >> (rest - size) : 0;
+                    if (size && value < 1 << (size - 1)) value += 1 - (1 << size);
+                    entry = (int32_t)((uint32_t)value << 16) | run << 8 | (length + size);
+                }
+                t->fast[(code << rest) + (uint32_t)k] = entry;
+            }
+        }
+        t->limit[length] = (int32_t)(code << (16 - length));
+    }
+    memcpy(t->key, key, sizeof key);
+    return t->is_ready = 1;
+}
+
+static inline uint32_t tiff_number(const uint8_t *at, int nbytes, int is_big) {
+    uint32_t n = 0;
+    for (int i = 0; i < nbytes; i++) n |= (uint32_t)at[i] << 8 * (is_big ? nbytes - 1 - i : i);
+    return n;
+}
+
+/* The orientation in an EXIF segment; 0 if there is none, -1 if it is unusual. */
+static int exif_orientation(const uint8_t *s, size_t nbytes) {
+    if (nbytes < 8) return -1;
+    int is_big = s[0] == 'M';
+    if (memcmp(s, is_big ? "MM\0*" : "II*\0", 4)) return -1;
+    uint32_t at = tiff_number(s + 4, 4, is_big);
+    if (at > nbytes - 2) return -1;
+    uint32_t count = tiff_number(s + at, 2, is_big);
+    if (12 * (uint64_t)count > nbytes - 2 - at) return -1;
+    int found = 0;
+    for (const uint8_t *tag = s + at + 2; count--; tag += 12) {
+        if (tiff_number(tag, 2, is_big) != 0x0112) continue;
+        uint32_t value = tiff_number(tag + 8, 2, is_big);
+        if (found || tiff_number(tag + 2, 2, is_big) != 3 || tiff_number(tag + 4, 4, is_big) != 1) return -1;
+        if (value < 1 || value > 8) return -1;
+        found = (int)value;
+    }
+    return found;
+}
+
+/* CROP_OK, or CROP_OTHER. */
+static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
+    const uint8_t *data = file.bytes, *frame = NULL, *scan = NULL;
+    const uint8_t *tables[2][4] = {{0}}, *quantizers[4] = {0};
+    size_t at = 2, nbytes = file.nbytes;
+    int exifs = 0, has_other = 0, adobe = -1, orientation = 0, has_jfif = 0;
+    memset(h, 0, sizeof *h);
+    if (nbytes < 4 || nbytes > 0x7FFFFFFF || data[0] != 0xFF || data[1] != 0xD8) return CROP_OTHER;
+    while (!scan) {
+        if (nbytes - at < 4 || data[at] != 0xFF) return CROP_OTHER;
+        int marker = data[at + 1];
+        size_t length = (size_t)(data[at + 2] << 8 | data[at + 3]);
+        if (length < 2 || length > nbytes - at - 2) return CROP_OTHER;
+        const uint8_t *s = data + at + 4, *end = s + length - 2;
+        if (marker == 0xC0 || marker == 0xC1) {
+            if (frame || length < 8 || s[0] != 8 || length != 8 + 3 * (size_t)s[5]) return CROP_OTHER;
+            frame = s;
+        } else if (marker == 0xC4) {
+            while (s < end) {
+                if (end - s < 17 || s[0] & 0xEC) return CROP_OTHER;
+                int count = 0;
+                for (int i = 1; i <= 16; i++) count += s[i];
+                if (count > 256 || end - s < 17 + count) return CROP_OTHER;
+                tables[s[0] >> 4][s[0] & 3] = s + 1;
+                s += 17 + count;
+            }
+        } else if (marker == 0xDB) {
+            while (s < end) {
+                int is_wide = s[0] >> 4;
+                if (is_wide > 1 || (s[0] & 15) > 3 || end - s < 65 + 64 * is_wide) return CROP_OTHER;
+                quantizers[s[0] & 15] = s;
+                s += 65 + 64 * is_wide;
+            }
+        } else if (marker == 0xDD) {
+            if (length != 4) return CROP_OTHER;
+            h->interval = s[0] << 8 | s[1];
+        } else if (marker == 0xDA) scan = s;
+        else if (marker == 0xE1) {
+            if (length >= 8 && !memcmp(s, "Exif\0\0", 6)) {
+                if (exifs++) return CROP_OTHER;
+                if ((orientation = exif_orientation(s + 6, (size_t)(end - s) - 6)) < 0) return CROP_OTHER;
+            } else
+                has_other = 1; /* XMP may have an orientation where EXIF has none */
+        } else if (marker == 0xE0) {
+            if (length >= 7 && !memcmp(s, "JFIF\0", 5)) has_jfif = 1;
+        } else if (marker == 0xEE) {
+            if (length >= 14 && !memcmp(s, "Adobe", 5)) adobe = s[11];
+        } else if (marker != 0xFE && (marker < 0xE2 || marker > 0xEF))
+            return CROP_OTHER; /* progressive, lossless, arithmetic, numbers of lines */
+        if (scan && length < 3) return CROP_OTHER;
+        if (scan && (!frame || scan[0] != frame[5] || length != 6 + 2 * (size_t)scan[0])) return CROP_OTHER;
+        at += 2 + length;
+    }
+    if (has_other && !orientation) return CROP_OTHER;
+    h->orientation = orientation ? orientation : 1;
+    h->height = frame[1] << 8 | frame[2], h->width = frame[3] << 8 | frame[4], h->components = frame[5];
+    h->start = at;
+    if (!h->height || !h->width || (h->components != 1 && h->components != 3)) return CROP_OTHER;
+    const uint8_t *last = scan + 1 + 2 * h->components;
+    if (last[0] != 0 || last[1] != 63 || last[2] != 0) return CROP_OTHER;
+    for (int i = 0; i < h->components; i++) {
+        const uint8_t *component = frame + 6 + 3 * i, *chosen = scan + 1 + 2 * i;
+        int across = component[1] >> 4, down = component[1] & 15, dc = chosen[1] >> 4, ac = chosen[1] & 15;
+        if (component[0] != chosen[0] || component[2] > 3 || dc > 3 || ac > 3) return CROP_OTHER;
+        if (i == 0) h->h = across, h->v = down;
+        else if (across != 1 || down != 1)
+            return CROP_OTHER;
+        const uint8_t *quantizer = quantizers[component[2]], *dcs = tables[0][dc], *acs = tables[1][ac];
+        if (!quantizer || !dcs || !acs) return CROP_OTHER;
+        int is_wide = quantizer[0] >> 4;
+        for (int k = 0; k < 64; k++)
+            h->quantizers[i][natural_order[k]] =
+                is_wide ? quantizer[1 + 2 * k] << 8 | quantizer[2 + 2 * k] : quantizer[1 + k];
+        if (!is_table(&c->dc[dc], dcs, dcs + 16, 1) || !is_table(&c->ac[ac], acs, acs + 16, 0)) return CROP_OTHER;
+        h->dc[i] = &c->dc[dc], h->ac[i] = &c->ac[ac];
+    }
+    if (h->components == 1) h->h = h->v = 1; /* each block is a unit, whatever its factors say */
+    else {
+        const uint8_t *ids = frame + 6;
+        int is_rgb = ids[0] == 'R' && ids[3] == 'G' && ids[6] == 'B';
+        if (ids[0] == ids[3] || ids[0] == ids[6] || ids[3] == ids[6]) return CROP_OTHER;
+        if (has_jfif ? 0 : adobe >= 0 ? adobe != 1 : is_rgb) return CROP_OTHER;
+        if (!((h->h == 1 && h->v == 1) || (h->h == 2 && (h->v == 1 || h->v == 2)))) return CROP_OTHER;
+    }
+    h->across = (h->width + 8 * h->h - 1) / (8 * h->h);
+    h->down = (h->height + 8 * h->v - 1) / (8 * h->v);
+    return CROP_OK;
+}
+
+/* --- Huffman codes ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t buffer; /* left-justified */
+    int bits;
+    const uint8_t *at;
+} bit_reader;
+
+static inline void refill(bit_reader *r) { /* to 56 bits or more */
+    uint64_t next;
+    memcpy(&next, r->at, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    next = __builtin_bswap64(next);
+#endif
+    r->buffer |= next >> r->bits;
+    r->at += (63 - r->bits) >> 3;
+    r->bits |= 56;
+}
+
+static inline void drop(bit_reader *r, int n) {
+    r->buffer <<= n;
+    r->bits -= n;
+}
+
+static inline int64_t bits_read(const bit_reader *r, const uint8_t *from) { return 8 * (r->at - from) - r->bits; }
+
+static inline int32_t signed_value(uint64_t buffer, int size) { /* of 1 to 15 bits */
+    int32_t value = (int32_t)(buffer >> (64 - size));
+    return value < 1 << (size - 1) ? value + 1 - (1 << size) : value;
+}
+
+/* The symbol of a code longer than LOOK << 8, and its length; -1 if there is none such. */
+static __attribute__((noinline)) int long_code(uint64_t buffer, const huffman_table *t) {
+    int32_t top = (int32_t)(buffer >> 48);
+    for (int length = LOOK + 1; length <= 16; length++)
+        if (top < t->limit[length]) return t->symbols[(uint8_t)((top >> (16 - length)) + t->delta[length])] << 8 | length;
+    return -1;
+}
+
+/* One block, its coefficients zero before. Returns 64 or less, beyond the last coefficient that may not be zero; more
+ * if the codes are broken. */
+static inline __attribute__((always_inline)) int decode_block(bit_reader *r, const huffman_table *dc,
+                                                              const huffman_table *ac, int32_t *last, int16_t *block) {
+    refill(r);
+    int32_t entry = dc->fast[r->buffer >> (64 - LOOK)], diff = 0;
+    if (entry && !(entry & IS_LONG)) {
+        drop(r, entry & 0xFF);
+        diff = entry >> 16;
+    } else {
+        int size = (int)((uint32_t)entry >> 16);
+        if (!entry) {
+            entry = long_code(r->buffer, dc);
+            if (entry < 0) return 99;
+            size = entry >> 8;
+        }
+        drop(r, entry & 0x1F);
+        if (size) {
+            diff = signed_value(r->buffer, size);
+            drop(r, size);
+        }
+    }
+    *last = (int16_t)(*last + diff); /* of a sound file it stays within 12 bits */
+    block[0] = (int16_t)*last;
+    int k = 1, end = 1;
+    for (; k < 64; k++) {
+        if (r->bits < 32) refill(r); /* a code of 16 and a value of 10 bits */
+        entry = ac->fast[r->buffer >> (64 - LOOK)];
+        if (entry && !(entry & (IS_SPECIAL | IS_LONG))) {
+            k += entry >> 8 & 15;
+            block[natural_order[k]] = (int16_t)(entry >> 16);
+            drop(r, entry & 0xFF);
+            end = k + 1;
+            continue;
+        }
+        int symbol = (int)((uint32_t)entry >> 16);
+        if (!entry) {
+            entry = long_code(r->buffer, ac);
+            if (entry < 0) return 99;
+            symbol = entry >> 8;
+        }
+        drop(r, entry & 0x1F);
+        int size = symbol & 15;
+        if (!size) {
+            if (symbol != 0xF0) break;
+            k += 15;
+            continue;
+        }
+        k += symbol >> 4;
+        block[natural_order[k]] = (int16_t)signed_value(r->buffer, size);
+        drop(r, size);
+        end = k + 1;
+    }
+    return k > 64 ? 99 : end;
+}
+
+/* Bytes [from, stop) without the zeros that are stuffed behind each FF, to `to`; where that ends, or NULL if there is
+ * a marker among them, or half of a pair at the end. */
+static inline uint8_t *unstuff(uint8_t *to, const uint8_t *from, const uint8_t *stop) {
+    while (from < stop) {
+        const uint8_t *found = memchr(from, 0xFF, (size_t)(stop - from));
+        size_t n = (size_t)((found ? found + 1 : stop) - from);
+        memcpy(to, from, n);
+        to += n, from += n;
+        if (found) {
+            if (from == stop || *from) return NULL;
+            from++;
+        }
+    }
+    return to;
+}
+
+/* Where the first marker from `at` on is: the end of the scan. 0 if it is not the end of the image. */
+static size_t end_of_scan(bytes_view file, size_t at) {
+    while (at < file.nbytes) {
+        const uint8_t *found = memchr(file.bytes + at, 0xFF, file.nbytes - at);
+        if (!found) return 0;
+        at = (size_t)(found - file.bytes);
+        if (at + 1 >= file.nbytes) return 0;
+        if (file.bytes[at + 1]) return file.bytes[at + 1] == 0xD9 ? at : 0;
+        at += 2;
+    }
+    return 0;
+}
+#endif
