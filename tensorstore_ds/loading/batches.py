@@ -68,18 +68,17 @@ class StoreCollate:
             if self.padding is None:
                 return collate_samples(samples, self.how)
             return self._pad_samples(samples, self.padding)
-        fields = self.dataset.schema
         columns: dict[str, Any] = dict(batch.columns)
         if self.padding is not None:
-            columns = self.padding.pad(columns, fields, self.dataset.image_names)
+            columns = self.padding.pad(columns, self.dataset.schema, self.dataset.image_names)
         if self.dataset.return_as == "torchvision":
-            return as_detection(columns, fields, batch.rows, self.how, defers=self.defers)
+            return as_detection(columns, self.dataset.schema, batch.rows, self.how, defers=self.defers)
         for name, value in batch.columns.items():
             if isinstance(value, PackedObjects):
                 columns[name] = (defer_objects if self.defers else collate_objects)(value, self.how)
         if batch.dropped is not None and self.dataset.return_as == "dict":
             columns["objects_dropped"] = batch.dropped
-        return as_tuple(columns, fields) if self.dataset.return_as == "tuple" else _with_members(columns)
+        return as_tuple(columns, self.dataset.schema) if self.dataset.return_as == "tuple" else _with_members(columns)
 
     def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
         """`collate_samples` with images as `PaddedImages`, in dicts by the name of their field, in tuples first."""
@@ -108,6 +107,8 @@ def _with_members(columns: dict[str, Any]) -> dict[str, Any]:
         if isinstance(images, PaddedImages)
         for member, value in images._asdict().items()
     }
+    if not added:
+        return columns
     others = {name: value for name, value in columns.items() if not isinstance(value, PaddedImages)}
     if taken := [name for name in added if name in others]:
         raise ValueError(f'collate_images="padded": expected no member {taken[0]}, which is added. Rename it.')

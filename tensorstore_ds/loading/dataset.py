@@ -41,6 +41,7 @@ from tensorstore_ds.loading.fields import (
     is_decoded,
     view_field,
 )
+from tensorstore_ds.loading.moving import move, only_moves
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
 from tensorstore_ds.options import refusal, unknown_name
@@ -261,6 +262,10 @@ class StoreDataset(Samples):
         while True:
             shapes = reader.shapes[rows]
             placements = [place(plan, shapes, rows, draw[1], view=view) for view, plan in enumerate(plans)]
+            if all(stack) and all(only_moves(plan) for plan in plans):
+                images = [move(self.split, rows, each, pool) for each in placements]
+                if all(isinstance(each, torch.Tensor) for each in images):
+                    return rows, placements, [each for each in images if each is not None]
             try:
                 return rows, placements, reader.images(rows, placements, pool, stack=stack)
             except DamagedImageError as error:

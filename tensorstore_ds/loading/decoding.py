@@ -83,7 +83,13 @@ def place(
     plan: Plan | None, shapes: NDArray[np.int32], rows: NDArray[np.int64], epoch: int, *, view: int = 0
 ) -> Placements:
     """Where a plan places images of (B, 3) `shapes`: a function of its seed, the epoch, the view and the rows alone."""
-    placements = Placements.whole(shapes[:, :2])
+    return place_on(Placements.whole(shapes[:, :2]), plan, rows, epoch, view=view)
+
+
+def place_on(
+    placements: Placements, plan: Plan | None, rows: NDArray[np.int64], epoch: int, *, view: int = 0
+) -> Placements:
+    """As `place`, of images that have been placed before."""
     if plan is None:
         return placements
     if view:  # the first view draws as the only one does

@@ -32,7 +32,7 @@ from tensorstore_ds.loading.samples import Samples
 Group = list[NDArray[np.int64]]
 
 #: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
-GROUP_NBYTES = 1024**2
+GROUP_NBYTES = 2 * 1024**2
 _OUR_THREADS = "tsds-"
 _THREAD_NAME = f"{_OUR_THREADS}loader"
 

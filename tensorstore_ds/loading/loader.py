@@ -52,6 +52,7 @@ from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
+from tensorstore_ds.loading.transformed import Transformed
 from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
@@ -440,11 +441,10 @@ class DataLoader(data.DataLoader[Batches]):
         by_user = dataset.by_sample or cast(StoreCollate, self.collate_fn).collate_fn is not None
         pool = BufferPool() if by_user and self._pool.pinned else self._pool
 
+        source = self._decoder or dataset if self._in_threads is None else Transformed(dataset, self._in_threads)
+
         def make(group: Group) -> list[Any]:
-            whole = (self._decoder or dataset).gather(np.concatenate(group), pool, draw)
-            if self._in_threads is not None:
-                changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
-                whole = whole.with_columns(changed)
+            whole = source.gather(np.concatenate(group), pool, draw)
             batches = [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
             return self._pinned(batches) if self._pool.pinned else batches
 

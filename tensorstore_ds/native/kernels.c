@@ -6,4 +6,5 @@
 #define NAME_OF(x) #x
 #define NAME(x) NAME_OF(x)
 
-const kernels KERNELS = {.name = NAME(VARIANT), .gather = gather_rows, .crop = crop_image, .index = index_file};
+const kernels KERNELS = {
+    .name = NAME(VARIANT), .gather = gather_rows, .small = move_images, .crop = crop_image, .index = index_file};

@@ -33,27 +33,173 @@ static PyObject *variant(PyObject *self, PyObject *none) {
     return PyUnicode_FromString(chosen->name);
 }
 
-/* gather(table, row_nbytes, rows, out) */
+/* --- rows --- */
+
+/* A table, and the buffers that its shards lie in. It is freed with its capsule, and no shard before. */
+typedef struct {
+    row_table rows;
+    Py_buffer *shards;
+} py_table;
+
+static const char TABLE[] = "tensorstore_ds table";
+
+static void free_table(PyObject *capsule) {
+    py_table *table = PyCapsule_GetPointer(capsule, TABLE);
+    for (size_t i = 0; table->shards && i < table->rows.shards; i++)
+        if (table->shards[i].obj) PyBuffer_Release(&table->shards[i]);
+    PyMem_Free(table->shards), PyMem_Free(table->rows.edges), PyMem_Free((void *)table->rows.from), PyMem_Free(table);
+}
+
+/* table(edges, nbytes) -> table: of rows of `nbytes`, shards from edges[i] to edges[i + 1], without any of them yet */
+static PyObject *make_table(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer edges;
+    Py_ssize_t nbytes;
+    if (!PyArg_ParseTuple(args, "y*n", &edges, &nbytes)) return NULL;
+    size_t count = (size_t)edges.len / 8;
+    py_table *table = PyMem_Calloc(1, sizeof *table);
+    PyObject *capsule = table ? PyCapsule_New(table, TABLE, free_table) : NULL;
+    if (capsule && (nbytes < 1 || edges.len % 8 || count < 2)) {
+        PyErr_SetString(PyExc_ValueError, "table: expected rows of a byte at least, and where the shards begin and end");
+    } else if (capsule) {
+        table->rows.nbytes = (size_t)nbytes, table->rows.shards = count - 1;
+        table->rows.edges = PyMem_Malloc((size_t)edges.len);
+        table->rows.from = PyMem_Calloc(count, sizeof *table->rows.from);
+        table->shards = PyMem_Calloc(count, sizeof *table->shards);
+        if (!table->rows.edges || !table->rows.from || !table->shards) PyErr_NoMemory();
+        else {
+            memcpy(table->rows.edges, edges.buf, (size_t)edges.len);
+            int rises = table->rows.edges[0] == 0;
+            for (size_t i = 1; i < count; i++) rises &= table->rows.edges[i - 1] <= table->rows.edges[i];
+            /* no byte of any shard, nor of a batch of as many rows, is beyond what a size can count */
+            rises = rises && table->rows.edges[count - 1] <= PY_SSIZE_T_MAX / nbytes;
+            if (!rises) PyErr_SetString(PyExc_ValueError, "table: expected edges that begin at 0 and rise");
+        }
+    } else {
+        PyMem_Free(table);
+        if (!PyErr_Occurred()) PyErr_NoMemory();
+    }
+    PyBuffer_Release(&edges);
+    if (PyErr_Occurred()) Py_CLEAR(capsule);
+    return capsule;
+}
+
+/* add(table, shard, buffer): the rows of a shard; a shard that is there stays. The table keeps the buffer. */
+static PyObject *add(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule;
+    Py_ssize_t shard;
+    Py_buffer buffer;
+    if (!PyArg_ParseTuple(args, "Ony*", &capsule, &shard, &buffer)) return NULL;
+    py_table *table = PyCapsule_GetPointer(capsule, TABLE);
+    if (table && shard >= 0 && (size_t)shard < table->rows.shards) {
+        size_t rows = (size_t)(table->rows.edges[shard + 1] - table->rows.edges[shard]);
+        if ((size_t)buffer.len == rows * table->rows.nbytes) {
+            if (!table->shards[shard].obj) {
+                table->shards[shard] = buffer;
+                atomic_store_explicit(&table->rows.from[shard], buffer.buf, memory_order_release);
+            } else
+                PyBuffer_Release(&buffer);
+            Py_RETURN_NONE;
+        }
+    }
+    PyBuffer_Release(&buffer);
+    if (table) PyErr_SetString(PyExc_ValueError, "add: expected a shard of the table, with all of its rows");
+    return NULL;
+}
+
+enum { SHORT = 1 << 14 }; /* bytes that are copied sooner than another thread has taken and given back the GIL */
+
+/* gather(table, rows, out) -> how many rows were copied: see `kernels` */
 static PyObject *gather(PyObject *self, PyObject *args) {
     (void)self;
-    Py_buffer table, rows, out;
-    Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "y*ny*w*", &table, &nbytes, &rows, &out)) return NULL;
-    size_t count = (size_t)rows.len / 8;
-    int fits = nbytes > 0 && rows.len % 8 == 0 && (uintptr_t)rows.buf % 8 == 0 && out.len % nbytes == 0 &&
-               (size_t)(out.len / nbytes) == count;
-    if (fits) {
-        const int64_t *row = rows.buf;
-        int64_t have = table.len / nbytes;
+    PyObject *capsule;
+    Py_buffer rows, out;
+    if (!PyArg_ParseTuple(args, "Oy*w*", &capsule, &rows, &out)) return NULL;
+    const py_table *table = PyCapsule_GetPointer(capsule, TABLE);
+    size_t count = (size_t)rows.len / 8, done = 0;
+    int fits = table && rows.len % 8 == 0 && (size_t)out.len % table->rows.nbytes == 0 &&
+               (size_t)out.len / table->rows.nbytes == count;
+    if (fits && out.len <= SHORT) done = chosen->gather(&table->rows, rows.buf, count, out.buf);
+    else if (fits) {
         Py_BEGIN_ALLOW_THREADS
-        for (size_t i = 0; i < count; i++) fits &= row[i] >= 0 && row[i] < have;
-        if (fits) chosen->gather(table.buf, (size_t)nbytes, row, count, out.buf);
+        done = chosen->gather(&table->rows, rows.buf, count, out.buf);
         Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&table), PyBuffer_Release(&rows), PyBuffer_Release(&out);
-    if (!fits) return PyErr_SetString(PyExc_ValueError, "gather: rows, table and out do not fit each other"), NULL;
-    Py_RETURN_NONE;
+    } else if (table)
+        PyErr_SetString(PyExc_ValueError, "gather: expected a row of out for each of rows");
+    PyBuffer_Release(&rows), PyBuffer_Release(&out);
+    return fits ? PyLong_FromSize_t(done) : NULL;
 }
+
+enum { STAGED = 1 << 14 }; /* bytes of pixels that are moved before they are looked up: they stay in the cache */
+
+/* Fills in what follows from the sizes; whether all buffers fit them. */
+static int check_moves(moves *all, const row_table *table, const Py_buffer *buffers, size_t count) {
+    size_t pixel = all->image[2], most = (size_t)PY_SSIZE_T_MAX;
+    for (int i = 0; i < 3; i++)
+        if (all->image[i] < 1 || all->image[i] > 1 << 15) return 0;
+    for (int i = 0; i < 2; i++)
+        if (all->canvas[i] < 1 || all->canvas[i] > 1 << 16) return 0;
+    if (sizeof most < 8 || all->image[0] * all->image[1] * pixel != table->nbytes) return 0; /* at most 2^45 */
+    size_t line = all->canvas[1] * pixel, image = all->canvas[0] * line * all->item; /* at most 2^49 */
+    for (int i = 1; i < 4; i++)
+        if ((size_t)buffers[i].len != 16 * count) return 0;
+    if ((size_t)buffers[4].len != count || count > most / image || (size_t)buffers[5].len != count * image) return 0;
+    if (all->levels ? (size_t)buffers[6].len != 256 * pixel * all->item : all->item != 1) return 0;
+    if (all->factors && (size_t)buffers[7].len != 8 * pixel) return 0;
+    all->count = count;
+    all->scratch = line > STAGED ? line : STAGED;
+    return 1;
+}
+
+/* small(table, image, rows, offset, first, last, flip, fill, levels, factors, canvas, item, out) -> images moved
+ *
+ * image: (height, width, channels) of a row; canvas: (height, width) of a result; offset, first, last: (2, B) int64;
+ * flip: (B,) bool; levels: (channels, 256) of `item` bytes, or None; factors: (2, channels) float32, or None;
+ * out: (B, height, width, channels). */
+static PyObject *small(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule;
+    Py_ssize_t image[3], canvas[2], item;
+    Py_buffer buffers[8]; /* rows, offset, first, last, flip, out, levels, factors */
+    unsigned char fill;
+    if (!PyArg_ParseTuple(args, "O(nnn)y*y*y*y*y*bz*z*(nn)nw*", &capsule, image, image + 1, image + 2, buffers,
+                          buffers + 1, buffers + 2, buffers + 3, buffers + 4, &fill, buffers + 6, buffers + 7,
+                          canvas, canvas + 1, &item, buffers + 5))
+        return NULL;
+    const py_table *table = PyCapsule_GetPointer(capsule, TABLE);
+    moves all = {.image = {(size_t)image[0], (size_t)image[1], (size_t)image[2]},
+                 .canvas = {(size_t)canvas[0], (size_t)canvas[1]},
+                 .offset = buffers[1].buf,
+                 .first = buffers[2].buf,
+                 .last = buffers[3].buf,
+                 .flip = buffers[4].buf,
+                 .levels = buffers[6].buf,
+                 .factors = buffers[7].buf,
+                 .item = (size_t)item,
+                 .fill = fill};
+    size_t count = (size_t)buffers[0].len / 8, done = 0;
+    const uintptr_t together = (uintptr_t)all.levels | (uintptr_t)buffers[5].buf;
+    int fits = table && (item == 1 || item == 2 || item == 4) && buffers[0].len % 8 == 0 &&
+               together % (size_t)item == 0 && (uintptr_t)all.factors % 4 == 0 &&
+               check_moves(&all, &table->rows, buffers, count);
+    uint8_t *scratch = fits ? malloc(all.scratch) : NULL;
+    if (scratch) {
+        Py_BEGIN_ALLOW_THREADS
+        done = chosen->small(&table->rows, &all, buffers[0].buf, count, buffers[5].buf, scratch);
+        Py_END_ALLOW_THREADS
+        free(scratch);
+    } else if (fits) PyErr_NoMemory();
+    else if (table)
+        PyErr_SetString(PyExc_ValueError, "small: expected buffers that fit the images, the canvas and each other");
+    for (int i = 0; i < 8; i++)
+        if (buffers[i].obj) PyBuffer_Release(&buffers[i]);
+    return scratch ? PyLong_FromSize_t(done) : NULL;
+}
+
+#define ROWS_METHODS                                                                                            \
+    {"table", make_table, METH_VARARGS, NULL}, {"add", add, METH_VARARGS, NULL},                                \
+        {"gather", gather, METH_VARARGS, NULL}, {"small", small, METH_VARARGS, NULL}
 
 /* --- crops ---------------------------------------------------------------------------------------------------------- */
 
@@ -197,7 +343,7 @@ static PyObject *sources(PyObject *self, PyObject *none) {
 
 static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
                                 {"crops", crops, METH_VARARGS, NULL},
-                                {"gather", gather, METH_VARARGS, NULL},
+                                ROWS_METHODS,
                                 {"index", index_of, METH_VARARGS, NULL},
                                 {"sources", sources, METH_NOARGS, NULL},
                                 {"variant", variant, METH_NOARGS, NULL},

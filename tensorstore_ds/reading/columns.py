@@ -14,6 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from tensorstore_ds import native
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.kinds.base import ListField, TableField
 from tensorstore_ds.format.schema import ArraySpec
@@ -53,6 +54,7 @@ class Column:
         self._edges: list[int] = self._starts.tolist()
         self._load = load
         self._parts: dict[int, Part] = {}
+        self._table: Any = None  # of the compiled kernels: where the rows of each shard are
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -171,7 +173,9 @@ class Column:
             IndexError: a row is outside.
             ValueError: `out` has another shape or dtype.
         """
-        rows = _checked_rows(rows, len(self), self._name)
+        rows = np.asarray(rows)
+        if self._is_remote or rows.dtype != np.int64:
+            rows = _checked_rows(rows, len(self), self._name)
         shape = (*rows.shape, *self.spec.shape)
         if out is None:
             out = aligned_empty(shape, self.dtype)
@@ -180,9 +184,12 @@ class Column:
                 f"{self._name}: expected out of shape {shape}, {self.dtype}, C-contiguous, "
                 f"found {out.shape}, {out.dtype}."
             )
-        flat, target = rows.reshape(-1), out.reshape(rows.size, *self.spec.shape)
+        flat, target = rows.ravel(), out.reshape(rows.size, *self.spec.shape)
         if self._is_remote:
             self.fetch(flat, flat + 1)
+        if self.by_kernel(flat, lambda table: native.core.gather(table, flat, target)):
+            return out
+        flat = _checked_rows(flat, len(self), self._name)
         if self.shards == 1:
             _take(self.part(0), flat, target)
         elif rows.size:
@@ -197,6 +204,33 @@ class Column:
                 raise ValueError(f"{self._name}: {array.dtype} cannot become {np.dtype(dtype)} without a copy.")
             return array.astype(dtype)
         return array.copy() if copy else array
+
+    def by_kernel(self, rows: NDArray[np.int64], call: Callable[[Any], int]) -> bool:
+        """Have a compiled kernel take rows, (n,) in [-len, len), that were fetched if they had to be.
+
+        Args:
+            call: calls the kernel with the table of the column; returns how many rows it has taken: fewer than `rows`
+                if one is outside, or in a shard that is not in the table yet.
+
+        Returns:
+            Whether they were all taken; False if there are no kernels, or rows have to be unpacked.
+
+        Raises:
+            IndexError: a row is outside.
+        """
+        if native.core is None or not self.spec.row_nbytes or not self.shards:
+            return False
+        if self._table is None:
+            self._table = native.core.table(self._starts, self.spec.row_nbytes)
+        if call(self._table) == len(rows):
+            return True
+        owners = self._starts.searchsorted(_checked_rows(rows, len(self), self._name), "right") - 1
+        parts = [(shard, self.part(shard)) for shard in np.unique(owners).tolist()]
+        arrays = [(shard, part.array if isinstance(part, MirroredArray) else part) for shard, part in parts]
+        for shard, array in arrays:
+            if isinstance(array, np.ndarray):
+                native.core.add(self._table, shard, array)
+        return all(isinstance(array, np.ndarray) for _, array in arrays) and call(self._table) == len(rows)
 
     def _slice(self, start: int, stop: int) -> NDArray[Any]:
         pieces = self.pieces(start, stop)

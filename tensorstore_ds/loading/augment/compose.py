@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tensorstore_ds.loading.augment.base import (
@@ -86,13 +87,20 @@ class Compose(OfBatches):
             others, drawn, _ = self.draw(batch, numbers, epoch or 0, images.shape[-2:])
             pixels = {name: batch[name] for name in PIXELS if isinstance(batch.get(name), Tensor)}
             return {**others, **self._graph(pixels, drawn)}
+        return self.transform_from(0, batch, numbers, epoch or 0, pool)
+
+    def transform_from(
+        self, first: int, batch: Mapping[str, Any], rows: NDArray[np.int64], epoch: int, pool: BufferPool | None
+    ) -> dict[str, Any]:
+        """A batch after all transforms from the one at place `first` on: those before it have been done."""
         result = dict(batch)
-        for place, transform in enumerate(self.transforms):
-            keys = fold(self.seed, place, numbers.view(np.uint64)).view(np.int64)
+        for place in range(first, len(self.transforms)):
+            transform = self.transforms[place]
+            keys = fold(self.seed, place, rows.view(np.uint64)).view(np.int64)
             if _has_no_state(transform):
-                result = transform.transform_batch(result, keys, epoch or 0, pool)
+                result = transform.transform_batch(result, keys, epoch, pool)
             else:
-                result = transform(result, keys, epoch or 0)
+                result = transform(result, keys, epoch)
         return result
 
     def draw(

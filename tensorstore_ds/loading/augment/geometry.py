@@ -126,7 +126,7 @@ class RandomCrop(Cropping):
 
     def _placed(self, placements: Placements, params: Params) -> Placements:
         left, top, right, bottom = self.padding
-        corner = torch.stack([params["top"], params["left"]], 1).numpy()
+        corner = torch.stack([params["top"], params["left"]]).numpy().T
         padded = placements.pad((top, left), (bottom, right), self.fill)
         return padded.crop(corner, self.size, self.min_visibility)
 

@@ -99,6 +99,16 @@ class Normalize(OfBatches):
             scaled.masked_fill_(~batch["image_mask"][:, None], 0)
         return {"image": scaled}
 
+    def levels(self) -> Tensor:
+        """(C, 256): what each level of each channel of uint8 images becomes."""
+        every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+        levels: Tensor = self.change_pixels({"image": every.repeat(1, len(self.mean), 1, 1)}, {}, None)["image"]
+        return levels.flatten(2)[0]
+
+    def factors(self) -> Tensor:
+        """(2, C) float32: what uint8 is multiplied by, and what is added then."""
+        return torch.stack(_factors(self.mean, self.std, 255)).flatten(1)
+
     def extra_repr(self) -> str:
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
 

@@ -43,7 +43,7 @@ class Placements:
     @classmethod
     def whole(cls, sizes: ArrayLike) -> Self:
         """Images of these (B, 2) heights and widths as they are."""
-        size = np.asarray(sizes, np.int64).reshape(-1, 2)
+        size = np.asfortranarray(sizes, np.int64).reshape(-1, 2, order="F")  # NumPy computes along y, and along x
         zeros = np.zeros_like(size)
         return cls(zeros.astype(float), size.astype(float), size, zeros, zeros, size, size, np.zeros(len(size), bool))
 
@@ -65,8 +65,9 @@ class Placements:
         """Cut parts of (height, width) `size` out of the canvases, from `corner` on: (B, 2), or one for all."""
         least = max(self.min_visibility, min_visibility)
         size = np.broadcast_to(np.asarray(size, np.int64), self.size.shape)
-        corner = np.broadcast_to(np.asarray(corner, np.int64), size.shape).copy()
-        corner[self.flip, 1] = (self.size - corner - size)[self.flip, 1]
+        corner = np.broadcast_to(np.asarray(corner, np.int64), size.shape).copy(order="K")
+        x = corner[:, 1]
+        corner[:, 1] = np.where(self.flip, self.size[:, 1] - size[:, 1] - x, x)
         offset, first, last = self.offset - corner, self.first - corner, self.last - corner
         return replace(self, offset=offset, first=first, last=last, size=size, min_visibility=least)
 
@@ -76,16 +77,17 @@ class Placements:
         Raises:
             ValueError: another step fills with something else.
         """
-        before, after = (np.broadcast_to(np.asarray(n, np.int64), self.size.shape) for n in (before, after))
+        before, after = np.asarray(before, np.int64), np.asarray(after, np.int64)
         if not (before.any() or after.any()):
             return self
         if self.fill not in (None, fill):
             raise ValueError(f"fill: expected one for all steps of a plan, found {self.fill:g} and {fill:g}.")
-        low, high = self.window
-        added = before.copy()
-        added[self.flip, 1] = after[self.flip, 1]
-        offset, size = self.offset + added, self.size + before + after
-        return replace(self, offset=offset, first=low + added, last=high + added, size=size, fill=fill)
+        added = before
+        if (before[..., 1] != after[..., 1]).any():
+            added = np.where(self.flip[:, None] & np.array([False, True]), after, before)
+        first, last = np.maximum(self.first, 0) + added, np.minimum(self.last, self.size) + added
+        offset, size = self.offset + added, self.size + (before + after)
+        return replace(self, offset=offset, first=first, last=last, size=size, fill=fill)
 
     def resize(self, sizes: ArrayLike) -> Self:
         """Resize the canvases to (B, 2) heights and widths, or one for all."""

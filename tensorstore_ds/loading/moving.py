@@ -1,0 +1,97 @@
+"""Images of one size that are moved, mirrored and normalized while they are gathered: one call of a compiled kernel."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tensorstore_ds import native
+from tensorstore_ds.format.kinds.base import ArrayField
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.loading.augment.fitting import CenterCrop, Pad
+from tensorstore_ds.loading.augment.geometry import Geometry, RandomCrop, RandomHorizontalFlip
+from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.decoding import Plan, steps_of
+from tensorstore_ds.reading.store import Split
+
+#: What images are normalized to: the kernel takes tables of two and four bytes.
+_NORMALIZED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def is_move(step: object) -> TypeGuard[Geometry]:
+    """Whether a step of a plan moves whole pixels, and fills what is outside with a level."""
+    if isinstance(step, RandomCrop) and any(step.padding) and step.padding_mode != "constant":
+        return False
+    if isinstance(step, RandomCrop | CenterCrop | Pad):
+        return step.fill in range(256)
+    return isinstance(step, RandomHorizontalFlip)
+
+
+def only_moves(*plans: Plan | None) -> bool:
+    """Whether plans do nothing but move whole pixels, and fill with one level."""
+    steps = [step for plan in plans if plan is not None for step in steps_of(plan)]
+    return all(map(is_move, steps)) and len({step.fill for step in steps if hasattr(step, "fill")}) < 2
+
+
+def can_normalize(step: object) -> TypeGuard[Normalize]:
+    """Whether a step is a `Normalize` to what the kernel can write."""
+    return isinstance(step, Normalize) and step.dtype in _NORMALIZED
+
+
+def can_move(split: Split) -> bool:
+    """Whether the images are pixels of one size, of 8 bits. Without compiled kernels nothing can be moved."""
+    field = split.fields.get("image")
+    return native.core is not None and isinstance(field, ArrayField) and field.spec.dtype == "uint8"
+
+
+@functools.lru_cache(maxsize=32)
+def _levels(
+    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype
+) -> tuple[NDArray[np.integer[Any]], NDArray[np.float32]]:
+    """What each level of each channel becomes, (C, 256), by its bits; and the factors by which most of them are."""
+    normalize = Normalize(mean, std, dtype=dtype)
+    bits = torch.int32 if dtype.itemsize == 4 else torch.int16
+    return normalize.levels().view(bits).numpy(), normalize.factors().numpy()
+
+
+def move(
+    split: Split, rows: NDArray[np.int64], placements: Placements, pool: BufferPool, normalize: Normalize | None = None
+) -> Tensor | None:
+    """Images of some rows where `placements` has them, which come of plans that `only_moves`, and normalized.
+
+    Returns:
+        (B, C, H, W) in channels-last memory of `pool`; None where this cannot be done.
+
+    Raises:
+        ValueError: `normalize` is for images of floating-point.
+    """
+    if not can_move(split) or not len(rows):
+        return None
+    column = split.column("image")
+    canvas, dtype = tuple(placements.size[0].tolist()), torch.uint8
+    levels: tuple[Any, Any] = None, None
+    if normalize is not None:
+        levels = _levels(normalize.mean, normalize.std, normalize.dtype)
+        dtype = normalize.dtype
+        if len(levels[0]) != column.spec.shape[2]:
+            return None
+    tensor, array = pool.empty(len(rows), ArraySpec(f"int{8 * dtype.itemsize}", (*canvas, column.spec.shape[2])))
+    rows = np.ascontiguousarray(rows)
+    where = [np.ascontiguousarray(each.T) for each in (placements.offset, placements.first, placements.last)]
+
+    fill = int(placements.fill or 0)
+
+    def call(table: object) -> int:
+        moved: int = native.core.small(
+            table, column.spec.shape, rows, *where, placements.flip, fill, *levels, canvas, dtype.itemsize, array
+        )
+        return moved
+
+    return tensor.view(dtype).permute(0, 3, 1, 2) if column.by_kernel(rows, call) else None
