@@ -1,4 +1,4 @@
-"""Fuzz the compiled kernels with libFuzzer, ASan and UBSan: ``python tests/native_fuzz/run.py SECONDS``. It needs clang.
+"""Fuzz the kernels with libFuzzer, ASan and UBSan: ``python tests/native_fuzz/run.py SECONDS``. It needs clang.
 
 What fails is kept as a file, crash-..., in the folder that is printed.
 """
