@@ -68,8 +68,9 @@ def test_a_reader_that_is_killed_has_refused_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_this_library_answers_all_cases_right() -> None:
+    cases = sum(case.get("stage") != "decode" for case in CASES)
     done = check(sys.executable, READERS / "tensorstore_ds_python.py")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"All {len(CASES)} answers are right."), done.stdout
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"All {cases} answers are right."), done.stdout
 
 
 @pytest.mark.slow

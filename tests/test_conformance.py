@@ -19,7 +19,9 @@ import tensorstore
 import zarr
 from hypothesis import example, given, settings, strategies as st
 
+import jpeg_entries
 import tensorstore_ds as tsds
+from tensorstore_ds import native
 from tensorstore_ds.errors import FormatError, TsdsError
 from tensorstore_ds.format.manifest import CONVENTION
 from tensorstore_ds.reading.columns import Column, RaggedColumn
@@ -211,7 +213,7 @@ def test_it_is_refused_when_mapped(case: Mapping[str, Any]) -> None:
     assert caught.value.reason == case["reason"]
 
 
-@pytest.mark.parametrize("case", invalid("verify"))
+@pytest.mark.parametrize("case", invalid("verify", "decode"))
 def test_what_only_verify_finds_opens(case: Mapping[str, Any]) -> None:
     touch(CONFORMANCE / case["path"])
 
@@ -228,6 +230,35 @@ def test_verify_finds_it_and_nothing_else(case: Mapping[str, Any]) -> None:
     problems = tsds.verify(CONFORMANCE / case["path"])
     assert {problem.reason for problem in problems} == {case["reason"]}
     assert all(str(problem).isprintable() for problem in problems)
+
+
+@pytest.mark.parametrize("case", invalid("decode"))
+def test_verify_finds_wrong_entries_where_it_can_walk_through_the_pixels(
+    case: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "core", None)
+    assert tsds.verify(CONFORMANCE / case["path"]) == []
+    monkeypatch.setattr(native, "core", jpeg_entries.CORE)
+    assert {problem.reason for problem in tsds.verify(CONFORMANCE / case["path"])} == {case["reason"]}
+
+
+@pytest.mark.parametrize("core", [None, jpeg_entries.CORE], ids=["without", "with"])
+def test_entries_are_looked_at_with_and_without_the_compiled_part(core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "core", core)
+    assert tsds.verify(CONFORMANCE / "valid/entries.tsds") == []
+    wrong = [case for case in INVALID if case["reason"] == "image-entries" and case["stage"] == "verify"]
+    assert len(wrong) == 9
+    for case in wrong:
+        assert [problem.reason for problem in tsds.verify(CONFORMANCE / case["path"])] == ["image-entries"]
+
+
+def test_entries_of_the_valid_store_are_those_of_its_files() -> None:
+    split = tsds.open(CONFORMANCE / "valid/entries.tsds")["train"]
+    lists = split["image"].per_row["entries"]
+    found = [len(entries) for entries in lists[:]]
+    assert found == [4, 4, 0, 0]
+    for file, entries in zip(split["image"][:], lists[:], strict=True):
+        assert entries.astype("<u4").tobytes() == jpeg_entries.index(file, 4)
 
 
 # --- cases too large or too many to keep ------------------------------------------------------------------------

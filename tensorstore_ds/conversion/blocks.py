@@ -78,7 +78,7 @@ class RowFormat:
         elif encoding == "raw":
             own = RawImageField(ArraySpec(dtype, first.shape))
         else:
-            own = EncodedImageField(encoding=encoding, max_pixels=image.max_pixels)
+            own = EncodedImageField.of(encoding, image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
         return cls(fields, image, on_error, first.shape[2], least_worth, dtype)

@@ -34,7 +34,7 @@ from tensorstore_ds.imaging.codecs import (
     own_pixel_limit,
     read_image_header,
 )
-from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg, find_restarts, scale_for
+from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg, find_entries, find_restarts, scale_for
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
@@ -113,6 +113,7 @@ def _encode_sample(
         size=size,
         shape=shape,
         restarts=None if encoded is None else find_restarts(encoded),
+        entries=None if encoded is None or options.encoding != "source" else find_entries(encoded),
         label=sample.label,
         objects=objects,
         masks={

@@ -255,7 +255,9 @@ def write_shard(
     rows = sum(len(piece.rows) for piece in pieces)
     whole = _whole_shard(pieces, first.layout)
     kept = [name for name in fields if whole and name not in changed and _stays(name, fields[name], pieces[0])]
-    lengths = dict(whole.shard.lengths) if whole else {}
+    lengths = (
+        {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
+    )
     copies = whole.data_files(kept) if whole else {}
     counted = [name for name, each in fields.items() if isinstance(each, ArrayField | ObjectsField)]
     read = [name for name in fields if name not in kept or (name in counted and name not in uncounted)]
@@ -433,6 +435,7 @@ class _Rows:
                 self._prefixed(name, column)
             else:
                 self._table(name, column, self._runs)
+                self._per_row(name, each, column)
 
     def _unknown(self, name: str, each: Field) -> None:
         """A field that the piece's store lacks: for each row what stands for unknown."""
@@ -489,7 +492,7 @@ class _Rows:
                 self._offsets(f"{name}/{value}", np.zeros(int(lengths.sum()), np.int64))
             else:
                 self._write(f"{name}/{value}", unknown_object(each, value, int(lengths.sum())))
-        self._per_row(name, column)
+        self._per_row(name, each, column)
         self._count(name, each.add_statistics, lengths, {} if labels is None else {"labels": labels})
 
     def _keypoints(self, name: str, value: str, each: ObjectsField, column: RaggedColumn, runs: Runs) -> None:
@@ -519,14 +522,17 @@ class _Rows:
             self._column(f"{name}/{value}", part, values)
         for value, lists in column.lists.items():
             self._table(f"{name}/{value}", lists, values)
-        self._per_row(name, column, runs)
 
-    def _per_row(self, name: str, column: RaggedColumn, runs: Runs | None = None) -> None:
-        for value, part in column.per_row.items():
-            if isinstance(part, RaggedColumn):
-                self._table(f"{name}/{value}", part, self._runs if runs is None else runs)
+    def _per_row(self, name: str, each: TableField, column: RaggedColumn) -> None:
+        """Lists that the piece's store lacks are empty."""
+        for value in each.per_row:
+            part = column.per_row.get(value)
+            if part is None:
+                self._offsets(f"{name}/{value}", np.zeros(len(self._piece.rows), np.int64))
+            elif isinstance(part, RaggedColumn):
+                self._table(f"{name}/{value}", part, self._runs)
             else:
-                self._column(f"{name}/{value}", part, self._runs if runs is None else runs)
+                self._column(f"{name}/{value}", part, self._runs)
 
     def _prefixed(self, name: str, column: RaggedColumn) -> None:
         keys = [f"{self._piece.prefix}{column[row]}".encode() for row in self._piece.rows.tolist()]

@@ -22,6 +22,7 @@ from tensorstore_ds.format.kinds import (
     TextField,
 )
 from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds.image import FILE_LISTS
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import ArraySpec
@@ -187,6 +188,8 @@ def _shape(field: Field) -> dict[str, Any]:
     if isinstance(field, ObjectsField):
         known = {value: spec.dump() for value, spec in field.per_row.items()}
         return {"kind": field.kind, "per_row": known}
+    if isinstance(field, EncodedImageField):  # rows of a side that lacks these lists have empty ones
+        data["per_row"] = {value: spec for value, spec in data["per_row"].items() if value not in FILE_LISTS}
     return {name: value for name, value in data.items() if name != "max_pixels"}
 
 

@@ -70,6 +70,7 @@ class EncodedSample:
         scale: one of `pixels` stands for so many of the image in both directions, where they serve statistics alone.
         image: the stored bytes, or None where the pixels themselves are stored.
         restarts: where the byte behind each restart marker lies in these bytes, (m,) uint32; None: there is none.
+        entries: where decoding can begin in these bytes, (m, 3) uint32, as `find_entries` has it; None: nowhere.
         size: (height, width) of the image before it was resized.
         label: class index.
         objects: each (M, ...) in the dtype stored, or a list of M arrays; empty without objects.
@@ -86,6 +87,7 @@ class EncodedSample:
     size: tuple[int, int]
     shape: tuple[int, ...]
     restarts: NDArray[np.uint32] | None = None
+    entries: NDArray[np.uint32] | None = None
     label: int | None = None
     objects: Mapping[str, Any] = field(default_factory=dict)
     masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)

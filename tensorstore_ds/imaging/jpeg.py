@@ -4,6 +4,8 @@ A scan with restart markers is a row of intervals that can each be decoded alone
 the file's own header with another height and width, and with their markers numbered anew, are a JPEG file of that part.
 Any decoder reads it, to the same bits: cutting is lossless. Slide readers do this (OpenSlide, Bio-Formats).
 
+A scan without restart markers can be decoded from any place whose bit and whose predictions of DC are known: `entries`.
+
 The format is ITU-T T.81; what is cut is its sequential mode, Huffman-coded, with 8 bits and one scan.
 """
 
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tensorstore_ds import native
 from tensorstore_ds.imaging.resizing import as_image
 
 try:
@@ -35,6 +38,12 @@ Subsampling = Literal["4:2:0", "4:4:4"]
 _SUBSAMPLING: dict[Subsampling, int] = {"4:2:0": 2, "4:4:4": 1}
 #: Pixels between restart markers that are aimed at: more cost less space (here 2 %), and less is decoded in vain.
 _INTERVAL_PIXELS = 64
+#: Units of a row from one entry to the next.
+_ENTRY_UNITS = 4
+#: Entries are of files with so many bytes at most: the place of a bit is a uint32.
+_ENTRY_NBYTES = 2**29 - 1
+#: Sampling factors of the first component, of three of which the others have 0x11, in files that can have entries.
+_ENTRY_FACTORS = (0x11, 0x12, 0x21, 0x22)
 
 SCALES = (8, 4, 2)  #: for which decoders have short ways; others, such as 7/8, take twice as long as the whole
 _SOI, _EOI, _SOS, _DRI = 0xD8, 0xD9, 0xDA, 0xDD
@@ -82,6 +91,7 @@ class JpegHeader(NamedTuple):
         head: the segments that decoding needs, from SOI to SOS.
         start: where the pixels begin in the file.
         interval: units between restart markers; 0 if there are none.
+        frame: the segment with the size and the components, if there is one scan, sequential and Huffman-coded.
         scan: how the pixels are laid out, if they can be cut.
     """
 
@@ -92,6 +102,7 @@ class JpegHeader(NamedTuple):
     head: bytes
     start: int
     interval: int
+    frame: bytes
     scan: Scan | None
 
     @property
@@ -152,11 +163,10 @@ def read_header(data: Bytes) -> JpegHeader | None:
     height, width, components = frame[5] << 8 | frame[6], frame[7] << 8 | frame[8], frame[9]
     if not height or not width or components not in (1, 3, 4):  # the height may come behind the scan
         return None
-    scan = None
     complete = len(segment) == 8 + 2 * components and segment[4] == components and segment[-3:] == b"\0\x3f\0"
-    if is_plain and complete and marker_of_frame in _SEQUENTIAL and interval:
-        scan = _scan(frame, size_at, interval)
-    return JpegHeader(height, width, components, has_metadata, b"".join(kept), at, interval, scan)
+    own = bytes(frame) if is_plain and complete and marker_of_frame in _SEQUENTIAL else b""
+    scan = _scan(own, size_at, interval) if own and interval else None
+    return JpegHeader(height, width, components, has_metadata, b"".join(kept), at, interval, own, scan)
 
 
 def _scan(frame: Bytes, size_at: int, interval: int) -> Scan | None:
@@ -187,15 +197,74 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
     header = read_header(data)
     if header is None or header.scan is None:
         return none
-    array, start = np.frombuffer(data, np.uint8), header.start
-    places = np.flatnonzero(array[start:-1] == 0xFF) + start
-    codes = array[places + 1]
-    places, codes = places[codes != 0], codes[codes != 0]  # FF 00 is a byte FF of the pixels
+    places, codes = _markers_behind(data, header.start)
     end = np.flatnonzero(codes & 0xF8 != 0xD0)  # the first that is no restart marker: the image must end there
     if not len(end) or codes[end[0]] != _EOI:
         return none
     restarts = (places[: end[0]] + 2).astype(np.uint32)
     return none if _bounds(data, header.start, header.scan, restarts) is None else restarts
+
+
+def _markers_behind(data: Bytes, start: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(n,) where each marker lies, and (n,) its second byte; FF 00 is a byte FF of the pixels."""
+    array = np.frombuffer(data, np.uint8)
+    places = np.flatnonzero(array[start:-1] == 0xFF) + start
+    codes = array[places + 1]
+    return places[codes != 0], codes[codes != 0]
+
+
+def find_entries(data: bytes) -> NDArray[np.uint32]:
+    """(M, 3) where decoding can begin in a JPEG file without restart markers: formats/v1/spec.md, 6.7.
+
+    There are none of a file that cannot have any, nor where `native.core` is missing.
+    """
+    index = getattr(native.core, "index", None)
+    found = b"" if index is None or len(data) > _ENTRY_NBYTES else index(data, _ENTRY_UNITS)
+    return np.frombuffer(found, np.uint32).reshape(-1, 3)
+
+
+def wrong_entries(data: bytes, entries: NDArray[np.uint32]) -> str:
+    """What is wrong with the entries of a file, (M, 3) and at least one; empty if nothing is.
+
+    Where `native.core` is missing, only what needs no walk through the pixels is looked at.
+    """
+    header = read_header(data)
+    units = None if header is None else _entry_units(header)
+    if header is None or units is None:
+        return f"expected no entries for a file that cannot have any, found {len(entries)}"
+    expected = units[0] * -(-units[1] // _ENTRY_UNITS)
+    if len(entries) != expected:
+        return f"expected {expected} entries, found {len(entries)}"
+    ends, codes = _markers_behind(data, header.start)
+    if not len(ends) or codes[0] != _EOI:
+        return "expected no entries for a file that does not end behind its first scan"
+    positions = entries[:, 0].astype(np.int64)
+    if positions[0] != 8 * header.start or (np.diff(positions) <= 0).any() or positions[-1] >= 8 * ends[0]:
+        return f"expected entries that rise from bit {8 * header.start} to before bit {8 * ends[0]}"
+    places, array = positions >> 3, np.frombuffer(data, np.uint8)
+    if ((array[places] == 0) & (array[places - 1] == 0xFF)).any():
+        return "expected no entry at a zero that is stuffed behind FF"
+    unused = entries[:, 2] >> 16 if header.components == 3 else entries[:, 1] >> 16 | entries[:, 2]
+    if unused.any() or entries[0, 1:].any():
+        return "expected zeros in the first entry and in bits without a meaning"
+    own = find_entries(data)
+    for i in np.flatnonzero((own != entries).any(axis=1)) if len(own) else ():
+        return f"expected entry {i} to be {own[i]}, found {entries[i]}"
+    return ""
+
+
+def _entry_units(header: JpegHeader) -> tuple[int, int] | None:
+    """Rows and columns of the units of a file that can have entries, as its header says; None of others."""
+    factors = header.frame[11::3]
+    if header.interval or not factors:
+        return None
+    if header.components == 1:  # each block is a unit, whatever its factors say
+        across = down = 1
+    elif header.components == 3 and factors[0] in _ENTRY_FACTORS and factors[1:] == b"\x11\x11":
+        across, down = factors[0] >> 4, factors[0] & 15
+    else:
+        return None
+    return -(-header.height // (_BLOCK * down)), -(-header.width // (_BLOCK * across))
 
 
 def _bounds(data: Bytes, start: int, scan: Scan, restarts: NDArray[np.uint32]) -> NDArray[np.int64] | None:

@@ -312,10 +312,12 @@ def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _check_files(split: Split, name: str, field: EncodedImageField) -> Iterator[Finding]:
-    """Whether the headers of stored image files say what is stored of them."""
-    from tensorstore_ds.reading.stored_images import check_file, stored_shape  # Pillow, only where it is needed
+    """Whether stored image files, their headers above all, say what is stored of them."""
+    from tensorstore_ds.imaging.jpeg import wrong_entries  # Pillow, only where it is needed
+    from tensorstore_ds.reading.stored_images import check_file, stored_shape
 
     table = split.table(name)
+    lists = table.per_row.get("entries")
     for start, shapes in pieces(cast(Column, table.per_row["shape"])):
         for row, stored in enumerate(shapes.tolist(), start):
             data, key = table[row], f"{split.name}/{name} {row}"
@@ -324,4 +326,8 @@ def _check_files(split: Split, name: str, field: EncodedImageField) -> Iterator[
             if stored != list(found) or stored[0] * stored[1] > field.max_pixels:
                 limit = f" of at most {field.max_pixels} pixels"
                 yield "image-shape", f"expected {found} in the file of row {row}{limit}, found {tuple(stored)}."
+                return
+            entries = lists[row] if isinstance(lists, RaggedColumn) else None
+            if entries is not None and len(entries) and (wrong := wrong_entries(data, entries)):
+                yield "image-entries", f"{wrong}, in row {row}."
                 return

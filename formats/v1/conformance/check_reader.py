@@ -1,7 +1,8 @@
 """Judge any reader by the conformance stores: ``python check_reader.py [--valid-only] COMMAND [ARGUMENT ...]``.
 
 It runs ``COMMAND STORE STAGE`` for every case of ``cases.json``, a process a store. STAGE is how far the reader is to
-go: `open`, `map` (read every array), or `verify`. The reader answers with one JSON object on stdout:
+go: `open`, `map` (read every array), `verify`, or `decode` (also the images that have entries). The reader answers with
+one JSON object on stdout:
 
 - a store that it accepts: exit status 0, and every array of the store by its path,
   ``{"arrays": {"train/00000/image": {"dtype": "uint8", "shape": [2, 4, 4, 1], "sha256": DIGEST}}}``. DIGEST is the
@@ -80,16 +81,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Judge a reader by the conformance stores.")
     parser.add_argument("--valid-only", action="store_true", help="the stores to be accepted alone, for Zarr readers")
     parser.add_argument("--no-verify", action="store_true", help="leave out what only a verifier finds")
+    parser.add_argument("--decode", action="store_true", help="also what only a reader finds that uses entries")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (one a core)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the reader; STORE and STAGE are added")
     options = parser.parse_args()
     if not options.command:
         parser.error("the reader's command is missing")
-    last = "map" if options.valid_only or options.no_verify else "verify"
+    last = "map" if options.valid_only or options.no_verify else "decode" if options.decode else "verify"
+    left_out = {"verify", "decode"} if options.no_verify else set() if options.decode else {"decode"}
     jobs = []
     for case in json.loads((HERE / "cases.json").read_text("utf-8"))["cases"]:
         stage = case.get("stage", last)
-        if case["valid"] or not (options.valid_only or (options.no_verify and stage == "verify")):
+        if case["valid"] or not (options.valid_only or stage in left_out):
             jobs.append((case, options.command, stage))
     with ThreadPoolExecutor(options.jobs) as pool:
         problems = list(pool.map(lambda job: problem(*job, of_zarr=options.valid_only), jobs))

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from plain_store import Files, Json, Link, Shard, Store, data_file, dump_json, index_of, root, sealed, zstd_frame
 from valid_stores import (
+    ENTRIES_COLOR,
     JPEG_8X8,
+    JPEG_COLOR,
     KEY,
     SIZE,
     bytes_table,
@@ -25,6 +27,7 @@ from valid_stores import (
     encoded_jpeg,
     encoded_smart,
     encoded_source,
+    entries,
     image,
     label,
     masks,
@@ -50,7 +53,7 @@ class Case:
 
     Attributes:
         name: the reason code, and a detail after two hyphens.
-        stage: when a reader or verifier must find it at the latest: ``open``, ``map`` or ``verify``.
+        stage: when a reader or verifier must find it at the latest: ``open``, ``map``, ``verify`` or ``decode``.
         why: what is wrong, in a sentence.
         store: the store that is made invalid; it may be so already.
     """
@@ -282,6 +285,7 @@ def cases() -> list[Case]:
     """Every invalid store."""
     groups = (
         root_cases, manifest_cases, path_cases, file_cases, map_cases, chunk_cases, verify_cases, value_cases,
+        entry_cases,
     )
     return [case for group in groups for case in group()]
 
@@ -391,6 +395,8 @@ def manifest_cases() -> list[Case]:
              manifest=lambda m: m["fields"]["image"].pop("max_pixels")),
         Case("manifest--image-bytes", "open", "An encoded image has two values.", e,
              manifest=lambda m: m["fields"]["image"]["values"].update(more={"dtype": "uint8", "shape": []})),
+        Case("manifest--entries", "open", "Entries of two numbers.", entries(),
+             manifest=lambda m: m["fields"]["image"]["per_row"]["entries"].update(shape=[2])),
         Case("manifest--channels", "open", "An image of one channel has two names for them.", minimal(),
              manifest=lambda m: m["fields"]["image"].update(channels=["near", "far"])),
         Case("manifest--range", "open", "White is not above black.", minimal(),
@@ -687,3 +693,27 @@ def value_cases() -> list[Case]:
         Case("key-text--twice", "verify", "Two samples of a split have the same key.",
              keys_store(b"a.png", b"a.png", name="path")),
     ]
+
+
+def entry_cases() -> list[Case]:
+    """Entries of a JPEG file that are not those of the file."""
+    first, second, third, last = ENTRIES_COLOR
+    stuffed = 8 * (JPEG_COLOR.index(b"\xff\x00", first[0] // 8) + 1)
+    cases = [
+        ("count", "verify", "An entry is missing.", [first, second, third]),
+        ("more", "verify", "There is an entry more than the units of the file ask for.", [*ENTRIES_COLOR, last]),
+        ("fall", "verify", "The positions of two entries are exchanged.", [first, third, second, last]),
+        ("twice", "verify", "Two entries have the same position.", [first, second, second, last]),
+        ("beyond", "verify", "The last entry is at the end of the file.",
+         [first, second, third, (8 * len(JPEG_COLOR), *last[1:])]),
+        ("end", "verify", "The last entry is at the first bit of EOI.",
+         [first, second, third, (8 * (len(JPEG_COLOR) - 2), *last[1:])]),
+        ("start", "verify", "The first entry is a bit behind the beginning of the scan.",
+         [(first[0] + 1, *first[1:]), second, third, last]),
+        ("stuffed", "verify", "An entry is in a zero that is stuffed behind FF.",
+         [first, (stuffed, *second[1:]), third, last]),
+        ("unused", "verify", "A bit that has no meaning is 1.", [first, second, (*third, 1), last]),
+        ("bit", "decode", "An entry is at the wrong bit.", [first, (second[0] - 1, *second[1:]), third, last]),
+        ("prediction", "decode", "A prediction is wrong.", [first, second, (*third[:3], third[3] + 1), last]),
+    ]
+    return [Case(f"image-entries--{name}", stage, why, entries(of_first)) for name, stage, why, of_first in cases]

@@ -34,6 +34,26 @@ JPEG_RESTART = base64.b64decode(
     "AQAAPwCQQQhwKqsKDAAUyQ9AdKAaONtgcfnn/9BQfEhjSXNDtORXiH2yMTXtl16LEYPv3//Z"
 )
 
+#: A baseline JPEG file in color, 72 x 24, chroma halved in both directions: 5 x 2 units. Bytes FF are among its pixels.
+JPEG_COLOR = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABQODxIPDRQSEBIXFRQYHjIhHhwcHj0sLiQySUBMS0dARkVQWnNiUFVtVkVGZIhlbXd7gYKBTmCNl4x9"
+    "lnN+gXz/2wBDARUXFx4aHjshITt8U0ZTfHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHz/wAARCAAYAEgD"
+    "ASIAAhEBAxEB/8QAGQAAAwEBAQAAAAAAAAAAAAAAAAQFAwIG/8QAIhAAAgICAgICAwAAAAAAAAAAAAECBAMRITETQQUycYGh/8QAGAEAAwEBAAAA"
+    "AAAAAAAAAAAAAwQFAgH/xAAdEQADAAMBAQEBAAAAAAAAAAAAAQIDBBEhEgUx/9oADAMBAAIRAxEAPwC5HJGERO3bUU+UKZrnD5JVq05b5A+0w71/"
+    "mPTazd2+xZZ3J/kScpTkOVsDeuDVcSBa+GfvrNlJyRlkjKWyhjqvS4O3VS7QGfWP7GxOKOIkRrOUuSlTo9bQzhrJPop18SivQw+8IcZ3d+HOCoox"
+    "QDGTKoR4YHJxN+jzujymRyaFZ4nJ9AAGWxvdtpcRvWpuTTZaqUtLegAxbbJ+G2PeBQj0LZNLgAGNeExPbtt8ZlKxHFFN7ab9Avk4LqM/4AFBRJR/"
+    "P18bxK3/AEwzXvJ9VL9gABF4UHhhn//Z"
+)
+#: One in gray, 40 x 16: 5 x 2 units.
+JPEG_GRAY = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqm"
+    "x5moq6T/wAALCAAQACgBAREA/8QAFwABAQEBAAAAAAAAAAAAAAAABAIDAP/EAB4QAAEEAgMBAAAAAAAAAAAAAAABAgMRITESQVFh/9oACAEBAAA/"
+    "AGRRUiYwJY1E7NdEPf8AQ0smzdjVqkK4L6hznUHlkoHNLvJ//9k="
+)
+#: Where decoding these can begin, before units 0 and 4 of each row: 8 * offset + bit, and three predictions of DC.
+ENTRIES_COLOR = [(2488, 0, 0, 0), (3327, 23, -2, -11), (3466, 29, -3, 3), (4092, 9, 12, 3)]
+ENTRIES_GRAY = [(1352, 0, 0, 0), (1468, 23, 0, 0), (1492, 14, 0, 0), (1596, 15, 0, 0)]
+
 
 def stores() -> dict[str, Store]:
     """Every valid store by its name."""
@@ -58,6 +78,7 @@ def stores() -> dict[str, Store]:
         "channels": named_channels(),
         "restarts": restarts(),
         "encoded-smart": encoded_smart(),
+        "entries": entries(),
         "raw-sizes": raw_sizes(),
         "zarr-raw-sizes": raw_sizes(layout="zarr"),
         "captions": captions(),
@@ -260,6 +281,29 @@ def restarts(positions: Sequence[int] | None = None) -> Store:
     field = encoded_image("jpeg", 1024)
     field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
     return Store({"image": field}, {"train": [Shard(2, arrays)]})
+
+
+def entries(of_first: Sequence[tuple[int, ...]] = ENTRIES_COLOR) -> Store:
+    """Source files: two JPEG files with entries, one with restart markers, which has none, and a PNG file."""
+    files = [JPEG_COLOR, JPEG_GRAY, JPEG_RESTART, png(pattern((3, 5), "uint8"))]
+    every = [*of_first, *ENTRIES_GRAY]
+    ends = [0, len(of_first), len(every), len(every), len(every)]
+    arrays = image_table(files, [(24, 72, 3), (16, 40, 1), (8, 16, 1), (3, 5, 1)])
+    arrays |= {
+        "image/restarts/offsets": np.array([0, 0, 0, 1, 1]),
+        "image/restarts/items": np.array([JPEG_RESTART.index(b"\xff\xd0") + 2], np.uint32),
+        "image/entries/offsets": np.array(ends),
+        "image/entries/items": np.array([packed(*each) for each in every], np.uint32).reshape(-1, 3),
+    }
+    field = encoded_image("source", 2048)
+    field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
+    field["per_row"]["entries"] = {"dtype": "uint32", "shape": [3], "ragged": True}
+    return Store({"image": field}, {"train": [Shard(4, arrays)]})
+
+
+def packed(position: int, first: int, second: int, third: int, unused: int = 0) -> tuple[int, int, int]:
+    """An entry as it is stored."""
+    return position, first % 65536 | second % 65536 << 16, third % 65536 | unused << 16
 
 
 def encoded_smart(third: bytes = b"P6\n2 3\n255\n" + bytes(range(18))) -> Store:

@@ -29,7 +29,8 @@ from tensorstore_ds.format.statistics import Statistics
 
 _SIZE = ArraySpec("int32", (2,))
 _SHAPE = ArraySpec("int32", (3,))
-_RESTARTS = ArraySpec("uint32", is_ragged=True)
+#: Lists `per_row` of images kept as files, each optional: where intervals of JPEG files begin, or where decoding can.
+FILE_LISTS = {"restarts": ArraySpec("uint32", is_ragged=True), "entries": ArraySpec("uint32", (3,), is_ragged=True)}
 
 
 class ImageField(Field):
@@ -192,11 +193,15 @@ class EncodedImageField(ImageField, BytesField):
     """
 
     values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": replace(BYTES, layout="memmap")})
-    per_row: Mapping[str, ArraySpec] = field(
-        default_factory=lambda: {"shape": _SHAPE, "restarts": _RESTARTS}, kw_only=True
-    )
+    per_row: Mapping[str, ArraySpec] = field(default_factory=lambda: {"shape": _SHAPE, **FILE_LISTS}, kw_only=True)
     encoding: Encoding = "source"
     max_pixels: int = LIMIT - 1
+
+    @classmethod
+    def of(cls, encoding: Encoding, max_pixels: int) -> EncodedImageField:
+        """Files as this library writes them: only those of ``source`` may lack restart markers, and have entries."""
+        lists = {name: spec for name, spec in FILE_LISTS.items() if encoding == "source" or name != "entries"}
+        return cls(encoding=encoding, max_pixels=max_pixels, per_row={"shape": _SHAPE, **lists})
 
     @classmethod
     def parse_encoded(cls, encoding: Encoding, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
@@ -204,7 +209,7 @@ class EncodedImageField(ImageField, BytesField):
         specs, per_row = cls.parse_arrays(values, where, data)
         if specs["bytes"].layout != "memmap":  # one image is to be fetched alone, and files do not get any smaller
             values.wrong(f"{where}.values.bytes", "expected the layout memmap for the bytes of images, found none.")
-        _expect_per_row(values, where, per_row, {"shape": _SHAPE, "restarts": _RESTARTS})
+        _expect_per_row(values, where, per_row, {"shape": _SHAPE, **FILE_LISTS})
         max_pixels = values.integer(f"{where}.max_pixels", data.get("max_pixels"))
         return cls(specs, encoding, max_pixels, per_row=per_row)
 
@@ -225,10 +230,14 @@ class EncodedImageField(ImageField, BytesField):
     def lists(
         self, name: str, samples: Sequence[EncodedSample]
     ) -> dict[str, tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-        none = np.empty(0, np.uint32)
-        restarts = [none if sample.restarts is None else sample.restarts for sample in samples]
-        lengths = np.array([len(each) for each in restarts], np.int64)
-        return {"restarts": (lengths, {"items": np.concatenate([none, *restarts])})}
+        found = {}
+        for value, spec in FILE_LISTS.items():
+            if value in self.per_row:
+                none = np.empty((0, *spec.shape), spec.dtype)
+                lists = [none if (own := getattr(sample, value)) is None else own for sample in samples]
+                lengths = np.array([len(each) for each in lists], np.int64)
+                found[value] = lengths, {"items": np.concatenate([none, *lists])}
+        return found
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         """Whether restart markers are where they are said to be; what the files are is not looked at."""

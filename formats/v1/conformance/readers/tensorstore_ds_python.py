@@ -36,7 +36,7 @@ def main(path: str, stage: str) -> int:
     try:
         store = tsds.open(path)
         arrays = dict(shard_arrays(store)) if stage != "open" else {}
-        if stage == "verify":
+        if stage in ("verify", "decode"):
             problems = tsds.verify(path)
             if problems:
                 raise tsds.FormatError(problems)
