@@ -275,9 +275,10 @@ def digits_figures(ways: Ways) -> list[Figure]:
     share = 1 / small["ratio"] if small["ratio"] else None
     return [
         against(f"{what} FFCV", ways, FFCV.title, 1.7),
+        against(f"{what} memcpy in one thread", ways, MEMCPY.title, 0.45),
         against(f"{what} TensorDataset + DataLoader, sample by sample", plain, "TensorDataset + DataLoader", 15),
         against(f"{what} ImageFolder + DataLoader", ways, "files (ImageFolder)", 200),
-        Figure(f"speed, digits, batch {SMALL_BATCH}, relative to {DIGITS_BATCH}", share, 0.6, "x", at_least=True),
+        Figure(f"speed, digits, batch {SMALL_BATCH}, relative to {DIGITS_BATCH}", share, 0.7, "x", at_least=True),
     ]
 
 

@@ -13,12 +13,14 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import loading, row_sizes, training
+import tensorstore_ds as tsds
+from benchmarks import batch_transforms, loading, row_sizes, training
 from benchmarks.loading import Data, Entry, Result, against, entries_of, large_figures, objects_figures, race
 from benchmarks.measure import FIGURE_HEAD, Figure, as_result, figures_of, table, write_result
 from benchmarks.peers import ALL, FFCV, MEMCPY, OURS, PEERS, Peer, runner, store as ours
 from benchmarks.samples import Arrays, make_digits, make_noise, open_arrays
 from stores import detections, store_of
+from tensorstore_ds import native
 from tensorstore_ds.comparison.delivery import agree, marks_of, marks_of_split
 from tensorstore_ds.comparison.lane import answered
 from training_stores import labelled
@@ -164,3 +166,17 @@ def test_rates_of_rows_of_one_size(row_nbytes: int) -> None:
     found = row_sizes.measure_size(source, np.zeros(64 * 1024 + 4096, np.uint8), row_nbytes, 1)
     assert found["row_nbytes"] == row_nbytes and min(found.values()) > 0
     assert found.keys() == {"row_nbytes", "memcpy", "aligned", "misaligned", "aligned_share", "misaligned_share"}
+
+
+@pytest.mark.skipif(native.core is None, reason="the kernels are not compiled here")
+def test_the_loader_is_measured_with_kernels_and_without(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.integers(0, 256, (16, 16, 1), np.uint8), "label": 0} for _ in range(150)]
+    store_of(tmp_path / "s.tsds", samples, ("a",))
+    core = native.core
+    rows = batch_transforms.kernels_of(tsds.StoreDataset(tmp_path / "s.tsds"), "noise", 1)
+    assert native.core is core
+    assert [(row["threads"], row["batch"]) for row in rows[::4]] == [(1, 1000), (1, 100), (2, 1000), (2, 100)]
+    assert all(row["of_without"] > 0 for row in rows)
+    figure = batch_transforms.kernel_figure("noise", rows, 2.5)
+    assert figure.value == rows[2]["of_without"] and "batch 1000" in figure.what
