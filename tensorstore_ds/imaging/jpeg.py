@@ -218,8 +218,7 @@ def find_entries(data: bytes) -> NDArray[np.uint32]:
 
     There are none of a file that cannot have any, nor where `native.core` is missing.
     """
-    index = getattr(native.core, "index", None)
-    found = b"" if index is None or len(data) > _ENTRY_NBYTES else index(data, _ENTRY_UNITS)
+    found = b"" if native.core is None else native.core.index(native.own_context(), data)
     return np.frombuffer(found, np.uint32).reshape(-1, 3)
 
 
