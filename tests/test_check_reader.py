@@ -66,6 +66,17 @@ def test_a_reader_that_is_killed_has_refused_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "stages"),
+    [("--jobs=2", ["verify"]), ("--decode", ["decode", "verify"]), ("--no-verify", []), ("--valid-only", None)],
+)
+def test_the_stages_that_are_tried(option: str, stages: list[str] | None) -> None:
+    table = check(option, sys.executable, "-S", "-E", "-c", "print('{}')").stdout.splitlines()
+    found = sorted(line.split()[1] for line in table if line.startswith("invalid, "))
+    assert found == ([] if stages is None else sorted(["map", "open", *stages]))
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_this_library_answers_all_cases_right() -> None:
     cases = sum(case.get("stage") != "decode" for case in CASES)

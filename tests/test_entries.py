@@ -275,7 +275,10 @@ def test_any_entries_of_any_file_are_judged(numbers, changes, end):
         (lambda e: e + np.array([[0, 0, 0]] * 3 + [[2**31, 0, 0]], np.uint32), "expected entries that rise from bit "),
         (lambda e: e + np.array([[0, 0, 0]] * 3 + [[0, 0, 2**16]], np.uint32), "expected zeros in the first entry"),
         (lambda e: e + np.array([[0, 1, 0]] + [[0, 0, 0]] * 3, np.uint32), "expected zeros in the first entry"),
-        (lambda e: e + np.array([[0, 0, 0], [1, 0, 0]] + [[0, 0, 0]] * 2, np.uint32), "expected entry 1 to be ["),
+        (
+            lambda e: e + np.array([[0, 0, 0], [1, 0, 0]] + [[0, 0, 0]] * 2, np.uint32),
+            f"expected {RIGHT[1].tolist()}, found {[int(RIGHT[1, 0]) + 1, *RIGHT[1, 1:].tolist()]} in entry 1",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(change, said, slow_core):

@@ -229,26 +229,29 @@ def wrong_entries(data: bytes, entries: NDArray[np.uint32]) -> str:
     """
     header = read_header(data)
     units = None if header is None else _entry_units(header)
-    if header is None or units is None:
+    if header is None or units is None or len(data) > _ENTRY_NBYTES:
         return f"expected no entries for a file that cannot have any, found {len(entries)}"
     expected = units[0] * -(-units[1] // _ENTRY_UNITS)
     if len(entries) != expected:
         return f"expected {expected} entries, found {len(entries)}"
     ends, codes = _markers_behind(data, header.start)
     if not len(ends) or codes[0] != _EOI:
-        return "expected no entries for a file that does not end behind its first scan"
-    positions = entries[:, 0].astype(np.int64)
-    if positions[0] != 8 * header.start or (np.diff(positions) <= 0).any() or positions[-1] >= 8 * ends[0]:
-        return f"expected entries that rise from bit {8 * header.start} to before bit {8 * ends[0]}"
+        return f"expected no entries for a file that does not end behind its first scan, found {len(entries)}"
+    positions, start, end = entries[:, 0].astype(np.int64), 8 * header.start, 8 * int(ends[0])
+    wrong = (np.diff(positions, prepend=start - 1) <= 0) | (positions >= end)
+    wrong[0] |= positions[0] != start
+    for i in np.flatnonzero(wrong):
+        return f"expected entries that rise from bit {start} to before bit {end}, found bit {positions[i]} in entry {i}"
     places, array = positions >> 3, np.frombuffer(data, np.uint8)
-    if ((array[places] == 0) & (array[places - 1] == 0xFF)).any():
-        return "expected no entry at a zero that is stuffed behind FF"
+    for i in np.flatnonzero((array[places] == 0) & (array[places - 1] == 0xFF)):
+        return f"expected no entry at a zero that is stuffed behind FF, found entry {i} there"
     unused = entries[:, 2] >> 16 if header.components == 3 else entries[:, 1] >> 16 | entries[:, 2]
-    if unused.any() or entries[0, 1:].any():
-        return "expected zeros in the first entry and in bits without a meaning"
+    unused[0] |= entries[0, 1] | entries[0, 2]
+    for i in np.flatnonzero(unused):
+        return f"expected zeros in the first entry and in unused bits, found {entries[i].tolist()} in entry {i}"
     own = find_entries(data)
     for i in np.flatnonzero((own != entries).any(axis=1)) if len(own) else ():
-        return f"expected entry {i} to be {own[i]}, found {entries[i]}"
+        return f"expected {own[i].tolist()}, found {entries[i].tolist()} in entry {i}"
     return ""
 
 

@@ -711,7 +711,7 @@ def entry_cases() -> list[Case]:
         ("start", "verify", "The first entry is a bit behind the beginning of the scan.",
          [(first[0] + 1, *first[1:]), second, third, last]),
         ("stuffed", "verify", "An entry is in a zero that is stuffed behind FF.",
-         [first, (stuffed, *second[1:]), third, last]),
+         [first, second, third, (stuffed, *last[1:])]),
         ("unused", "verify", "A bit that has no meaning is 1.", [first, second, (*third, 1), last]),
         ("bit", "decode", "An entry is at the wrong bit.", [first, (second[0] - 1, *second[1:]), third, last]),
         ("prediction", "decode", "A prediction is wrong.", [first, second, (*third[:3], third[3] + 1), last]),
