@@ -162,6 +162,12 @@ class Posterize(Sometimes):
             raise refusal("bits", "a whole number in [0, 8]", bits)
         self.bits = bits
 
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        if images.dtype != torch.uint8:
+            return super().transform_images(images, params, pool)
+        bits = on_device(torch.where(params["chosen"], self.bits, 8), images.device)  # of 8 bits, all are kept
+        return posterize(images, bits, in_place=pool is not None)
+
     def change(self, images: Tensor) -> Tensor:
         return posterize(images, torch.full((len(images),), self.bits, device=images.device))
 

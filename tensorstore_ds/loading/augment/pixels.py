@@ -112,6 +112,8 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: Buf
         part = images[i : i + 1, :, top : top + height, left : left + width]
         if part.dtype not in (torch.uint8, torch.float32, torch.float64):
             part = part.to(torch.float32)
+        if part.dtype != torch.uint8:
+            part = part.contiguous()  # of floats, torch is slow across the channels of channels-last memory
         out[i] = functional.interpolate(part, size=size, mode="bilinear", antialias=True)[0]
     return out
 
@@ -193,18 +195,15 @@ def change_some(
         one_piece = numbers[-1] - numbers[0] == len(numbers) - 1
         place = slice(numbers[0], numbers[-1] + 1) if one_piece else numbers
         changed = change(as_images(source[place], axis, images.dtype), *(each[place] for each in amounts))
-        target[place] = bits_of(changed) if axis == 3 else _channels_last(bits_of(changed))
-    return out
-
-
-def _channels_last(array: NDArray[Any]) -> NDArray[Any]:
-    """(n, H, W, C) of (n, C, H, W), in one piece. NumPy is slow across channels, and quick in each of them."""
-    moved = array.transpose(0, 2, 3, 1)
-    if moved.flags.c_contiguous:
-        return moved
-    out = np.empty_like(moved, order="C")
-    for channel in range(out.shape[3]):
-        out[..., channel] = moved[..., channel]
+        moved = bits_of(changed) if axis == 3 else bits_of(changed).transpose(0, 2, 3, 1)
+        if axis == 3 or moved.flags.c_contiguous:
+            target[place] = moved
+        else:  # NumPy is slow across channels, and quick in each of them
+            laid = target[place] if one_piece else np.empty(moved.shape, moved.dtype)
+            for channel in range(laid.shape[3]):
+                laid[..., channel] = moved[..., channel]
+            if not one_piece:
+                target[place] = laid
     return out
 
 

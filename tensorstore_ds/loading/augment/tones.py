@@ -12,6 +12,8 @@ from torch import Tensor
 from tensorstore_ds.loading.augment.pixels import in_one_operation, memory_format_of
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+#: Channels of so many pixels are counted one by one on a CPU, which is quicker than all at once.
+LARGE_CHANNEL = 2**13
 #: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
 LUMA = (0.2989, 0.587, 0.114)
 
@@ -115,13 +117,14 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     return torch.where(images >= least, 1 - images, images)
 
 
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """Keep the highest `bits` (n,) int64, in [0, 8], of each value."""
+def posterize(images: Tensor, bits: Tensor, *, in_place: bool = False) -> Tensor:
+    """Keep the highest `bits` (n,) int64, in [0, 8], of each value; `in_place` only of uint8."""
     bits = bits[:, None, None, None]
     if images.dtype == torch.uint8:
-        return images & torch.bitwise_right_shift(0xFF00, bits).to(torch.uint8)  # the lowest byte of it
+        kept = torch.bitwise_right_shift(0xFF00, bits).to(torch.uint8)  # the lowest byte of it
+        return images.bitwise_and_(kept) if in_place else images & kept
     levels = (2**bits).to(images.dtype)
-    return (images * levels).floor_().clamp_(min=0).minimum(levels - 1).div_(levels)
+    return (images * levels).floor_().clamp_(min=0).minimum(levels - 1).mul_(1 / levels)
 
 
 def autocontrast(images: Tensor) -> Tensor:
@@ -156,8 +159,14 @@ def equalize(images: Tensor) -> Tensor:
     """
     levels = images if images.dtype == torch.uint8 else (_floating(images) * (256 - 1e-3)).to(torch.uint8)
     flat = levels.to(torch.int64, memory_format=torch.contiguous_format).flatten(2)
-    counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
-    counts.scatter_add_(2, flat, counts.new_ones(1, 1, 1).expand_as(flat))
+    if in_one_operation(images) or flat.shape[2] < LARGE_CHANNEL:
+        counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
+        counts.scatter_add_(2, flat, counts.new_ones(1, 1, 1).expand_as(flat))
+    else:
+        channels = levels.flatten(0, 1)
+        counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in channels]).view(
+            *flat.shape[:2], -1
+        )
     step = (flat.shape[2] - counts.gather(2, flat.amax(2, keepdim=True))) // 255
     before = counts.cumsum(2) - counts  # how many pixels have a lower level
     table = ((before + step // 2) // step.clamp(min=1)).clamp_(0, 255)

@@ -45,9 +45,12 @@ def warp(
     """
 
     batched = in_one_operation(images)
+    coefficients = _coefficients(inverse, images.shape[2], images.shape[3])
+    if not batched and (inverse[:, 2] == inverse.new_tensor([0, 0, 1])).all():
+        coefficients = coefficients[:, :, :2]  # affine: no division, and no horizon
 
-    def seen(some: Tensor, matrices: Tensor) -> Tensor:
-        places = _places(matrices, some.shape[2], some.shape[3], batched)
+    def seen(some: Tensor, coefficients: Tensor) -> Tensor:
+        places = _places(coefficients, some.shape[2], some.shape[3], batched)
         if interpolation == "nearest":
             return _nearest_batched(some, places, fill) if batched else _nearest(some, places, fill)
         work = torch.float64 if some.dtype == torch.float64 else torch.float32
@@ -59,23 +62,27 @@ def warp(
             values += fill
         return as_dtype(values.round_() if some.dtype == torch.uint8 else values, some.dtype)
 
-    return change_some(images, chosen, seen, inverse, in_place=in_place)
+    return change_some(images, chosen, seen, coefficients, in_place=in_place)
 
 
-def _places(inverse: Tensor, height: int, width: int, batched: bool) -> Tensor:
-    """(n, 2, H, W) float32: x and y of what is seen at each pixel, from -1 at one edge of the image to 1 at the other.
+def _coefficients(inverse: Tensor, height: int, width: int) -> Tensor:
+    """(n, 3, 3) float32: for x, y and 1, what to multiply by each of the homogeneous coordinates of a place.
 
-    Computed from the middle of the image on, where float32 is most exact. Unless `batched`, the matrices are looked at:
-    most need no division, and have no horizon.
+    From the middle of the image on, where float32 is most exact, to -1 at one edge of the image and 1 at the other.
     """
     last = inverse[:, 2]
     rows = torch.stack([inverse[:, 0] * (2 / width) - last, inverse[:, 1] * (2 / height) - last, last], 1)
     middle = rows[:, :, 0] * (width / 2) + rows[:, :, 1] * (height / 2) + rows[:, :, 2]
-    a, b, c = (each.to(torch.float32)[:, :, None, None] for each in (rows[:, :, 0], rows[:, :, 1], middle))
-    y, x = (torch.arange(n, device=inverse.device) - (n - 1) / 2 for n in (height, width))
-    if not batched and torch.equal(last, last.new_tensor([0, 0, 1]).expand_as(last)):
-        return (a[:, :2] * x + b[:, :2] * y[:, None]).add_(c[:, :2])
+    return torch.stack([rows[:, :, 0], rows[:, :, 1], middle], 1).to(torch.float32)
+
+
+def _places(coefficients: Tensor, height: int, width: int, batched: bool) -> Tensor:
+    """(n, 2, H, W) float32: x and y of what is seen at each pixel; outside of [-1, 1] is outside of the image."""
+    a, b, c = coefficients[..., None, None].unbind(1)
+    y, x = (torch.arange(n, device=coefficients.device) - (n - 1) / 2 for n in (height, width))
     found = (a * x + b * y[:, None]).add_(c)
+    if found.shape[1] == 2:
+        return found
     found, w = found[:, :2], found[:, 2:]
     least = torch.finfo(w.dtype).eps
     if not batched and w.amin() > least:
@@ -102,7 +109,7 @@ def _nearest(images: Tensor, places: Tensor, fill: float) -> Tensor:
     out = np.empty_like(pixels)
     for i in range(samples):
         np.take(pixels[i], index[i], axis=1, out=out[i], mode="clip")
-        out[i, :, outside[i]] = filling
+        np.copyto(out[i], filling if axis == 2 else filling[0], where=outside[i])
     kept = out.view(bits_of(images).dtype).reshape(as_array(images, axis).shape)
     return as_images(kept, axis, images.dtype)
 
