@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tensorstore_ds.loading.augment.pixels import in_one_operation, memory_format_of
+from tensorstore_ds.loading.augment.pixels import in_one_operation, memory_format_of, planar
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 #: Channels of so many pixels are counted one by one on a CPU, which is quicker than all at once.
@@ -158,7 +158,8 @@ def equalize(images: Tensor) -> Tensor:
     Floating-point images have 256 levels after it.
     """
     levels = images if images.dtype == torch.uint8 else (_floating(images) * (256 - 1e-3)).to(torch.uint8)
-    flat = levels.to(torch.int64, memory_format=torch.contiguous_format).flatten(2)
+    levels = planar(levels)
+    flat = levels.flatten(2).long()
     if in_one_operation(images) or flat.shape[2] < LARGE_CHANNEL:
         counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
         counts.scatter_add_(2, flat, counts.new_ones(1, 1, 1).expand_as(flat))
