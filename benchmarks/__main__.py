@@ -31,6 +31,7 @@ from benchmarks import (
     soak,
     startup,
     take,
+    torchvision_transforms,
     training,
     whole_job,
 )
@@ -64,6 +65,7 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "startup": startup.measure,
     "soak": soak.measure,
     "batch_transforms": batch_transforms.measure,
+    "torchvision_transforms": torchvision_transforms.measure,
     "whole_job": whole_job.measure,
     "first_batch": whole_job.measure_first_batch,
     "photographs": photograph_race.measure,

@@ -13,6 +13,7 @@ from benchmarks.gpu.run import PARTS, shown
 from benchmarks.loading import SMALL_BATCH, Ways, best
 from benchmarks.measure import FIGURE_HEAD, RESULTS, ROOT, figures_of, table
 from benchmarks.peers import MEMCPY, OURS
+from benchmarks.torchvision_transforms import BY_IMAGE, CONTIGUOUS, OURS as OURS_ROW, WHOLE
 from tensorstore_ds.comparison.results import Way
 
 PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
@@ -65,6 +66,22 @@ The table has images per second with a batch transform, and the share of the loa
 threads that gather also transform. On a GPU, the GPU does it, and the loader's rate stays. `Normalize` makes float32:
 four times as many bytes to write as the loader itself has. That is why the target of the last row is out of reach for
 images that the loader copies at the speed of memory; decoding such images from files takes a hundred times as long."""
+_TORCHVISION = """## Batch transforms and torchvision
+
+These tables compare the batch transforms with `torchvision.transforms.v2`, in one thread on a CPU. They were not
+measured on a GPU. The images are {images}. Transforms with a probability change every image. "CPU" is the median
+and the range of the microseconds of processor time per image. Other programs may have used the machine at the same
+time, so the factors are quotients of medians of processor time, and those of wall time are in brackets: 2.0 x means
+that this project takes half the time.
+
+- **Image by image**: torchvision transforms each image of the batch, with a draw for each. Collating is not timed.
+- **Whole batch**: torchvision transforms the batch in one call. This does less: it draws once, and all images of the
+  batch get the same change. `MixUp` and `CutMix` exist only in this form, and `MixUp` raises an error for uint8 images.
+- **Contiguous**: how many times as fast as torchvision image by image this project is if its images are contiguous too.
+  Else they are in channels-last memory, as the loader delivers them.
+
+Below 1 are transforms that take few operations per pixel, of images of 224x224x3 in channels-last memory: grays and
+stretched channels are computed one channel at a time, and PyTorch is slow to separate and to interleave channels."""
 _ROW_SIZES = """## Row sizes
 
 Random rows are gathered from memory in one thread, into a buffer that begins at a page, as those of the loader and of
@@ -115,6 +132,9 @@ def page(results: Mapping[str, Result]) -> str:
         parts += [_JOB, *_figures(results, "whole_job", "first_batch")]
     if "batch_transforms" in results:
         parts += [_TRANSFORMS, *_transforms(results["batch_transforms"]), *_figures(results, "batch_transforms")]
+    if "torchvision_transforms" in results:
+        parts += _against_torchvision(results["torchvision_transforms"])
+        parts += _figures(results, "torchvision_transforms")
     if "row_sizes" in results:
         parts += [_ROW_SIZES, *_row_sizes(results["row_sizes"]), *_figures(results, "row_sizes")]
     parts += _gpu(results.get("gpu", {}))
@@ -316,6 +336,44 @@ def _transforms(result: Result) -> list[str]:
         rows.setdefault(each["transform"], []).append(f"{each['rate']:,.0f} ({each['share']:.2f})")
     head = ("images per second", *dict.fromkeys(each["data"] for each in result["transforms"]))
     return ["\n".join(table(head, [[name, *cells] for name, cells in rows.items()], right=1))]
+
+
+def _against_torchvision(result: Result) -> list[str]:
+    """A table per data set: a row per transform."""
+    head = ("", "ours, images/s", "CPU", "image by image, images/s", "CPU", "ours", "contiguous", "whole batch: ours")
+    parts = [_TORCHVISION.format(images=result["images"])]
+    for data in dict.fromkeys(each["data"] for each in result["transforms"]):
+        rows = [_against_row(each) for each in result["transforms"] if each["data"] == data]
+        parts += [f"**{data}**", "\n".join(table(head, rows, right=1))]
+    return parts
+
+
+def _against_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A transform's cells: empty where torchvision has none."""
+    ours, contiguous, alone, batch = (row[name] for name in (OURS_ROW, CONTIGUOUS, BY_IMAGE, WHOLE))
+    cells = [row["transform"], f"{ours['rate']:,.0f}", _range(ours["cpu_us"])]
+    if alone is None:
+        cells += [""] * 4
+    else:
+        factor = alone["cpu_ratio"] / contiguous["cpu_ratio"]
+        cells += [f"{alone['rate']:,.0f}", _range(alone["cpu_us"]), _both(alone), _times(factor)]
+    return (*cells, _both(batch) if batch else "")
+
+
+def _range(values: Sequence[float]) -> str:
+    """Median and range.
+
+    >>> _range([1234.5, 1200, 1301]), _range([3.14159, 3, 3.5])
+    ('1,234 (1,200 to 1,301)', '3.1 (3.0 to 3.5)')
+    """
+    decimals = 0 if values[0] >= 99.5 else 1
+    middle, low, high = (f"{value:,.{decimals}f}" for value in values)
+    return f"{middle} ({low} to {high})"
+
+
+def _both(way: Mapping[str, Any]) -> str:
+    """How many times as fast as a way this project is, by processor time, and by wall time in brackets."""
+    return f"{_times(way['cpu_ratio'])} ({_times(way['ratio'])})"
 
 
 # --- row sizes ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from tensorstore_ds.comparison.system import machine
 #: Where ``python -m benchmarks`` finds this package.
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +116,17 @@ def seconds_of(function: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def alternate(timings: Sequence[Callable[[], float]], repeat: int) -> list[list[float]]:
+def alternate(timings: Sequence[Callable[[], T]], repeat: int) -> list[list[T]]:
     """Run timings in turn, so that whatever else the machine does falls on all of them.
 
     The first round warms caches and is not counted. Every other round goes backwards, so that none of the timings is
-    always the one that comes after another. Each does its work once and returns the seconds that count.
+    always the one that comes after another. Each does its work once and returns the seconds that count, or several
+    such numbers.
 
     Returns:
         For each timing its seconds in every round.
     """
-    seconds: list[list[float]] = [[] for _ in timings]
+    seconds: list[list[T]] = [[] for _ in timings]
     for number in range(repeat + 1):
         for i in range(len(timings)) if number % 2 else reversed(range(len(timings))):
             seconds[i].append(timings[i]())

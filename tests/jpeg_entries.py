@@ -16,10 +16,10 @@ def need(fits):
         raise Unfit
 
 
-def index(data, every):
+def index(context, data):
     """As `native.core.index`: the bytes of all entries, 12 each; none of a file that has none."""
     try:
-        return b"".join(struct.pack("<Ihhhh", at, *predictions, 0) for at, predictions in walk(bytes(data), every))
+        return b"".join(struct.pack("<Ihhhh", at, *predictions, 0) for at, predictions in walk(bytes(data)))
     except (Unfit, IndexError, struct.error):
         return b""
 
@@ -127,4 +127,4 @@ def receive(bits, place, size):
 
 
 #: In the place of `native.core`, where that is not compiled.
-CORE = SimpleNamespace(index=index)
+CORE = SimpleNamespace(index=index, context=object)

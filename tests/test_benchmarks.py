@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 
 import tensorstore_ds as tsds
-from benchmarks import batch_transforms, loading, row_sizes, training
+from benchmarks import batch_transforms, loading, row_sizes, torchvision_transforms as transforms, training
+from benchmarks.figures import page
 from benchmarks.loading import Data, Entry, Result, against, entries_of, large_figures, objects_figures, race
-from benchmarks.measure import FIGURE_HEAD, Figure, as_result, figures_of, table, write_result
+from benchmarks.measure import FIGURE_HEAD, Figure, Settings, as_result, figures_of, table, write_result
 from benchmarks.peers import ALL, FFCV, MEMCPY, OURS, PEERS, Peer, runner, store as ours
 from benchmarks.samples import Arrays, make_digits, make_noise, open_arrays
 from stores import detections, store_of
@@ -158,6 +159,29 @@ def test_a_run_of_a_batch_size_has_the_rate_that_it_took(tmp_path: Path) -> None
     run = training.trained(labelled(tmp_path), tmp_path / "run", 32, 2)
     assert run["learning_rate"] == 0.001 and len(run["curve"]) == 2
     assert run["accuracy"] == run["curve"][-1]["accuracy"] and run["seconds"] > 0
+
+
+def test_transforms_against_torchvision_become_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "faces").mkdir()
+    for i in range(2):
+        noise = np.random.default_rng(i).integers(0, 256, (40, 50, 3), np.uint8)
+        Image.fromarray(noise).save(tmp_path / "faces" / f"{i}.jpg")
+    monkeypatch.setattr(transforms, "SIZES", ((16, 3, 1e-9),))
+    monkeypatch.setattr(transforms, "_LEAST_SECONDS", 0)
+    threads = torch.get_num_threads()
+    result = transforms.measure(Settings(tmp_path, tmp_path, "", 1, photographs=tmp_path))
+    assert torch.get_num_threads() == threads and result["images"] == "crops of 2 photographs"
+    assert [figure["met"] for figure in result["figures"]] == [True, True]
+    rows = {(row["data"][-5:], row["transform"]): row for row in result["transforms"]}
+    assert len(rows) == len(result["transforms"]) == 36
+    for row in rows.values():
+        assert row["ours"]["cpu_ratio"] == row["ours"]["ratio"] == 1 and row["ours, contiguous"]["rate"] > 0
+    without = [name for _, name in rows if rows["uint8", name]["image by image"] is None]
+    assert set(without) == {"Mixup", "CutMix", "Mosaic"}
+    assert rows["uint8", "Mixup"]["whole batch"] is None and rows["oat32", "Mixup"]["whole batch"]["rate"] > 0
+    shown = page({"torchvision_transforms": json.loads(json.dumps(result))})
+    assert "**16x16x3, batch 3, uint8**" in shown and shown.count("| Mosaic |") == 2
+    assert "not\nmeasured on a GPU" in shown and "crops of 2 photographs" in shown
 
 
 @pytest.mark.parametrize("row_nbytes", [64, 4096])

@@ -352,7 +352,7 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
     if (code != CROP_OK) return code;
     const uint8_t *turn = turns[h.orientation];
     if ((turn[0] ? h.width : h.height) != job->height || (turn[0] ? h.height : h.width) != job->width) return CROP_OTHER;
-    if (h.components != job->components || h.components > channels) return CROP_OTHER;
+    if (h.components != job->components || h.components > channels || h.v > h.h) return CROP_OTHER;
     if ((int64_t)h.across * h.down * 2 > 8 * 3 * (int64_t)file.nbytes) return CROP_DAMAGED; /* before memory is taken */
 
     span rows, columns; /* upright */
@@ -415,9 +415,8 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
             }
         }
     }
+    if (!reserve(&ctx->pieces, sizeof(uint8_t *) * (size_t)ring)) return CROP_MEMORY;
     const uint8_t **taken = (const uint8_t **)(void *)ctx->pieces.bytes;
-    if (!reserve(&ctx->pieces, sizeof *taken * (size_t)ring)) return CROP_MEMORY;
-    taken = (const uint8_t **)(void *)ctx->pieces.bytes;
     const filter *down = &ctx->down;
     int made = 0, count_x = job->x.count;
     for (int y = rows.low; y < rows.high; y++) {

@@ -167,7 +167,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
         int is_rgb = ids[0] == 'R' && ids[3] == 'G' && ids[6] == 'B';
         if (ids[0] == ids[3] || ids[0] == ids[6] || ids[3] == ids[6]) return CROP_OTHER;
         if (has_jfif ? 0 : adobe >= 0 ? adobe != 1 : is_rgb) return CROP_OTHER;
-        if (!((h->h == 1 && h->v == 1) || (h->h == 2 && (h->v == 1 || h->v == 2)))) return CROP_OTHER;
+        if (h->h < 1 || h->h > 2 || h->v < 1 || h->v > 2) return CROP_OTHER;
     }
     h->across = (h->width + 8 * h->h - 1) / (8 * h->h);
     h->down = (h->height + 8 * h->v - 1) / (8 * h->v);

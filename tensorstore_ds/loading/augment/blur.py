@@ -8,10 +8,12 @@ from numbers import Real
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tensorstore_ds.loading.augment.arguments import Range, limits, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
-from tensorstore_ds.loading.augment.pixels import change_some, pad
+from tensorstore_ds.loading.augment.pixels import change_some
+from tensorstore_ds.loading.augment.tones import as_dtype
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits, uniforms
@@ -77,13 +79,18 @@ class GaussianBlur(BatchTransform):
     def _blurred(self, images: Tensor, sigma: Tensor) -> Tensor:
         x, y = (size // 2 for size in self.kernel_size)
         values = images if images.dtype == torch.float64 else images.to(torch.float32)
-        values = pad(values, (x, y, x, y), "reflect", 0)
+        values = functional.pad(values, (x, x, y, y), mode="reflect")
         for axis, reach in ((2, y), (3, x)):
             weights = _weights(sigma, reach).to(values.dtype)
             length = values.shape[axis] - 2 * reach
-            shifted = (values.narrow(axis, place, length) for place in range(2 * reach + 1))
-            values = sum(each * weights[:, i, None, None, None] for i, each in enumerate(shifted))  # type: ignore[assignment]
-        return (values.round_() if images.dtype == torch.uint8 else values).to(images.dtype)
+            first, *others = (
+                values.narrow(axis, place, length) * weights[:, place, None, None, None]
+                for place in range(2 * reach + 1)
+            )
+            values = first
+            for each in others:
+                values += each
+        return as_dtype(values.round_() if images.dtype == torch.uint8 else values, images.dtype)
 
 
 def _weights(sigma: Tensor, reach: int) -> Tensor:

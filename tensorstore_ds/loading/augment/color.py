@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from tensorstore_ds.loading.augment.arguments import Range, limits, number, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
-from tensorstore_ds.loading.augment.pixels import change_some, parts
+from tensorstore_ds.loading.augment.pixels import change_some, in_one_operation
 from tensorstore_ds.loading.augment.tones import (
     SATURATION,
     autocontrast,
@@ -78,12 +79,10 @@ class ColorJitter(BatchTransform):
         if images.shape[1] == 1:
             factors = torch.where(order == SATURATION, 1.0, factors)
         hues = self.hue is not None
-        if images.device.type == "cpu" and len(images) and not torch.compiler.is_compiling():
-            out = images if pool is not None else torch.empty_like(images)
-            for part in parts(images):  # a few images at a time, which stay in the processor's cache
-                out[part] = blend(images[part], order[part], factors[part], hues=hues)
-            return out
-        return blend(images, *(on_device(each, images.device) for each in (order, factors)), hues=hues)
+        if in_one_operation(images):
+            return blend(images, *(on_device(each, images.device) for each in (order, factors)), hues=hues)
+        every = torch.ones(len(images), dtype=torch.bool)
+        return change_some(images, every, partial(blend, hues=hues), order, factors, in_place=pool is not None)
 
 
 class Sometimes(BatchTransform):
@@ -162,6 +161,12 @@ class Posterize(Sometimes):
         if not isinstance(bits, int) or not 0 <= bits <= 8:
             raise refusal("bits", "a whole number in [0, 8]", bits)
         self.bits = bits
+
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        if images.dtype != torch.uint8:
+            return super().transform_images(images, params, pool)
+        bits = on_device(torch.where(params["chosen"], self.bits, 8), images.device)  # of 8 bits, all are kept
+        return posterize(images, bits, in_place=pool is not None)
 
     def change(self, images: Tensor) -> Tensor:
         return posterize(images, torch.full((len(images),), self.bits, device=images.device))

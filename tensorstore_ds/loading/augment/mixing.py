@@ -15,6 +15,7 @@ from torch import Tensor
 from tensorstore_ds.loading.augment.arguments import probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
 from tensorstore_ds.loading.augment.pixels import in_one_operation, parts
+from tensorstore_ds.loading.augment.tones import as_dtype
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
@@ -162,7 +163,7 @@ class Mixup(_OfTwo):
 
         def blended(part: slice) -> Tensor:
             values = images[part] * shares[part, 0] + images[partner[part]] * shares[part, 1]
-            return (values.round_() if images.dtype == torch.uint8 else values).to(images.dtype)
+            return as_dtype(values.round_() if images.dtype == torch.uint8 else values, images.dtype)
 
         if images.device.type != "cpu" or torch.compiler.is_compiling():
             return blended(slice(None))

@@ -42,8 +42,8 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool:
     if is_large(images):
         return crop_padded(images, top, left, size, 0, pool)
     out = empty_like(images, pool, size=size)
-    axis = _axis_of_width(images)
-    source, target = _as_array(images, axis), _as_array(out, axis)
+    axis = axis_of_width(images)
+    source, target = as_array(images, axis), as_array(out, axis)
     windows = sliding_window_view(source, size, axis=(axis - 1, axis))
     windows = windows.transpose(0, 1, 2, 4, 5, 3) if axis == 2 else windows.transpose(0, 2, 3, 1, 4, 5)
     places = np.stack([np.arange(len(images)), top, left])
@@ -63,9 +63,9 @@ def crop_padded(
 ) -> Tensor:
     """As `crop`, of images on a CPU, one by one; what lies outside of an image is `fill`."""
     out = empty_like(images, pool, size=size)
-    axis = _axis_of_width(images)
-    source, target = _as_array(images, axis), _as_array(out, axis)
-    filling = _bits(torch.tensor(fill).to(images.dtype))
+    axis = axis_of_width(images)
+    source, target = as_array(images, axis), as_array(out, axis)
+    filling = bits_of(torch.tensor(fill).to(images.dtype))
     for i, (y, x) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
         _place(target[i], source[i], y, x, filling, axis)
     return out
@@ -112,6 +112,8 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: Buf
         part = images[i : i + 1, :, top : top + height, left : left + width]
         if part.dtype not in (torch.uint8, torch.float32, torch.float64):
             part = part.to(torch.float32)
+        if part.dtype != torch.uint8:
+            part = part.contiguous()  # of floats, torch is slow across the channels of channels-last memory
         out[i] = functional.interpolate(part, size=size, mode="bilinear", antialias=True)[0]
     return out
 
@@ -171,26 +173,37 @@ def change_some(
     Args:
         images: (B, C, H, W).
         chosen: on the CPU, where nothing is compiled.
-        change: gets n of the images, and n of each of `amounts`, on their device: new memory, of the same shape.
+        change: gets n of the images, and n of each of `amounts`, on their device: new memory, of the same shape. It
+            changes none of them.
         amounts: (B, ...), where `chosen` is.
         in_place: in the memory of `images`.
     """
     if torch.compiler.is_compiling():
         return torch.where(chosen[:, None, None, None], change(images, *amounts), images)
     rows = chosen.nonzero()[:, 0]
-    out = images if in_place else images.clone()
     if in_one_operation(images):
+        out = images if in_place else images.clone()
         there = on_device(rows, images.device)
         if len(rows):
             out[there] = change(images[there], *(on_device(each[rows], images.device) for each in amounts))
         return out
-    source, target = _as_array(images, _axis_of_width(images)), _as_array(out, _axis_of_width(out))
+    out = images if in_place else torch.empty_like(images) if len(rows) == len(images) else images.clone()
+    axis = axis_of_width(images)
+    source, target = as_array(images, axis), as_array(out, axis)
     for part in parts(out, len(rows)):  # NumPy copies images as a whole, torch goes byte by byte
         numbers = rows[part].numpy()
-        some = torch.from_numpy(source[numbers]).view(images.dtype)
-        some = some if images.is_contiguous() else some.permute(0, 3, 1, 2)
-        changed = _bits(change(some, *(each[numbers] for each in amounts)))
-        target[numbers] = changed if out.is_contiguous() else changed.transpose(0, 2, 3, 1)
+        one_piece = numbers[-1] - numbers[0] == len(numbers) - 1
+        place = slice(numbers[0], numbers[-1] + 1) if one_piece else numbers
+        changed = change(as_images(source[place], axis, images.dtype), *(each[place] for each in amounts))
+        moved = bits_of(changed) if axis == 3 else bits_of(changed).transpose(0, 2, 3, 1)
+        if axis == 3 or moved.flags.c_contiguous:
+            target[place] = moved
+        else:  # NumPy is slow across channels, and quick in each of them
+            laid = target[place] if one_piece else np.empty(moved.shape, moved.dtype)
+            for channel in range(laid.shape[3]):
+                laid[..., channel] = moved[..., channel]
+            if not one_piece:
+                target[place] = laid
     return out
 
 
@@ -206,8 +219,8 @@ def mirror(images: Tensor, flip: Tensor, pool: BufferPool | None = None) -> Tens
     if in_one_operation(images):
         return mirror_batched(images, on_device(flip, images.device))
     out = images.clone() if pool is None else images
-    axis = _axis_of_width(out)
-    array = _as_array(out, axis)
+    axis = axis_of_width(out)
+    array = as_array(out, axis)
     chosen = flip.nonzero()[:, 0].numpy()
     for part in parts(array, len(chosen)):
         mirrored = torch.from_numpy(array[chosen[part]]).flip(axis)  # torch's is quick, NumPy's goes byte by byte
@@ -239,8 +252,8 @@ def shift(
     it: these are then overwritten, by a table of what to keep at each place of the cut.
     """
     out = empty_like(images, pool)
-    axis = _axis_of_width(images)
-    source, target = _as_array(images, axis), _as_array(out, axis)
+    axis = axis_of_width(images)
+    source, target = as_array(images, axis), as_array(out, axis)
     samples, pixels = len(source), math.prod(source.shape[1:])
     ways_x = 1 + padding[0] + padding[2]
     which = top.numpy() * ways_x + left.numpy()
@@ -256,9 +269,9 @@ def shift(
     for part in parts(target):
         np.bitwise_and(views[starts[part].clip(0, last)], keep[which[part]], out=flat[part])
     for i in outside:
-        _place(target[i], source[i], int(y[i]), int(x[i]), _bits(filling), axis)
+        _place(target[i], source[i], int(y[i]), int(x[i]), bits_of(filling), axis)
     if filling != 0:
-        filled = np.invert(keep) & _bits(filling)
+        filled = np.invert(keep) & bits_of(filling)
         for part in parts(target):
             flat[part] |= filled[which[part]]
     return out
@@ -329,20 +342,37 @@ def in_one_operation(images: Tensor) -> bool:
     return images.device.type != "cpu" or images.requires_grad or torch.compiler.is_compiling()
 
 
-def _bits(images: Tensor) -> NDArray[Any]:
+def planar(images: Tensor) -> Tensor:
+    """Images (n, C, H, W) in contiguous memory. On a CPU, NumPy copies one channel after the other: torch is slower."""
+    if in_one_operation(images) or images.is_contiguous():
+        return images.contiguous()
+    out = torch.empty(images.shape, dtype=images.dtype)
+    source, target = bits_of(images), bits_of(out)
+    for channel in range(images.shape[1]):
+        target[:, channel] = source[:, channel]
+    return out
+
+
+def bits_of(images: Tensor) -> NDArray[Any]:
     """Pixels of any dtype as whole numbers of as many bytes: NumPy knows no bfloat16."""
     of_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return images.detach().view(of_size[images.element_size()]).numpy()
 
 
-def _axis_of_width(images: Tensor) -> int:
+def axis_of_width(images: Tensor) -> int:
     """Of their memory: the last one where they are contiguous, the third where they are channels-last."""
     return 3 if images.is_contiguous() else 2
 
 
-def _as_array(images: Tensor, axis: int) -> NDArray[Any]:
+def as_array(images: Tensor, axis: int) -> NDArray[Any]:
     """The images' memory, with the width along `axis`: (B, C, H, W) or (B, H, W, C)."""
-    return _bits(images if axis == 3 else images.permute(0, 2, 3, 1))
+    return bits_of(images if axis == 3 else images.permute(0, 2, 3, 1))
+
+
+def as_images(array: NDArray[Any], axis: int, dtype: torch.dtype) -> Tensor:
+    """(B, C, H, W) images of `dtype` in the memory of an array as `as_array` makes it."""
+    images = torch.from_numpy(array).view(dtype)
+    return images if axis == 3 else images.permute(0, 3, 1, 2)
 
 
 def parts(array: NDArray[Any] | Tensor, rows: int | None = None) -> Iterator[slice]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from tensorstore_ds.loading.augment.pixels import in_one_operation, memory_format_of, planar
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+#: Channels of so many pixels are counted one by one on a CPU, which is quicker than all at once.
+LARGE_CHANNEL = 2**13
 #: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
 LUMA = (0.2989, 0.587, 0.114)
 
@@ -25,7 +28,7 @@ def grayscale(images: Tensor) -> Tensor:
     """The same brightness in all channels; images of one channel as they are."""
     if images.shape[1] == 1:
         return images.clone()
-    return grays_of(_floating(images)).to(images.dtype).expand(images.shape)
+    return as_dtype(grays_of(_floating(images)), images.dtype).expand(images.shape)
 
 
 def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False) -> Tensor:
@@ -45,22 +48,38 @@ def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False)
     rests = torch.where(which == HUE, 0, (1 - factors).to(work)[..., None, None, None])
     layout = torch.contiguous_format if images.device.type == "cpu" else torch.preserve_format  # one color at a time
     values = images.to(work, copy=True, memory_format=layout)
-    whole = images.dtype == torch.uint8
+    whole, batched = images.dtype == torch.uint8, in_one_operation(images)
     for turn in range(order.shape[1]):
-        grays = values
-        if values.shape[1] == 3:
-            grays = grays_of(values)
-            grays = grays.floor_() if whole else grays
-        mean = grays.mean((1, 2, 3), keepdim=True)
-        grays = torch.where(which[:, turn] == CONTRAST, mean, grays)
-        grays = torch.where(which[:, turn] == BRIGHTNESS, 0.0, grays)
-        values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
+        kinds = {BRIGHTNESS, CONTRAST, SATURATION, HUE} if batched else set(order[:, turn].tolist())
+        if kinds <= {BRIGHTNESS, HUE}:
+            values.mul_(shares[:, turn])
+        else:
+            added = _grays_of_turn(values, which[:, turn], kinds, whole) * rests[:, turn]
+            values.mul_(shares[:, turn]).add_(added)
+        values.clamp_(0, 255 if whole else 1)
         if whole:
             values.floor_()
-        if hues and values.shape[1] == 3:
+        if not hues or HUE not in kinds or values.shape[1] != 3:
+            continue
+        if batched:
             turned = _turned(values, amounts[:, turn, 0], whole)
             values = torch.where(which[:, turn] != HUE, values, turned)  # has the memory format of the first
-    return values.to(images.dtype)
+        else:
+            rows = (order[:, turn] == HUE).nonzero()[:, 0]
+            values[rows] = _turned(values[rows], amounts[rows, turn, 0], whole)
+    return as_dtype(values, images.dtype)
+
+
+def _grays_of_turn(values: Tensor, which: Tensor, kinds: set[int], whole: bool) -> Tensor:
+    """What images are blended with in a turn: black, the mean of the grays, or the grays; `kinds` are in `which`."""
+    grays = values
+    if values.shape[1] == 3:
+        grays = grays_of(values)
+        grays = grays.floor_() if whole else grays
+    if CONTRAST in kinds:
+        mean = grays.mean((1, 2, 3), keepdim=True)
+        grays = torch.where(which == CONTRAST, mean, grays) if len(kinds) > 1 else mean
+    return torch.where(which == BRIGHTNESS, 0.0, grays) if BRIGHTNESS in kinds else grays
 
 
 def _turned(values: Tensor, shift: Tensor, whole: bool) -> Tensor:
@@ -91,27 +110,46 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     """Invert what is at least `threshold` (n,), in the unit of the images."""
     least = threshold.to(torch.promote_types(images.dtype, torch.float32))[:, None, None, None]
     if images.dtype == torch.uint8:
-        return torch.where(images >= least.ceil().to(torch.uint8), images.bitwise_not(), images)
+        first = least.ceil().to(torch.uint8)  # torch compares bytes one by one, and takes the smaller of many at once
+        below, last = first - 1, first - (first > 0).to(torch.uint8)
+        reached = torch.maximum(torch.minimum(images, first), last) - below  # 0 or 1; bytes that overflow go on at 0
+        return images ^ (reached * 255)
     return torch.where(images >= least, 1 - images, images)
 
 
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """Keep the highest `bits` (n,) int64, in [0, 8], of each value."""
-    levels = 2 ** bits[:, None, None, None]
+def posterize(images: Tensor, bits: Tensor, *, in_place: bool = False) -> Tensor:
+    """Keep the highest `bits` (n,) int64, in [0, 8], of each value; `in_place` only of uint8."""
+    bits = bits[:, None, None, None]
     if images.dtype == torch.uint8:
-        return images & (256 - 256 // levels).to(torch.uint8)
-    levels = levels.to(images.dtype)
-    return (images * levels).floor_().clamp_(min=0).minimum(levels - 1) / levels
+        kept = torch.bitwise_right_shift(0xFF00, bits).to(torch.uint8)  # the lowest byte of it
+        return images.bitwise_and_(kept) if in_place else images & kept
+    levels = (2**bits).to(images.dtype)
+    return (images * levels).floor_().clamp_(min=0).minimum(levels - 1).mul_(1 / levels)
 
 
 def autocontrast(images: Tensor) -> Tensor:
     """Stretch each channel over all levels; a channel of one value stays."""
     bound = 255 if images.dtype == torch.uint8 else 1
-    values = _floating(images)
-    least, most = values.amin((2, 3), keepdim=True), values.amax((2, 3), keepdim=True)
+    least, most = map(_floating, _extremes(images))
     is_flat = least == most
     scale = torch.where(is_flat, 1, (most - least) * (1 / bound))
-    return ((values - torch.where(is_flat, 0, least)) / scale).clamp_(0, bound).to(images.dtype)
+    values = _floating(images) - _lines(torch.where(is_flat, 0, least), images)
+    return as_dtype(values.div_(_lines(scale, images)).clamp_(0, bound), images.dtype)
+
+
+def _extremes(images: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, C, 1, 1): the least and the greatest value of each channel."""
+    if memory_format_of(images) == torch.contiguous_format:
+        return images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    lines = images.permute(0, 2, 3, 1).flatten(2)  # whole lines at once: three channels are too few
+    least, most = (each.view(len(images), images.shape[3], -1) for each in (lines.amin(1), lines.amax(1)))
+    return least.amin(1)[:, :, None, None], most.amax(1)[:, :, None, None]
+
+
+def _lines(amounts: Tensor, images: Tensor) -> Tensor:
+    """(n, C, 1, W) of (n, C, 1, 1), laid out as images are: lines of them are computed with at once."""
+    wide = amounts.expand(-1, -1, 1, images.shape[3])
+    return wide.contiguous(memory_format=memory_format_of(images))
 
 
 def equalize(images: Tensor) -> Tensor:
@@ -120,9 +158,16 @@ def equalize(images: Tensor) -> Tensor:
     Floating-point images have 256 levels after it.
     """
     levels = images if images.dtype == torch.uint8 else (_floating(images) * (256 - 1e-3)).to(torch.uint8)
+    levels = planar(levels)
     flat = levels.flatten(2).long()
-    counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
-    counts.scatter_add_(2, flat, counts.new_ones(1, 1, 1).expand_as(flat))
+    if in_one_operation(images) or flat.shape[2] < LARGE_CHANNEL:
+        counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
+        counts.scatter_add_(2, flat, counts.new_ones(1, 1, 1).expand_as(flat))
+    else:
+        channels = levels.flatten(0, 1)
+        counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in channels]).view(
+            *flat.shape[:2], -1
+        )
     step = (flat.shape[2] - counts.gather(2, flat.amax(2, keepdim=True))) // 255
     before = counts.cumsum(2) - counts  # how many pixels have a lower level
     table = ((before + step // 2) // step.clamp(min=1)).clamp_(0, 255)
@@ -141,12 +186,20 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     smooth = inside * (4 / 13)
     for y in range(3):
         for x in range(3):
-            smooth = smooth + values[:, :, y : height - 2 + y, x : width - 2 + x] * (1 / 13)
+            smooth += values[:, :, y : height - 2 + y, x : width - 2 + x] * (1 / 13)
     whole = images.dtype == torch.uint8
-    smooth = smooth.round() if whole else smooth
-    sharp = inside + (smooth - inside) * (1 - factor.to(values.dtype))[:, None, None, None]
-    added = functional.pad(sharp - inside, (1, 1, 1, 1))
-    return (values + added).clamp_(0, 255 if whole else 1).to(images.dtype)
+    smooth = smooth.round_() if whole else smooth
+    added = smooth.sub_(inside).mul_((1 - factor.to(values.dtype))[:, None, None, None]).add_(inside).sub_(inside)
+    sharp = values.clone()
+    sharp[:, :, 1:-1, 1:-1] += added
+    return as_dtype(sharp.clamp_(0, 255 if whole else 1), images.dtype)
+
+
+def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values in the dtype of images; those of uint8 are whole numbers in [0, 255]."""
+    if dtype == torch.uint8 and values.device.type == "cpu":
+        values = values.to(torch.int16)  # torch makes these of many floats at once, and bytes one by one
+    return values.to(dtype)
 
 
 def _floating(images: Tensor) -> Tensor:
