@@ -139,6 +139,7 @@ class TrainKeywords(TypedDict, total=False):
     ema: float
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"]
     compile: bool
+    cuda_graphs: bool
     grad_checkpointing: bool
     device: str | None
     residency: Literal["auto", "page-cache", "locked", "device"]

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,15 @@ def test_the_advantage_is_over_the_best_of_a_group() -> None:
     assert found.advantage("load", "files") == pytest.approx((3 / 0.03, 5 / 0.01))
     assert found.advantage("load", "tensors") == pytest.approx((0.5 / 0.03, 0.5 / 0.01))
     assert found.advantage("train", "files") is None
+
+
+def test_a_way_that_delivers_something_else_has_no_advantage() -> None:
+    ways = [replace(way, correct=way.name != "device") for way in made().ways]
+    wrong = Way("device", "ours on the GPU", "device", ours=True, correct=False)
+    found = made(*MEASURED, cell("device", "load", 100, 1e-6), ways=[*ways, wrong])
+    assert found.advantage("load", "files") == made(*MEASURED).advantage("load", "files")
+    found = replace(found, ways=[replace(way, correct=way.group != "tensors") for way in ways])
+    assert found.advantage("load", "tensors") is None and found.advantage("load", "files") is not None
 
 
 def test_it_is_written_as_json(tmp_path: Path) -> None:

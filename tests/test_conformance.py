@@ -258,7 +258,7 @@ def test_entries_of_the_valid_store_are_those_of_its_files() -> None:
     found = [len(entries) for entries in lists[:]]
     assert found == [4, 4, 0, 0]
     for file, entries in zip(split["image"][:], lists[:], strict=True):
-        assert entries.astype("<u4").tobytes() == jpeg_entries.index(file, 4)
+        assert entries.astype("<u4").tobytes() == jpeg_entries.index(None, file)
 
 
 # --- cases too large or too many to keep ------------------------------------------------------------------------

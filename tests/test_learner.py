@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from learners import RATE, TASK, VIT, batch, expected_loss, gradients, learner, weights_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.mixing import CutMix, Mixup
-from tensorstore_ds.training.learner import MIX_ALPHA, Learner, image_dtype, precision_of, schedule
+from tensorstore_ds.training.learner import MIX_ALPHA, Learner, check_cuda_graphs, image_dtype, precision_of, schedule
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.tasks import ClassificationKeypoints, Keypoints, MultiLabel
@@ -264,6 +264,40 @@ def test_a_short_last_batch_is_not_compiled(monkeypatch):
     for rows in (7, 7, 3):
         assert torch.equal(made.train_batch(batch(rows)), plain.train_batch(batch(rows)))
     assert compiled == [7, 7]
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_are_those_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    def compile(model: nn.Module, *, mode: str) -> Any:
+        compiled.append(mode)
+        return lambda images: compiled.append(len(images)) or model(images)
+
+    monkeypatch.setattr(torch, "compile", compile)
+    made, plain = (learner(cuda_graphs=on, compile=on, batch_size=7, device="cuda") for on in (True, False))
+    for rows in (7, 7, 3):
+        assert torch.equal(*(one.train_batch(batch(rows, device="cuda")) for one in (made, plain)))
+        assert all(weights.grad is None for weights in made.module.parameters())
+    assert compiled == ["reduce-overhead", 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "distributed", "expected"),
+    [
+        ("cpu", {}, False, "a GPU with CUDA, found cpu. Use `compile` instead."),
+        ("mps", {}, False, "a GPU with CUDA, found mps. Use `compile` instead."),
+        (
+            *("cuda", {"accumulate": 4}, False),
+            "steps of one batch, found `accumulate=4`. Use a larger `batch_size`, or `compile` instead.",
+        ),
+        ("cuda", {}, True, "one rank, found several. Use `compile` instead."),
+    ],
+)
+def test_where_there_are_no_cuda_graphs(device: str, options: dict[str, Any], distributed: bool, expected: str) -> None:
+    with pytest.raises(OptionError) as error:
+        check_cuda_graphs(TrainOptions(**options), torch.device(device), distributed=distributed)
+    assert one_line(error.value) == f"`cuda_graphs`: expected {expected}"
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,7 @@ def refused(store: Path, out: Path, **changes: Any) -> str:
         ({"task": "keypoints"}, 'train: expected objects with keypoints for `task="keypoints"`, found'),
         ({"balance": "repeat"}, "`balance`: expected inverse or effective for classification, found repeat."),
         ({"device": "nonsense"}, "`device`: expected one that this machine has, found nonsense"),
+        ({"cuda_graphs": True}, "`cuda_graphs`: expected a GPU with CUDA, found cpu. Use `compile` instead."),
         ({"precision": "tf32"}, "`precision`: expected fp32, bf16 or fp16 on cpu, found tf32"),
         ({"heads": 3}, "`heads`: expected a divisor of the width 16, such as 2, found 3."),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import os
 import subprocess
 import sys
@@ -11,12 +13,15 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 
 import tensorstore_ds as tsds
 from benchmarks.gpu.data import (
     Found,
     NotHereError,
     Settings,
+    digits,
+    gpu_seconds,
     jpegs,
     keep_busy,
     photographs,
@@ -112,6 +117,65 @@ def _differ(expected: list[torch.Tensor], found: list[torch.Tensor]) -> int:
 @contextlib.contextmanager
 def _unguarded(device: torch.device) -> Iterator[Callable[[Any], Any]]:
     yield lambda images: images
+
+
+class LinearStep:
+    """A whole step of a model that is computed sooner than it is launched; each begins with the same weights."""
+
+    def __init__(self, pixels: int) -> None:
+        torch.manual_seed(0)
+        layers = nn.Linear(pixels, 64), nn.ReLU(), nn.Linear(64, 10)
+        self.model = nn.Sequential(*layers).to("cuda")
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01)
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """The loss, which was not waited for."""
+        logits = self.model(batch["image"].flatten(1).float() / 255)
+        loss = nn.functional.cross_entropy(logits, batch["label"])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def captured(self, batch: Any) -> Callable[[], torch.Tensor]:
+        """The step on the tensors of a batch as a graph. The model stays what it is."""
+        weights = copy.deepcopy(self.model.state_dict())
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # what is made in the first steps must not be captured
+            for _ in range(3):
+                self(batch)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            loss = self(batch)
+        self.model.load_state_dict(weights)
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return loss
+
+        return replay
+
+
+def graphs(settings: Settings) -> Found:
+    """Steps of a small model as a CUDA graph over the tensors of `into`, while the loader works; and without one."""
+    dataset, batch_size = digits(settings), settings.pick(512, 20)
+    losses = []
+    for is_graph in (False, True):
+        loader = tsds.DataLoader(dataset, batch_size, shuffle=True, drop_last=True, device="cuda", seed=1, into="first")
+        step, found = LinearStep(dataset[0]["image"].numel()), list[torch.Tensor]()
+        run: Callable[[], torch.Tensor] | None = None
+        for batch in loader:
+            run = run or (step.captured(batch) if is_graph else functools.partial(step, batch))
+            keep_busy(settings, 1)
+            found.append(run().clone())  # the next step overwrites it
+        assert run is not None
+        losses.append(torch.stack(found).cpu())
+        row = {"step": "CUDA graph" if is_graph else "no graph", "steps": len(found), "loss": float(losses[-1][-1])}
+        yield row | {"step, ms": round(gpu_seconds(run, settings.pick(1000, 2)) * 1000, 4)}
+    differing = int((~torch.isclose(*losses, rtol=0.01)).sum())
+    yield Figure("losses of a CUDA graph that differ from those without one", differing, 0, decimals=0)
 
 
 def memory(settings: Settings) -> Found:

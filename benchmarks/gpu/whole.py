@@ -78,7 +78,7 @@ def train(settings: Settings) -> Found:
     """`tsds train` with its defaults, and with others; two epochs each."""
     path = told_apart(settings).path
     changes: list[dict[str, Any]] = [{}, {"residency": "page-cache"}]
-    changes += settings.pick([{"residency": "page-cache", "compile": True}], [])
+    changes += settings.pick([{"residency": "page-cache", each: True} for each in ("compile", "cuda_graphs")], [])
     for number, options in enumerate(changes):
         small: dict[str, Any] = settings.pick({}, {"model": "seed", "patch_size": 16, "depth": 2, "batch_size": 50})
         out = settings.scratch / f"run{number}"

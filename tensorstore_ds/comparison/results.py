@@ -135,11 +135,13 @@ class Comparison:
     def advantage(self, phase: Phase, group: str) -> tuple[float, float] | None:
         """How many times as fast as the best way of a group ours is, at least and at most over the batch sizes.
 
-        Ours is the best of what this library advises. None if that was not measured.
+        Ours is the best of what this library advises. None if that was not measured. Ways that deliver something else
+        than what is stored do not count.
         """
         ratios = []
+        right = [way for way in self.ways if way.correct is not False]
         for size in self.batch_sizes:
-            rates = [(way, cell.rate) for way in self.ways if (cell := self.cell(way.name, phase, size)) and cell.rate]
+            rates = [(way, cell.rate) for way in right if (cell := self.cell(way.name, phase, size)) and cell.rate]
             ours = [rate for way, rate in rates if way.ours]
             others = [rate for way, rate in rates if way.group == group]
             ratios += [max(ours) / max(others)] if ours and others else []

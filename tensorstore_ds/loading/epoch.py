@@ -27,6 +27,7 @@ from tensorstore_ds.loading.batches import TransformsBatches
 from tensorstore_ds.loading.device import IdleTime
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.samples import Samples
+from tensorstore_ds.loading.static_batch import StaticBatch
 
 #: Batches of indices that one task gathers together.
 Group = list[NDArray[np.int64]]
@@ -92,6 +93,7 @@ class Epoch(Iterator[Any]):
         transform: called with each batch, its rows and the epoch; `begin` then gives pairs of a batch and its rows.
         count: gives the number of batches of a whole epoch, or raises TypeError.
         idle: is told when a batch is asked for, and when it is handed over; None where no GPU gets them.
+        static: the tensors that all batches are copied into; None where each batch has its own.
     """
 
     def __init__(
@@ -101,9 +103,10 @@ class Epoch(Iterator[Any]):
         transform: TransformsBatches | None,
         count: Callable[[], int],
         idle: IdleTime | None = None,
+        static: StaticBatch | None = None,
     ) -> None:
         self._begin, self._stats, self._transform, self._count = begin, stats, transform, count
-        self._idle = idle
+        self._idle, self._static = idle, static
         self._process = os.getpid()
         self._busy = threading.Lock()
         self._position = Position()
@@ -162,6 +165,8 @@ class Epoch(Iterator[Any]):
         if self._transform is not None:
             collated, rows = batch
             batch = self._transform(collated, rows, self._position.epoch)
+        if self._static is not None:
+            batch = self._static.fill(batch)
         self._position.batch += 1
         return batch
 

@@ -52,6 +52,7 @@ from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
+from tensorstore_ds.loading.static_batch import StaticBatch
 from tensorstore_ds.loading.transformed import Transformed
 from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import refusal
@@ -115,6 +116,10 @@ class DataLoader(data.DataLoader[Batches]):
             `decode`; or a list of plans, for several views. Or ``device``: JPEG files (of the encodings ``jpeg`` and
             ``source``) go to an NVIDIA GPU as they are, and nvJPEG decodes them there, through torchcodec 0.17 or
             later, or else torchvision; not measured yet.
+        into: batches always arrive in the same tensors, as CUDA graphs need them: ``first``, in copies of those of the
+            first batch; or in tensors of yours, in dicts, lists and tuples, with the names, shapes, types and device of
+            a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current stream:
+            run the step on the stream on which you ask for batches, and have one iterator at a time.
 
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
@@ -153,6 +158,7 @@ class DataLoader(data.DataLoader[Batches]):
         num_threads: int | None = None,
         residency: ResidencyChoice = "page-cache",
         device: torch.device | str | None = None,
+        into: Any = None,
     ) -> None:
         if decode is not None and decode != "device":
             if not isinstance(dataset, Samples):
@@ -249,6 +255,10 @@ class DataLoader(data.DataLoader[Batches]):
             in_order=in_order,
         )
         self._prefetch = prefetch_factor or PREFETCH_FACTOR
+        self.into = into
+        self._static = None if into is None else StaticBatch(into)
+        if into is not None and self.batch_size and not drop_last:
+            _check_whole_batches(self.sampler if self._dealt is None else self._dealt, self.batch_size)
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
         self._sampler_epoch: int | None = epoch_of(self._ordering)  # when this loader looked last
@@ -402,7 +412,7 @@ class DataLoader(data.DataLoader[Batches]):
         asked for a batch in another process than it was made in.
         """
         count = lambda: len(self._index_batches(self._position.start))  # noqa: E731
-        return Epoch(self._begin, self._stats, self._transform, count, self._idle)
+        return Epoch(self._begin, self._stats, self._transform, count, self._idle, self._static)
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
@@ -605,6 +615,14 @@ def _check_buckets(dataset: Dataset[Any], sampler: Any, batch_sampler: Any) -> N
         images = len(dataset) if isinstance(dataset, Sized) else 0
         if batch_sampler.num_images != images:
             raise refusal("batch_sampler", f"one of {images:,} images", f"{batch_sampler.num_images:,}")
+
+
+def _check_whole_batches(sampler: Any, batch_size: int) -> None:
+    """Raise an `OptionError` if the last batch of an epoch would be short."""
+    samples = len(sampler) if isinstance(sampler, Sized) else 0
+    if short := samples % batch_size:
+        found = f"{short:,} in the last one of {samples:,} samples: use `drop_last=True`"
+        raise refusal("into", f"{batch_size:,} samples in every batch", found)
 
 
 def _check_padding(

@@ -51,6 +51,8 @@ class Learner:
         self.task, self.steps = task, steps
         self.options = options = completed(options, vit)
         self.device = torch.device(device)
+        if options.cuda_graphs:
+            check_cuda_graphs(options, self.device, distributed=distributed)
         self.precision = precision_of(options.precision, self.device)
         torch.manual_seed(options.seed)
         #: The model itself.
@@ -71,7 +73,12 @@ class Learner:
             self._mix = blend(alpha=MIX_ALPHA[options.mix], num_classes=task.outputs)
         self._parallel = DistributedDataParallel(self.module) if distributed else None
         model = self._parallel or self.module
-        self._model: nn.Module = torch.compile(model) if options.compile else model  # type: ignore[assignment]
+        self._model: nn.Module = model
+        if options.cuda_graphs:
+            # Gradients are memory of the graphs, which the next step overwrites: `update` drops them before.
+            self._model = torch.compile(model, mode="reduce-overhead")  # type: ignore[assignment]
+        elif options.compile:
+            self._model = torch.compile(model)  # type: ignore[assignment]
 
     def train_batch(self, batch: Batch) -> Tensor:
         """One whole step on a batch: the loss, a scalar that was not waited for."""
@@ -200,6 +207,17 @@ def precision_of(asked: Precision, device: torch.device) -> Precision:
     if asked == "tf32" and not cuda:
         raise OptionError(f"`precision`: expected fp32, bf16 or fp16 on {device.type}, found tf32, which GPUs have.")
     return asked
+
+
+def check_cuda_graphs(options: TrainOptions, device: torch.device, *, distributed: bool) -> None:
+    """Raise an `OptionError` where steps cannot be CUDA graphs."""
+    if device.type != "cuda":
+        raise OptionError(f"`cuda_graphs`: expected a GPU with CUDA, found {device.type}. Use `compile` instead.")
+    if options.accumulate > 1:  # a graph writes gradients where those of the batch before are
+        found = f"`accumulate={options.accumulate}`. Use a larger `batch_size`, or `compile`"
+        raise OptionError(f"`cuda_graphs`: expected steps of one batch, found {found} instead.")
+    if distributed:
+        raise OptionError("`cuda_graphs`: expected one rank, found several. Use `compile` instead.")
 
 
 def image_dtype(options: TrainOptions, device: torch.device) -> torch.dtype:

@@ -182,6 +182,12 @@ class TrainOptions:
         default=False,
         decides=False,
     )
+    cuda_graphs: bool = option(
+        "Compile the model with torch.compile, and launch its kernels as CUDA graphs, which saves time where a GPU "
+        "computes faster than Python launches: small models. Not tried on a GPU yet.",
+        default=False,
+        decides=False,
+    )
     grad_checkpointing: bool = option(
         "Compute the blocks again in the backward pass, which gives the same gradients with less memory and more time.",
         default=False,
