@@ -1,7 +1,6 @@
 """Entries of JPEG files by a slow walk over all bits, made from ITU-T T.81 alone: what the compiled part must find."""
 
 import struct
-from types import SimpleNamespace
 
 #: Sampling factors that the first of three components may have; the others have 1 x 1.
 FACTORS = {(1, 1), (2, 1), (1, 2), (2, 2)}
@@ -16,12 +15,17 @@ def need(fits):
         raise Unfit
 
 
-def index(context, data):
-    """As `native.core.index`: the bytes of all entries, 12 each; none of a file that has none."""
+def index(data):
+    """As `native.index`: the bytes of all entries, 12 each; none of a file that has none."""
     try:
         return b"".join(struct.pack("<Ihhhh", at, *predictions, 0) for at, predictions in walk(bytes(data)))
     except (Unfit, IndexError, struct.error):
         return b""
+
+
+def no_entries(data):
+    """As `native.index`, where there are no kernels."""
+    return b""
 
 
 def walk(data, every=4):
@@ -124,7 +128,3 @@ def receive(bits, place, size):
         return 0, place
     value = int(bits[place : place + size], 2)
     return value if value >= 1 << (size - 1) else value - (1 << size) + 1, place + size
-
-
-#: In the place of `native.core`, where that is not compiled.
-CORE = SimpleNamespace(index=index, context=object)

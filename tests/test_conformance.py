@@ -236,15 +236,15 @@ def test_verify_finds_it_and_nothing_else(case: Mapping[str, Any]) -> None:
 def test_verify_finds_wrong_entries_where_it_can_walk_through_the_pixels(
     case: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "core", None)
+    monkeypatch.setattr(native, "index", jpeg_entries.no_entries)
     assert tsds.verify(CONFORMANCE / case["path"]) == []
-    monkeypatch.setattr(native, "core", jpeg_entries.CORE)
+    monkeypatch.setattr(native, "index", jpeg_entries.index)
     assert {problem.reason for problem in tsds.verify(CONFORMANCE / case["path"])} == {case["reason"]}
 
 
-@pytest.mark.parametrize("core", [None, jpeg_entries.CORE], ids=["without", "with"])
-def test_entries_are_looked_at_with_and_without_the_compiled_part(core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "core", core)
+@pytest.mark.parametrize("index", [jpeg_entries.no_entries, jpeg_entries.index], ids=["without", "with"])
+def test_entries_are_looked_at_with_and_without_the_compiled_part(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "index", index)
     assert tsds.verify(CONFORMANCE / "valid/entries.tsds") == []
     wrong = [case for case in INVALID if case["reason"] == "image-entries" and case["stage"] == "verify"]
     assert len(wrong) == 9
@@ -258,7 +258,7 @@ def test_entries_of_the_valid_store_are_those_of_its_files() -> None:
     found = [len(entries) for entries in lists[:]]
     assert found == [4, 4, 0, 0]
     for file, entries in zip(split["image"][:], lists[:], strict=True):
-        assert entries.astype("<u4").tobytes() == jpeg_entries.index(None, file)
+        assert entries.astype("<u4").tobytes() == jpeg_entries.index(file)
 
 
 # --- cases too large or too many to keep ------------------------------------------------------------------------

@@ -39,7 +39,7 @@ NONE = {
 @pytest.fixture
 def slow_core(monkeypatch):
     """The walk of the tests in the place of the compiled part."""
-    monkeypatch.setattr(native, "core", jpeg_entries.CORE)
+    monkeypatch.setattr(native, "index", jpeg_entries.index)
 
 
 def files():
@@ -55,7 +55,7 @@ def files():
 
 
 def expected(data):
-    return np.frombuffer(jpeg_entries.index(None, data), "<u4").reshape(-1, 3)
+    return np.frombuffer(jpeg_entries.index(data), "<u4").reshape(-1, 3)
 
 
 def stored(store, split="train"):
@@ -127,7 +127,7 @@ def test_other_files_have_no_entries(what, slow_core):
 
 
 def test_where_the_compiled_part_is_missing_there_are_none(monkeypatch):
-    monkeypatch.setattr(native, "core", None)
+    monkeypatch.setattr(native, "index", jpeg_entries.no_entries)
     found = find_entries(files()[0])
     assert (found.shape, found.dtype) == ((0, 3), np.uint32)
 
@@ -152,8 +152,8 @@ def test_a_store_has_the_entries_of_its_files(tmp_path, slow_core):
 
 def test_without_the_compiled_part_a_store_has_none_and_the_same_images(tmp_path, monkeypatch):
     source, options = folders(tmp_path / "in", files()), tsds.ConvertOptions(workers=0, encoding="source")
-    for name, core in (("with", jpeg_entries.CORE), ("without", None)):
-        monkeypatch.setattr(native, "core", core)
+    for name, index in (("with", jpeg_entries.index), ("without", jpeg_entries.no_entries)):
+        monkeypatch.setattr(native, "index", index)
         tsds.convert(source, tmp_path / name, options)
     check(tmp_path / "with")
     assert tsds.verify(tmp_path / "without") == []
@@ -232,9 +232,9 @@ def test_a_store_grows_and_is_updated_with_entries(tmp_path, slow_core):
 
 def test_whether_a_store_has_entries_makes_no_sample_differ(tmp_path, monkeypatch):
     source = folders(tmp_path / "in", files())
-    monkeypatch.setattr(native, "core", None)
+    monkeypatch.setattr(native, "index", jpeg_entries.no_entries)
     tsds.convert(source, tmp_path / "s", tsds.ConvertOptions(workers=0, encoding="source"))
-    monkeypatch.setattr(native, "core", jpeg_entries.CORE)
+    monkeypatch.setattr(native, "index", jpeg_entries.index)
     assert tsds.update(tmp_path / "s", source, workers=0).updated == ()
 
 
@@ -258,7 +258,7 @@ def test_any_entries_of_any_file_are_judged(numbers, changes, end):
     for at, value in changes:
         data[at] = value
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "core", jpeg_entries.CORE)
+        patch.setattr(native, "index", jpeg_entries.index)
         wrong = wrong_entries(bytes(data[:end]), entries)
     assert wrong.isprintable()
     if data == WHOLE and end == len(WHOLE):

@@ -218,8 +218,7 @@ def find_entries(data: bytes) -> NDArray[np.uint32]:
 
     There are none of a file that cannot have any, nor where `native.core` is missing.
     """
-    found = b"" if native.core is None else native.core.index(native.own_context(), data)
-    return np.frombuffer(found, np.uint32).reshape(-1, 3)
+    return np.frombuffer(native.index(data), np.uint32).reshape(-1, 3)
 
 
 def wrong_entries(data: bytes, entries: NDArray[np.uint32]) -> str:
