@@ -39,6 +39,7 @@ from benchmarks.gpu import run as gpu
 from benchmarks.measure import RESULTS, Settings, say, write_result
 from benchmarks.photographs import (
     conversion as photograph_conversion,
+    kernels as photograph_kernels,
     profile as photograph_profile,
     race as photograph_race,
 )
@@ -69,6 +70,7 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "whole_job": whole_job.measure,
     "first_batch": whole_job.measure_first_batch,
     "photographs": photograph_race.measure,
+    "photograph_kernels": photograph_kernels.measure,
     "convert_photographs": photograph_conversion.measure,
     "profile_photographs": photograph_profile.measure,
     "training": training.measure,
