@@ -68,11 +68,11 @@ four times as many bytes to write as the loader itself has. That is why the targ
 images that the loader copies at the speed of memory; decoding such images from files takes a hundred times as long."""
 _TORCHVISION = """## Batch transforms and torchvision
 
-These tables compare the batch transforms with `torchvision.transforms.v2`, in one thread on a CPU. They were not
-measured on a GPU. The images are {images}. Transforms with a probability change every image. "CPU" is the median
-and the range of the microseconds of processor time per image. Other programs may have used the machine at the same
-time, so the factors are quotients of medians of processor time, and those of wall time are in brackets: 2.0 x means
-that this project takes half the time.
+These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU. They
+were not measured on a GPU. The images are {images}. Transforms with a probability change every image.
+"CPU" is the median and the range of the microseconds of processor time per image. Other programs used the machine at
+the same time, so the factors are quotients of medians of processor time, and those of wall time are in brackets: 2.0 x
+means that this project takes half the time.
 
 - **Image by image**: torchvision transforms each image of the batch, with a draw for each. Collating is not timed.
 - **Whole batch**: torchvision transforms the batch in one call. This does less: it draws once, and all images of the
@@ -80,8 +80,10 @@ that this project takes half the time.
 - **Contiguous**: how many times as fast as torchvision image by image this project is if its images are contiguous too.
   Else they are in channels-last memory, as the loader delivers them.
 
-Below 1 are transforms that take few operations per pixel, of images of 224x224x3 in channels-last memory: grays and
-stretched channels are computed one channel at a time, and PyTorch is slow to separate and to interleave channels."""
+At 224x224x3, some transforms with few operations per pixel are below 1, mostly of float32 images. A batch transform
+copies each changed image into the batch, which torchvision does only when the batch is collated. In channels-last
+memory, separating and interleaving the channels takes time too. At 32x32x3, torchvision spends most of its time per
+call, not per pixel."""
 _ROW_SIZES = """## Row sizes
 
 Random rows are gathered from memory in one thread, into a buffer that begins at a page, as those of the loader and of
@@ -341,7 +343,7 @@ def _transforms(result: Result) -> list[str]:
 def _against_torchvision(result: Result) -> list[str]:
     """A table per data set: a row per transform."""
     head = ("", "ours, images/s", "CPU", "image by image, images/s", "CPU", "ours", "contiguous", "whole batch: ours")
-    parts = [_TORCHVISION.format(images=result["images"])]
+    parts = [_TORCHVISION.format(images=result["images"], torchvision=result["machine"]["torchvision"])]
     for data in dict.fromkeys(each["data"] for each in result["transforms"]):
         rows = [_against_row(each) for each in result["transforms"] if each["data"] == data]
         parts += [f"**{data}**", "\n".join(table(head, rows, right=1))]

@@ -70,6 +70,14 @@ def test_color_jitter_mostly_matches_to_the_level() -> None:
     assert different < 0.001 * found.numel()
 
 
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_an_empty_batch_keeps_its_memory_format(memory: Any) -> None:
+    empty = torch.empty(0, 3, 8, 8, dtype=torch.uint8, memory_format=memory)
+    for transform in (ColorJitter(0.4), ColorJitter(hue=0.2), Posterize(4), Equalize(1), GaussianBlur(3)):
+        found = transform({"image": empty})["image"]
+        assert found.shape == empty.shape and found.stride() == empty.stride()
+
+
 def test_color_jitter_of_one_leaves_pixels_alone() -> None:
     batch = {"image": images(0, (5, 6))}
     for jitter in (ColorJitter(), ColorJitter(0, 0, 0), ColorJitter((1, 1))):

@@ -13,7 +13,17 @@ from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
+from tensorstore_ds.loading.augment import color, pixels, tones, warp
 from tensorstore_ds.loading.augment.affine import RandomAffine, RandomPerspective, Warp
+from tensorstore_ds.loading.augment.base import BatchTransform
+from tensorstore_ds.loading.augment.color import (
+    AutoContrast,
+    ColorJitter,
+    Equalize,
+    Posterize,
+    RandomGrayscale,
+    Solarize,
+)
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.outlines import FRAME
 
@@ -98,6 +108,29 @@ def test_usual_sizes_equal_torchvision(
     batch = {"image": (smooth * 255).to(torch.uint8) if dtype == torch.uint8 else smooth}
     for transform, same in transforms(interpolation, 0, 2):
         check_images(transform, same, batch)
+
+
+@pytest.mark.parametrize("size", [(20, 30), (100, 90)])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_what_a_cpu_does_image_by_image_equals_one_operation(
+    size: tuple[int, int], memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every: list[BatchTransform] = [
+        *(transform for how in ("nearest", "bilinear") for transform, _ in transforms(how, 3, 0)),
+        RandomPerspective(1, 1, "nearest"),  # with a horizon in the image
+        *(Posterize(3), Solarize(100), Solarize(0), Equalize(), AutoContrast(), RandomGrayscale(0.5)),
+        *(ColorJitter(brightness=0.5, saturation=0.5, hue=0.3), ColorJitter(saturation=0.5)),
+    ]
+    image = images(4, size, memory=memory, count=6)
+    before = image.clone()
+    found = [each({"image": image}, torch.arange(6), 0)["image"] for each in every]
+    assert torch.equal(image, before)
+    for module in (pixels, tones, warp, color):
+        monkeypatch.setattr(module, "in_one_operation", lambda _: True)
+    for each, pixels_of_each in zip(every, found, strict=True):
+        expected = each({"image": image}, torch.arange(6), 0)["image"]
+        assert torch.equal(pixels_of_each, expected), each
+        assert same_format(pixels_of_each, image)
 
 
 def test_upright_angles_move_whole_pixels() -> None:
