@@ -143,6 +143,19 @@ def test_the_command_says_what_was_done_and_what_is_next(tmp_path: Path, monkeyp
     assert "elsewhere/scenes.tsds" in tsds("demo", "--out", "elsewhere", "--no-train").stdout
 
 
+def test_a_stopped_demo_does_not_advise_what_it_cannot_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise tensorstore_ds.TrainingStopped("stopped. Go on with `resume`.", 15)
+
+    monkeypatch.setattr(demo, "run", lambda out: iter([]))
+    monkeypatch.setattr(demo, "train_digits", stopped)
+    done = tsds("demo", "--out", tmp_path)
+    assert (done.exit_code, done.stderr) == (
+        143,
+        "tsds: interrupted. The same command starts again from the beginning.\n",
+    )
+
+
 def test_option_error_is_what_python_gets(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     with pytest.raises(OptionError):

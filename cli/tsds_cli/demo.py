@@ -10,6 +10,7 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
+from tsds_cli.messages import Failure
 from tsds_cli.options import out_option
 from tsds_cli.progress import ProgressBar
 
@@ -65,12 +66,17 @@ def _show(seconds: float | None, done: str, path: object = "") -> None:
 
 def _train(out: Path) -> float:
     """Train, print what came of it with the curve, and say how long it took."""
-    from tensorstore_ds import Listeners
+    from tensorstore_ds import Listeners, TrainingStopped
     from tensorstore_ds.demo import train_digits
 
     records: list[EpochRecord] = []
     with ProgressBar() as progress:
-        report = train_digits(out, Listeners(progress=progress.update_training, epoch=records.append))
+        try:
+            report = train_digits(out, Listeners(progress=progress.update_training, epoch=records.append))
+        except TrainingStopped as error:  # whose advice is for tsds train
+            raise Failure(
+                "interrupted. The same command starts again from the beginning.", 128 + error.signal
+            ) from error
     if report is None:
         return 0.0
     rate = f"{report.samples_per_second:,.0f} images per second"

@@ -1,7 +1,8 @@
-"""Train a timm model on a store, with timm's transforms, loader and Mixup.
+"""Train a timm model on a store of RGB images, with timm's transforms, loader and Mixup.
 
 tsds demo
-python examples/clients/timm_train.py demo/digits.tsds
+tsds convert demo/digits rgb.tsds --color rgb
+python examples/clients/timm_train.py rgb.tsds
 """
 
 from __future__ import annotations
