@@ -9,9 +9,7 @@ How near the pixels must be, in levels of 255 (docs/crops.md):
 
 =========  ============================================================  ============================================
 `copied`   nothing is resized                                            equal
-`whole`    resized once, and all of it is seen                           equal
-`cut`      resized once, and a part of that is seen                      mean 0.3, 99 % within 2, and what 1/32 of a
-                                                                         pixel of the image does
+`whole`    resized once, and all of it is seen, or a part                equal
 `scaled`   a JPEG file of at least twice the size, resized once          mean 1, 1.4, 2; 99 % within 4, 6, 10; for
                                                                          decoding at 1/2, 1/4, 1/8; and where all is
                                                                          steep, a quarter of the steepness
@@ -202,7 +200,6 @@ class Expected:
     #: padded image, a later resizing makes more of it.
     rounded: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
     resized: int = 0
-    is_cut: bool = False  #: after it was resized
     was_padded: bool = False  #: before it was resized
 
     @property
@@ -215,9 +212,7 @@ class Expected:
         self.boxes = TF.crop(self.boxes, top, left, height, width)
         self.lines = self.lines[0][top : top + height], self.lines[1][left : left + width]
         self._move(1, (-left, -top))
-        low, high = self.low, self.high
         self.low, self.high = self.low.clip(0, (width, height)), self.high.clip(0, (width, height))
-        self.is_cut |= self.resized > 0 and not ((low == self.low).all() and (high == self.high).all())
 
     def pad(self, left: int, top: int, right: int, bottom: int, fill: int) -> None:
         sides = [left, top, right, bottom]
@@ -334,10 +329,6 @@ def check_pixels(got: Tensor, truth: Truth, row: int, now: Expected, *, in_batch
         assert mean <= max((1, 1.4, 2)[of_scale], step / 4)
         assert most <= max((4, 6, 10)[of_scale], 2 * step)
         return "scaled"
-    if now.is_cut:
-        beside = steepness(now.image.numpy()) * max(1, *np.abs(now.zoom)) / 32
-        assert mean <= 0.3 + beside and most <= 2 + 4 * beside
-        return "cut"
     assert torch.equal(got, now.image)
     return "whole"
 

@@ -8,10 +8,14 @@ the same.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: So many numbers are summed at a time: they stay in a cache.
+_PIECE = 65536
 
 
 class Axis(NamedTuple):
@@ -33,25 +37,33 @@ def resize_part(pixels: NDArray[Any], y: Axis, x: Axis) -> NDArray[Any]:
 
     Of floating-point numbers, weights are float64; other integers than uint8 are rounded.
     """
-    across = _along(pixels.swapaxes(0, 1), x).swapaxes(0, 1)
-    resized = _along(across, y)
-    return resized if resized.dtype == pixels.dtype else _rounded(resized, pixels.dtype)
+    dtype = pixels.dtype if pixels.dtype == np.uint8 else np.dtype(np.float64)
+    height, _, channels = pixels.shape
+    across: NDArray[Any] = np.empty((height, x.last - x.first, channels), dtype)
+    _along(pixels.swapaxes(0, 1), x, across.swapaxes(0, 1))
+    resized = np.empty((y.last - y.first, *across.shape[1:]), dtype)
+    _along(across, y, resized)
+    return resized if dtype == pixels.dtype else _rounded(resized, pixels.dtype)
 
 
-def _along(pixels: NDArray[Any], axis: Axis) -> NDArray[Any]:
-    """Resized along axis 0: uint8 of uint8, else float64."""
+def _along(pixels: NDArray[Any], axis: Axis, out: NDArray[Any]) -> None:
+    """Resize along axis 0 into `out`: uint8 of uint8, else float64."""
     base = math.floor(axis.origin)
     offset = axis.origin - base
     begin, weights = _weights(offset, axis, min(math.ceil(offset + axis.extent), axis.end - base))
     wanted = slice(axis.first, axis.last)
-    if pixels.dtype == np.uint8:
-        bits = 0
-        while bits < 22 and int(0.5 + weights.max() * (1 << (bits + 1))) < 1 << 15:
-            bits += 1
-        whole = (0.5 + weights[wanted] * (1 << bits)).astype(np.int32)
-        total = _sums(pixels, begin[wanted] + base, whole)
-        return ((total + ((1 << bits) >> 1)) >> bits).clip(0, 255).astype(np.uint8)
-    return _sums(pixels, begin[wanted] + base, weights[wanted])
+    begin = begin[wanted] + base
+    if pixels.dtype != np.uint8:
+        for part, total in _sums(pixels, begin, weights[wanted], out):
+            part[...] = total
+        return
+    bits = 0
+    while bits < 22 and int(0.5 + weights.max() * (1 << (bits + 1))) < 1 << 15:
+        bits += 1
+    for part, total in _sums(pixels, begin, (0.5 + weights[wanted] * (1 << bits)).astype(np.int32), out):
+        total += (1 << bits) >> 1
+        total >>= bits
+        part[...] = total.clip(0, 255, out=total)
 
 
 def _weights(offset: float, axis: Axis, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -74,12 +86,24 @@ def _weights(offset: float, axis: Axis, limit: int) -> tuple[NDArray[np.int64], 
     return low, np.divide(weights, total[:, None], out=np.zeros_like(weights), where=total[:, None] != 0)
 
 
-def _sums(pixels: NDArray[Any], begin: NDArray[np.int64], weights: NDArray[Any]) -> NDArray[Any]:
-    total = np.zeros((len(begin), *pixels.shape[1:]), weights.dtype)
-    for k in range(weights.shape[1]):
-        taken = pixels[(begin + k).clip(0, len(pixels) - 1)]
-        total += taken * weights[:, k].reshape(-1, *[1] * (pixels.ndim - 1))
-    return total
+def _sums(
+    pixels: NDArray[Any], begin: NDArray[np.int64], weights: NDArray[Any], out: NDArray[Any]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Parts of `out` and their sums of weighted pixels, of as many columns at a time as fit into a cache."""
+    length, width, channels = pixels.shape
+    taps = [
+        ((begin + k).clip(0, length - 1), weights[:, k : k + 1]) for k in range(weights.shape[1]) if weights[:, k].any()
+    ]
+    step = max(1, _PIECE // (length * channels))
+    for start in range(0, width, step):
+        part = out[:, start : start + step]
+        lines = pixels[:, start : start + step].astype(weights.dtype, order="C").reshape(length, -1)
+        total = np.zeros((len(begin), lines.shape[1]), weights.dtype)
+        for places, weight in taps:
+            taken = lines.take(places, 0)
+            taken *= weight
+            total += taken
+        yield part, total.reshape(part.shape)
 
 
 def _rounded(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
