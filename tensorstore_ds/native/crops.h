@@ -97,8 +97,8 @@ static int ends_here(const bit_reader *r, const uint8_t *from, const uint8_t *st
 
 static int decode_whole(context *ctx, part *p, bytes_view file) {
     const jpeg_header *h = p->header;
-    size_t end = end_of_scan(file, h->start);
     if (h->interval) return CROP_OTHER;
+    size_t end = end_of_scan(file, h->start);
     if (!end) return CROP_DAMAGED;
     if (!reserve(&ctx->scan, end - h->start + PAD)) return CROP_MEMORY;
     uint8_t *stop = unstuff(ctx->scan.bytes, file.bytes + h->start, file.bytes + end);

@@ -36,7 +36,7 @@ static int is_table(huffman_table *t, const uint8_t *lengths, const uint8_t *sym
     for (int length = 1; length <= 16; length++, code <<= 1) {
         t->delta[length] = at - (int32_t)code;
         for (int i = 0; i < lengths[length - 1]; i++, at++, code++) {
-            if (code >= (1u << length)) return 0;
+            if (code + 1 >= (1u << length)) return 0; /* nor may a code be all ones */
             int symbol = symbols[at], run = is_dc ? 0 : symbol >> 4, size = is_dc ? symbol : symbol & 15;
             if (size > (is_dc ? 11 : 10)) return 0; /* more than 8 bits a sample have */
             if (length > LOOK) continue;
@@ -129,7 +129,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
             } else
                 has_other = 1; /* XMP may have an orientation where EXIF has none */
         } else if (marker == 0xE0) {
-            if (length >= 7 && !memcmp(s, "JFIF\0", 5)) has_jfif = 1;
+            if (length >= 16 && !memcmp(s, "JFIF\0", 5)) has_jfif = 1;
         } else if (marker == 0xEE) {
             if (length >= 14 && !memcmp(s, "Adobe", 5)) adobe = s[11];
         } else if (marker != 0xFE && (marker < 0xE2 || marker > 0xEF))
@@ -149,6 +149,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
         const uint8_t *component = frame + 6 + 3 * i, *chosen = scan + 1 + 2 * i;
         int across = component[1] >> 4, down = component[1] & 15, dc = chosen[1] >> 4, ac = chosen[1] & 15;
         if (component[0] != chosen[0] || component[2] > 3 || dc > 3 || ac > 3) return CROP_OTHER;
+        if (across < 1 || across > 4 || down < 1 || down > 4) return CROP_OTHER;
         if (i == 0) h->h = across, h->v = down;
         else if (across != 1 || down != 1)
             return CROP_OTHER;
