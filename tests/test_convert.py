@@ -68,6 +68,14 @@ def test_pixels_labels_and_keys_are_the_sources(folders, tmp_path, count):
     assert store["train"].statistics["class_counts"] == [4, 4]
 
 
+def test_statistics_of_jpeg_files_are_those_of_the_pixels_that_were_encoded(tmp_path):
+    images = [np.random.default_rng(i).integers(0, 256, (20 + i, 30, 3), np.uint8) for i in range(5)]
+    store = store_of(tmp_path / "s.tsds", [{"image": image} for image in images], encoding="jpeg", quality=20)
+    pixels = np.concatenate([image.reshape(-1, 3) for image in images]) / 255
+    np.testing.assert_allclose(store["train"].statistics["channels"]["mean"], pixels.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(store["train"].statistics["channels"]["std"], pixels.std(0), rtol=1e-9)
+
+
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
 @pytest.mark.parametrize("shard_nbytes", [2**30, 2000])
 def test_every_zarr_reader_reads_the_same(tmp_path, layout, shard_nbytes):

@@ -30,8 +30,7 @@ from tensorstore_ds.format.kinds import (
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
-from tensorstore_ds.imaging.codecs import OnDecode, decode_image
-from tensorstore_ds.imaging.jpeg import JPEG
+from tensorstore_ds.imaging.codecs import OnDecode
 from tensorstore_ds.regular_files import status_of
 from tensorstore_ds.sources.base import Sample, Source
 
@@ -189,11 +188,8 @@ class BlockRows:
         if bad and not len(encoded.objects["boxes"]):
             self._statistics.add({"emptied": 1})
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
-            options, pixels = self.format.image, encoded.pixels
-            if options.encoding != "source" and encoded.image[:2] == JPEG:  # statistics are of what is stored
-                pixels = decode_image(encoded.image, max_pixels=options.max_pixels, key=encoded.key)
-            if pixels.size:
-                self._statistics.add_pixels(pixels, encoded.scale)
+            if encoded.pixels.size:  # as they were before they were encoded: to decode them again takes long
+                self._statistics.add_pixels(encoded.pixels, encoded.scale)
             self._statistics.add({"images_of": {str(encoded.shape[2]): 1}})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
