@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from tensorstore_ds import native
 from tensorstore_ds.format.statistics import MAX_DISTINCT_SIZES, Statistics, channel_moments, join_summaries
 
 
@@ -155,6 +156,36 @@ def test_sums_of_the_largest_values_are_exact(shape):
         [255 * pixels] * shape[-1],
         [255**2 * pixels] * shape[-1],
     )
+
+
+@pytest.mark.skipif(native.core is None, reason=f"no compiled kernels: {native.why_not}")
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_the_kernel_adds_up_as_numpy_does(is_plain, monkeypatch):
+    rng = np.random.default_rng(0)
+    images = [np.full((300, 100, 3), 255, np.uint8)]
+    for channels in range(1, 6):
+        images += [rng.integers(0, 256, (*rng.integers(1, 99, 2), channels), np.uint8) for _ in range(9)]
+        images += [images[-1][:, ::2], images[-1][::-1], np.stack([images[-1]] * 3)]
+    native.core.use_plain(is_plain)
+    found = [Statistics() for _ in images]
+    for each, image in zip(found, images, strict=True):
+        each.add_pixels(image, 2)
+    native.core.use_plain(False)
+    monkeypatch.setattr(native, "core", None)
+    for each, image in zip(found, images, strict=True):
+        other = Statistics()
+        other.add_pixels(image, 2)
+        assert each.sums == other.sums
+        channels = [image[..., c].astype(int) for c in range(image.shape[-1])]
+        assert each.sums["channels"]["squares"] == [4 * int((values**2).sum()) for values in channels]
+
+
+@pytest.mark.skipif(native.core is None, reason=f"no compiled kernels: {native.why_not}")
+def test_the_kernel_refuses_what_are_no_pixels():
+    assert native.core.sums(b"", 2) == (0, 0, 0, 0)
+    for pixels, channels in ((bytes(10), 3), (bytes(10), 0), (bytes(10), 5), (bytes(10), -1)):
+        with pytest.raises(ValueError, match="sums: expected pixels of 1 to 4 channels"):
+            native.core.sums(pixels, channels)
 
 
 def test_pixels_of_smaller_images_count_for_what_they_stand_for():

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds import native
+
 #: Original sizes are listed one by one up to this many different ones.
 MAX_DISTINCT_SIZES = 16
 #: No channel has larger numbers; NaN and infinity are not below it either.
@@ -23,6 +25,8 @@ _PIECE_NBYTES = 4 * 1024**2
 _PIECE_LINES = 256
 #: Numbers of a line that is worth a sum of its own.
 _SHORT = 256
+#: The compiled kernel adds up no more channels.
+_MOST_CHANNELS = 4
 
 
 class Statistics:
@@ -68,24 +72,14 @@ class Statistics:
         Args:
             reduction: by how much the image was made smaller for this; each pixel counts for all that it stands for.
         """
-        width, channels = pixels.shape[-2:]
-        if width * channels < _SHORT:  # a whole image as a line
-            width *= math.prod(pixels.shape[-3:-2])
-        lines = pixels.reshape(-1, width * channels)
-        # Whole lines are summed first, along the long contiguous axis, and folded into channels after.
-        step = min(_PIECE_LINES, max(1, _PIECE_NBYTES // max(1, lines[:1].nbytes)))
-        with np.errstate(over="ignore", invalid="ignore"):  # sums that are not finite are given up below
-            total, squares = _line_sums(lines[:step])
-            for start in range(step, len(lines), step):
-                more = _line_sums(lines[start : start + step])
-                total, squares = total + more[0], squares + more[1]
-            sums = {
-                "dtype": pixels.dtype.name,
-                "count": lines.shape[0] * width * reduction**2,
-                "sum": (total.reshape(width, channels).sum(0) * reduction**2).tolist(),
-                "squares": (squares.reshape(width, channels).sum(0) * reduction**2).tolist(),
-                "reduction": reduction,
-            }
+        total, squares = _channel_sums(pixels)
+        sums = {
+            "dtype": pixels.dtype.name,
+            "count": math.prod(pixels.shape[:-1]) * reduction**2,
+            "sum": [each * reduction**2 for each in total],
+            "squares": [each * reduction**2 for each in squares],
+            "reduction": reduction,
+        }
         self.add({"channels": _if_finite(sums)})
 
     def add(self, other: Statistics | Mapping[str, Any]) -> None:
@@ -188,6 +182,26 @@ def class_counts(statistics: Mapping[str, Any], name: str, kind: str, classes: S
     if not isinstance(counts, list) or len(counts) != len(classes) or not all(type(n) is int for n in counts):
         return {}
     return dict(zip(classes, counts, strict=True))
+
+
+def _channel_sums(pixels: NDArray[Any]) -> tuple[list[Any], list[Any]]:
+    """Sums and sums of squares of each channel of pixels (..., W, C): exact for 8 and 16 bits, else float64."""
+    width, channels = pixels.shape[-2:]
+    fits_kernel = pixels.dtype == np.uint8 and channels <= _MOST_CHANNELS and pixels.flags.c_contiguous
+    if native.core is not None and fits_kernel:
+        sums = native.core.sums(pixels, channels)
+        return list(sums[:channels]), list(sums[channels:])
+    if width * channels < _SHORT:  # a whole image as a line
+        width *= math.prod(pixels.shape[-3:-2])
+    lines = pixels.reshape(-1, width * channels)
+    # Whole lines are summed first, along the long contiguous axis, and folded into channels after.
+    step = min(_PIECE_LINES, max(1, _PIECE_NBYTES // max(1, lines[:1].nbytes)))
+    with np.errstate(over="ignore", invalid="ignore"):  # sums that are not finite are given up by the caller
+        total, squares = _line_sums(lines[:step])
+        for start in range(step, len(lines), step):
+            more = _line_sums(lines[start : start + step])
+            total, squares = total + more[0], squares + more[1]
+        return total.reshape(width, channels).sum(0).tolist(), squares.reshape(width, channels).sum(0).tolist()
 
 
 def _line_sums(lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -331,6 +331,29 @@ static PyObject *index_of(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* sums(pixels, channels) -> the sum of each channel, of 1 to 4, and then of its squares, of uint8 pixels */
+static PyObject *sums(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer pixels;
+    Py_ssize_t channels;
+    uint64_t found[8];
+    if (!PyArg_ParseTuple(args, "y*n", &pixels, &channels)) return NULL;
+    int fits = channels >= 1 && channels <= 4 && pixels.len % channels == 0;
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        chosen->sums(pixels.buf, (size_t)(pixels.len / channels), (size_t)channels, found);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "sums: expected pixels of 1 to 4 channels");
+    PyBuffer_Release(&pixels);
+    PyObject *result = fits ? PyTuple_New(2 * channels) : NULL;
+    for (Py_ssize_t i = 0; result && i < 2 * channels; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(found[i]);
+        if (!number || PyTuple_SetItem(result, i, number) < 0) Py_CLEAR(result);
+    }
+    return result;
+}
+
 #ifndef SOURCES
 #define SOURCES ""
 #endif
@@ -346,6 +369,7 @@ static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
                                 ROWS_METHODS,
                                 {"index", index_of, METH_VARARGS, NULL},
                                 {"sources", sources, METH_NOARGS, NULL},
+                                {"sums", sums, METH_VARARGS, NULL},
                                 {"variant", variant, METH_NOARGS, NULL},
                                 {"use_plain", use_plain, METH_VARARGS, NULL},
                                 {NULL, NULL, 0, NULL}};
