@@ -209,13 +209,13 @@ class BlockRows:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
         elif isinstance(field, RaggedImageField):
             check_pixels(encoded.key, shape, self.format.image)
-            if (field.dtype, self.format.channels) == (dtype.name, shape[2]):
+            if dtype == field.dtype and shape[2] == self.format.channels:
                 return
             expected, actual = f"{self.format.channels} x {field.dtype}", f"{shape[2]} x {dtype}"
-        elif isinstance(field, ArrayField) and (field.spec.shape, field.spec.dtype) != (shape, dtype.name):
+        elif isinstance(field, ArrayField) and (field.spec.shape != shape or dtype != field.spec.dtype):
             expected = f"{'x'.join(map(str, field.spec.shape))} {field.spec.dtype}"
             actual = f"{'x'.join(map(str, shape))} {dtype}"
-        elif self.format.image.encoding == "source" and self.format.dtype not in (None, dtype.name):
+        elif self.format.image.encoding == "source" and self.format.dtype is not None and dtype != self.format.dtype:
             expected, actual = f"{self.format.dtype} pixels", str(dtype)
         else:
             return

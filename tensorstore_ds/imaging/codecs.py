@@ -32,6 +32,8 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _WITH_FRAMES = frozenset(("GIF", "TIFF", "WEBP", "PNG"))  # JPEG files hold previews as further frames
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
 _MASK_MODES = frozenset(("1", "L", "P", "I"))
+#: Not as names: to make the name of a dtype takes 2 us.
+_DTYPES = frozenset(map(np.dtype, DTYPES))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
 #: Members of `Image.info` from which Pillow reads an orientation. That of a TIFF file it applies by itself.
 _ORIENTATION = 0x0112
@@ -281,9 +283,10 @@ def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
         raise bad_image(key, "array-shape", f"expected an image (H, W) or (H, W, C), found shape {array.shape}.")
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * np.uint8(255)
-    if array.dtype.name not in DTYPES:
+    dtype = array.dtype.newbyteorder("=")
+    if dtype not in _DTYPES:
         raise bad_image(key, "unsupported-depth", f"expected numbers of at most 64 bits, found {array.dtype}.")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = array.astype(dtype, copy=False)
     channels = array.shape[2]
     if color == "gray" and channels in (3, 4) and array.dtype == np.uint8:
         return np.asarray(as_image(array[:, :, :3]).convert("L"))[:, :, None]
