@@ -16,9 +16,7 @@ class Installation:
     version: str  #: of this library
     python: str  #: version of Python
     torch: str | None  #: version of torch; None if it is not installed
-    kernels: (
-        str | None
-    )  #: instruction set of the compiled kernels in use, such as ``avx2``; None if NumPy and torch work
+    kernels: str | None  #: instruction set of the compiled kernels in use, such as ``avx2``; None if none are
     why_not: str  #: why no compiled kernels are in use; empty if they are
     advice: str  #: what to do about it; empty if they are
 

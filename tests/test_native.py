@@ -16,7 +16,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from tensorstore_ds import native
 from tensorstore_ds.imaging.jpeg import find_restarts
-from tensorstore_ds.reading import crops
+from tensorstore_ds.loading import crops
 
 simplejpeg = pytest.importorskip("simplejpeg")
 pytestmark = pytest.mark.skipif(native.core is None, reason=f"no compiled kernels: {native.why_not}")

@@ -32,9 +32,9 @@ from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.crops import Crops
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import RaggedColumn, aligned_empty
-from tensorstore_ds.reading.crops import Crops, Seen
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels, stored_shape
 from tensorstore_ds.seeding import fold
@@ -273,22 +273,10 @@ class _View:
             return
         placements = self._placements
         low, high = placements.window
-        self._tensor, stacked = self.pool.empty(len(rows), ArraySpec("uint8", (*self._sizes[0], channels)))
-        self._stacked = stacked
+        self._tensor, self._stacked = self.pool.empty(len(rows), ArraySpec("uint8", (*self._sizes[0], channels)))
         if (high - low != placements.size).any():
-            _fill(stacked, placements.fill or 0)
-        first, last = low - placements.offset, high - placements.offset
-        seen = Seen(
-            placements.origin,
-            placements.extent,
-            placements.resized,
-            first,
-            last,
-            low,
-            placements.flip,
-            _scales(placements),
-        )
-        self.done = crops.into(stacked, rows, seen)
+            _fill(self._stacked, placements.fill or 0)
+        self.done = crops.into(self._stacked, rows, placements, _scales(placements))
 
     def add(self, i: int, pixels: Pixels, window: Window, key: Callable[[], str], *, is_own: bool) -> None:
         """Lay image `i` on its canvas; pixels that are its own may be the canvas. Images of a list come in order."""

@@ -10,12 +10,7 @@ import contextlib
 import hashlib
 import os
 import platform
-import shlex
-import shutil
-import subprocess
 import sys
-import sysconfig
-import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -50,6 +45,11 @@ def compile_module(out: Path = HERE / MODULE, *more: str) -> Path:
     Raises:
         CompileError: there is no compiler, or it fails, or `out` cannot be written.
     """
+    import shlex  # here, since whoever imports this library imports this file
+    import shutil
+    import sysconfig
+    import tempfile
+
     if sysconfig.get_config_var("Py_GIL_DISABLED") or platform.python_implementation() != "CPython":
         raise CompileError("the kernels are for CPython with the GIL, whose stable ABI they use")
     headers = sysconfig.get_path("include")
@@ -61,17 +61,8 @@ def compile_module(out: Path = HERE / MODULE, *more: str) -> Path:
     try:
         with tempfile.TemporaryDirectory(prefix="tsds-compile-") as folder:
             linked, objects = str(Path(folder, out.name)), [str(Path(folder, "module.o"))]
-            _call(
-                [
-                    *compiler,
-                    *common,
-                    *_defined(SOURCES=f'"{sources_digest()}"'),
-                    "-c",
-                    str(HERE / "module.c"),
-                    "-o",
-                    objects[0],
-                ]
-            )
+            defined = _defined(SOURCES=f'"{sources_digest()}"')
+            _call([*compiler, *common, *defined, "-c", str(HERE / "module.c"), "-o", objects[0]])
             for name, own in VARIANTS.get(platform.machine(), {"plain": ()}).items():
                 objects.append(str(Path(folder, f"{name}.o")))
                 defined = _defined(VARIANT=name, KERNELS=f"kernels_{name}")
@@ -114,6 +105,8 @@ def compile_or_note(folder: Path = HERE) -> Path:
 
 
 def _words(variable: str) -> list[str]:
+    import shlex
+
     return shlex.split(os.environ.get(variable, ""))
 
 
@@ -130,6 +123,8 @@ def _libraries() -> list[str]:
 
 
 def _call(command: list[str]) -> None:
+    import subprocess
+
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     except OSError as error:

@@ -420,12 +420,11 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
     const filter *down = &ctx->down;
     int made = 0, count_x = job->x.count;
     for (int y = rows.low; y < rows.high; y++) {
-        const uint8_t *from; /* the pixel that the filter counts from */
-        if (h.orientation > 1)
-            from = ctx->turned.bytes + turned_nbytes * (size_t)(y - rows.low) - 4 * (ptrdiff_t)(columns.low - columns.base);
+        const uint8_t *from;
+        if (h.orientation > 1) from = ctx->turned.bytes + turned_nbytes * (size_t)(y - rows.low);
         else {
             make_line(&p, y, columns.high - part_left, ctx->lines.bytes, line);
-            from = line + 4 * (ptrdiff_t)(columns.base - part_left);
+            from = line + 4 * (size_t)(columns.low - part_left);
         }
         resize_line(&ctx->across, from, ctx->rows.bytes + row_nbytes * (size_t)(y % ring));
         for (; made < down->count && rows.base + down->begin[made] + down->length[made] <= y + 1; made++) {

@@ -236,7 +236,8 @@ static inline __attribute__((always_inline)) int decode_block(bit_reader *r, con
             drop(r, size);
         }
     }
-    *last = (int16_t)(*last + diff); /* of a sound file it stays within 12 bits */
+    *last += diff; /* of a sound file it stays within 12 bits */
+    if (*last != (int16_t)*last) return 99;
     block[0] = (int16_t)*last;
     int k = 1, end = 1;
     for (; k < 64; k++) {

@@ -20,6 +20,7 @@ static void choose(int is_plain) {
 #endif
 }
 
+/* For tests, while no other thread is in a kernel. */
 static PyObject *use_plain(PyObject *self, PyObject *args) {
     (void)self;
     int is_plain;
@@ -203,6 +204,8 @@ static PyObject *small(PyObject *self, PyObject *args) {
 
 /* --- crops ---------------------------------------------------------------------------------------------------------- */
 
+#define KEPT_NBYTES ((size_t)16 << 20)
+
 /* A thread's memory, and whether a call is in it. */
 typedef struct {
     context *memory;
@@ -211,11 +214,17 @@ typedef struct {
 
 context *context_new(void) { return calloc(1, sizeof(context)); }
 
+/* Gives back pieces of memory of more than `most` bytes. */
+static void trim(context *c, size_t most) {
+    memory *all[] = {&c->scan,   &c->pieces,  &c->planes,        &c->lines,      &c->rows,
+                     &c->turned, &c->entries, &c->across.memory, &c->down.memory};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->capacity > most) free(all[i]->bytes), *all[i] = (memory){0};
+}
+
 void context_free(context *c) {
     if (!c) return;
-    memory *all[] = {&c->scan,   &c->pieces,  &c->planes, &c->lines,       &c->rows,
-                     &c->turned, &c->entries, &c->across.memory, &c->down.memory};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->bytes);
+    trim(c, 0);
     free(c);
 }
 
@@ -244,7 +253,11 @@ static own_context *enter(PyObject *capsule) {
     return own;
 }
 
-static void leave(own_context *own) { atomic_flag_clear(&own->is_busy); }
+/* One very large image is no reason to keep its memory for as long as the thread lives. */
+static void leave(own_context *own) {
+    trim(own->memory, KEPT_NBYTES);
+    atomic_flag_clear(&own->is_busy);
+}
 
 /* crops(context, ((file, restarts, entries), ...), jobs, out, height, width, channels, status) -> failed */
 static PyObject *crops(PyObject *self, PyObject *args) {

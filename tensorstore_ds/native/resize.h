@@ -73,8 +73,9 @@ static int filter_make(filter *f, double offset, double extent, int resized, int
 
 #define AROUND 64 /* bytes behind a line that may be read */
 
-/* `count` results of a line of RGBX pixels; `line` is its pixel `begin` 0. */
+/* `count` results of a line of RGBX pixels, which begins where the first result does. */
 static void resize_line(const filter *f, const uint8_t *line, uint8_t *out) {
+    int start = f->begin[0];
 #if defined(__AVX2__)
     /* Two results at a time, one in each half; of each, two pixels are multiplied and added at once. */
     const __m256i low = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
@@ -83,7 +84,7 @@ static void resize_line(const filter *f, const uint8_t *line, uint8_t *out) {
     const __m128i shift = _mm_cvtsi32_si128(f->precision);
     const __m256i *weights = (const __m256i *)(const void *)f->spread;
     for (int i = 0; i < f->count; i += 2) {
-        const uint8_t *a = line + 4 * (ptrdiff_t)f->begin[i], *b = line + 4 * (ptrdiff_t)f->begin[i + 1];
+        const uint8_t *a = line + 4 * (ptrdiff_t)(f->begin[i] - start), *b = line + 4 * (ptrdiff_t)(f->begin[i + 1] - start);
         __m256i sum = half;
         int k = 0;
         for (; k + 4 <= f->taps; k += 4, weights += 2) {
@@ -110,7 +111,7 @@ static void resize_line(const filter *f, const uint8_t *line, uint8_t *out) {
     typedef uint8_t u8x4 __attribute__((vector_size(4)));
     int32_t half = f->precision ? 1 << (f->precision - 1) : 0;
     for (int i = 0; i < f->count; i++) {
-        const uint8_t *from = line + 4 * (ptrdiff_t)f->begin[i];
+        const uint8_t *from = line + 4 * (ptrdiff_t)(f->begin[i] - start);
         const int16_t *w = f->weights + (size_t)i * (size_t)f->taps;
         i32x4 sum = {half, half, half, half};
         for (int k = 0; k < f->length[i]; k++) {

@@ -100,6 +100,12 @@ class Column:
             part = self._parts[shard] = part.array
         return part
 
+    def mapped(self, shard: int) -> NDArray[Any] | None:
+        """One shard's map, of a store by URL with holes where rows were not fetched; None if it is compressed."""
+        part = self.part(shard)
+        array = part.array if isinstance(part, MirroredArray) else part
+        return array if isinstance(array, np.ndarray) else None
+
     def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         """Of a store by URL: see that the rows [start, stop) of each pair are there, (n,) each; all at once.
 
@@ -225,12 +231,11 @@ class Column:
         if call(self._table) == len(rows):
             return True
         owners = self._starts.searchsorted(_checked_rows(rows, len(self), self._name), "right") - 1
-        parts = [(shard, self.part(shard)) for shard in np.unique(owners).tolist()]
-        arrays = [(shard, part.array if isinstance(part, MirroredArray) else part) for shard, part in parts]
-        for shard, array in arrays:
-            if isinstance(array, np.ndarray):
+        arrays = {shard: self.mapped(shard) for shard in np.unique(owners).tolist()}
+        for shard, array in arrays.items():
+            if array is not None:
                 native.core.add(self._table, shard, array)
-        return all(isinstance(array, np.ndarray) for _, array in arrays) and call(self._table) == len(rows)
+        return all(array is not None for array in arrays.values()) and call(self._table) == len(rows)
 
     def _slice(self, start: int, stop: int) -> NDArray[Any]:
         pieces = self.pieces(start, stop)

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds import native
+from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.reading.columns import Column, RaggedColumn
-
-
-class Seen(NamedTuple):
-    """What is seen of B images. Pairs are y, x.
-
-    Attributes:
-        origin, extent: (B, 2) float64: a part of each, in its pixels.
-        resized: (B, 2) int64: what the part is resized to.
-        first, last: (B, 2) int64: which lines and columns of that are seen.
-        at: (B, 2) int64: where they lie on the canvas, before it is mirrored.
-        flip: (B,) bool: whether the canvas is mirrored left to right.
-        scale: (B,) int64: 1, 2, 4 or 8: one pixel is decoded for so many, in both directions.
-    """
-
-    origin: NDArray[np.float64]
-    extent: NDArray[np.float64]
-    resized: NDArray[np.int64]
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    at: NDArray[np.int64]
-    flip: NDArray[np.bool_]
-    scale: NDArray[np.int64]
 
 
 class Crops:
@@ -57,12 +36,17 @@ class Crops:
         is_files = isinstance(column, RaggedColumn) and "bytes" in column.values
         return cls(column, shapes) if native.core is not None and is_files else None  # type: ignore[arg-type]
 
-    def into(self, out: NDArray[np.uint8], rows: NDArray[np.int64], seen: Seen) -> NDArray[np.bool_]:
-        """Decode what is seen of some rows, (B,), into `out`, (B, H, W, C), C-contiguous, C 1 or 3.
+    def into(
+        self, out: NDArray[np.uint8], rows: NDArray[np.int64], placements: Placements, scales: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Decode some rows, (B,), as they are placed, into `out`, (B, H, W, C), C-contiguous, C 1 or 3.
+
+        Args:
+            scales: (B,) 1, 2, 4 or 8: one pixel is decoded for so many, in both directions.
 
         Returns:
-            (B,) which of them are there; what is in the places of the others is not defined. They are not damaged, or
-            not only: of an unusual form, or in a store by URL that is not here yet.
+            (B,) which of them are there, mirrored. What is in the places of the others is not defined: the kernels do
+            not decode their form, or they are damaged.
         """
         if native.core is None:
             return np.zeros(len(rows), bool)
@@ -81,14 +65,15 @@ class Crops:
             tables[find] = _arrays(values, used)
         files, none = _arrays(self._files, used), [b""] * len(used)
         jobs["height"], jobs["width"], jobs["components"] = self._shapes[rows].T
-        jobs["scale"], jobs["flip"] = seen.scale, seen.flip
-        count = seen.last - seen.first
-        at = seen.at.copy()
-        at[:, 1] = np.where(seen.flip, out.shape[2] - at[:, 1] - count[:, 1], at[:, 1])
+        jobs["scale"], jobs["flip"] = scales, placements.flip
+        low, high = placements.window
+        at = low.copy()
+        at[:, 1] = np.where(placements.flip, out.shape[2] - high[:, 1], low[:, 1])
         for k, axis in enumerate("yx"):
             job = jobs[axis]
-            job["origin"], job["extent"], job["resized"] = seen.origin[:, k], seen.extent[:, k], seen.resized[:, k]
-            job["first"], job["count"], job["at"] = seen.first[:, k], count[:, k], at[:, k]
+            for name in ("origin", "extent", "resized"):
+                job[name] = getattr(placements, name)[:, k]
+            job["first"], job["count"], job["at"] = (low - placements.offset)[:, k], (high - low)[:, k], at[:, k]
         status: NDArray[np.int32] = np.empty(len(rows), np.int32)
         shards = tuple(
             zip(files, *(tables.get(find, none) for find in (native.FIND_RESTARTS, native.FIND_ENTRIES)), strict=True)
@@ -99,6 +84,5 @@ class Crops:
 
 
 def _arrays(column: Column, shards: NDArray[np.int64]) -> Sequence[Any]:
-    """The maps of some shards; nothing where one is not mapped: by URL, or compressed."""
-    parts = [column.part(int(shard)) for shard in shards]
-    return [part if isinstance(part, np.ndarray) and part.flags.c_contiguous else b"" for part in parts]
+    """The maps of some shards, whose rows were fetched if they had to be; nothing of a compressed one."""
+    return [b"" if (array := column.mapped(shard)) is None else array for shard in shards.tolist()]
