@@ -71,8 +71,8 @@ _TORCHVISION = """## Batch transforms and torchvision
 These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU. They
 were not measured on a GPU. The images are {images}. Transforms with a probability change every image.
 "CPU" is the median and the range of the microseconds of processor time per image. Other programs used the machine at
-the same time, so the factors are quotients of medians of processor time, and those of wall time are in brackets: 2.0 x
-means that this project takes half the time.
+the same time. Therefore, each factor is the quotient of two medians of processor time, and the factor of wall time
+follows in brackets. 2.0 x means that this project takes half the time.
 
 - **Image by image**: torchvision transforms each image of the batch, with a draw for each. Collating is not timed.
 - **Whole batch**: torchvision transforms the batch in one call. This does less: it draws once, and all images of the

@@ -696,7 +696,7 @@ def value_cases() -> list[Case]:
 
 
 def entry_cases() -> list[Case]:
-    """Entries of a JPEG file that are not those of the file."""
+    """JPEG files with entries that are wrong."""
     first, second, third, last = ENTRIES_COLOR
     stuffed = 8 * (JPEG_COLOR.index(b"\xff\x00", first[0] // 8) + 1)
     cases = [
