@@ -55,6 +55,7 @@ def test_texts_of_a_store_of_another_writer() -> None:
 @given(st.lists(st.lists(st.binary(max_size=6), max_size=4), min_size=1, max_size=6), st.integers(1, 9))
 @example([[b"\xc2"], [b"\x80"]], 2)
 @example([[b"\xc2"], [b"\x80"], [b"\xff"]], 9)
+@example([[b"a"], [b"\x80"]], 2)
 def test_what_a_check_finds(rows: list[list[bytes]], at_once: int) -> None:
     """As an oracle that decodes text by text, however many bytes are looked at together."""
     expected = next((i for i, each in enumerate(rows) if any(_is_wrong(one) for one in each)), None)

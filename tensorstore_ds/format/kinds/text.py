@@ -62,15 +62,16 @@ class TextField(TableField):
             data = texts["items"][begin:end].tobytes()
             starts = ends[first:last] - begin
             starts = starts[starts < len(data)]  # not those of empty texts at the end
-            # Valid as a whole, and no text begins within a character: then each is valid. Else the text before is not.
-            is_inside = (np.frombuffer(data, np.uint8)[starts] & 0xC0) == 0x80
-            wrong = [int(start) - 1 for start in starts[is_inside][:1] if start]
+            wrong = len(data)
             try:
                 data.decode("utf-8")
             except UnicodeDecodeError as error:
-                wrong.append(error.start)
-            if wrong:
-                text = int(ends.searchsorted(begin + min(wrong), "right")) - 1
+                wrong = error.start
+            # Where all is valid up to here, and a text begins within a character, the text before is not valid.
+            is_inside = (np.frombuffer(data, np.uint8)[starts] & 0xC0) == 0x80
+            wrong = min([wrong, *(starts[is_inside & (starts < wrong)][:1] - 1).tolist()])
+            if wrong < len(data):
+                text = int(ends.searchsorted(begin + wrong, "right")) - 1
                 row = int(table.offsets.searchsorted(text, "right")) - 1
                 yield "text", f"expected texts in UTF-8, found other bytes in row {row}."
                 return
