@@ -235,6 +235,17 @@ static void repeat_edges(part *p) {
     }
 }
 
+#if defined(__AVX2__)
+INLINE __m256i widened(const uint8_t *from) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
+}
+INLINE __m256i read_sums(const int16_t *from) { return _mm256_loadu_si256((const __m256i *)(const void *)from); }
+/* 16 samples of 8 bits at even places, and 16 at odd ones. */
+INLINE void store_pairs(__m256i even, __m256i odd, uint8_t *out) {
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm256_or_si256(even, _mm256_slli_epi16(odd, 8)));
+}
+#endif
+
 /* A line of chroma at the full width: `count` samples, even, from where the part begins. `sums`: memory. */
 static void upsample(const plane *c, int y, int count, int16_t *sums, uint8_t *out) {
     int near = c->shrunk_y ? y >> 1 : y, half = count / 2;
@@ -244,7 +255,16 @@ static void upsample(const plane *c, int y, int count, int16_t *sums, uint8_t *o
         return;
     }
     if (!c->shrunk_y) {
-        for (int i = 0; i < half; i++) {
+        int i = 0;
+#if defined(__AVX2__)
+        for (; i < half; i += 16) { /* some samples too many: there is room on both sides */
+            __m256i here = widened(line + i), three = _mm256_add_epi16(here, _mm256_add_epi16(here, here));
+            __m256i even = _mm256_add_epi16(_mm256_add_epi16(three, widened(line + i - 1)), _mm256_set1_epi16(1));
+            __m256i odd = _mm256_add_epi16(_mm256_add_epi16(three, widened(line + i + 1)), _mm256_set1_epi16(2));
+            store_pairs(_mm256_srli_epi16(even, 2), _mm256_srli_epi16(odd, 2), out + 2 * i);
+        }
+#endif
+        for (; i < half; i++) {
             out[2 * i] = (uint8_t)((3 * line[i] + line[i - 1] + 1) >> 2);
             out[2 * i + 1] = (uint8_t)((3 * line[i] + line[i + 1] + 2) >> 2);
         }
@@ -254,8 +274,23 @@ static void upsample(const plane *c, int y, int count, int16_t *sums, uint8_t *o
     if (far < 0) far = 0;
     if (far > c->height - 1) far = c->height - 1;
     const uint8_t *other = c->samples + (ptrdiff_t)(far - c->top) * (ptrdiff_t)c->stride;
-    for (int i = -1; i <= half; i++) sums[i] = (int16_t)(3 * line[i] + other[i]);
-    for (int i = 0; i < half; i++) {
+    int i = 0;
+#if defined(__AVX2__)
+    sums[-1] = (int16_t)(3 * line[-1] + other[-1]);
+    for (int k = 0; k <= half; k += 16) {
+        __m256i here = widened(line + k), three = _mm256_add_epi16(here, _mm256_add_epi16(here, here));
+        _mm256_storeu_si256((__m256i *)(void *)(sums + k), _mm256_add_epi16(three, widened(other + k)));
+    }
+    for (; i < half; i += 16) {
+        __m256i here = read_sums(sums + i), three = _mm256_add_epi16(here, _mm256_add_epi16(here, here));
+        __m256i even = _mm256_add_epi16(_mm256_add_epi16(three, read_sums(sums + i - 1)), _mm256_set1_epi16(8));
+        __m256i odd = _mm256_add_epi16(_mm256_add_epi16(three, read_sums(sums + i + 1)), _mm256_set1_epi16(7));
+        store_pairs(_mm256_srli_epi16(even, 4), _mm256_srli_epi16(odd, 4), out + 2 * i);
+    }
+#else
+    for (int k = -1; k <= half; k++) sums[k] = (int16_t)(3 * line[k] + other[k]);
+#endif
+    for (; i < half; i++) {
         out[2 * i] = (uint8_t)((3 * sums[i] + sums[i - 1] + 8) >> 4);
         out[2 * i + 1] = (uint8_t)((3 * sums[i] + sums[i + 1] + 7) >> 4);
     }
@@ -266,7 +301,35 @@ INLINE uint32_t clamped(int32_t value) { return (uint32_t)(value < 0 ? 0 : value
 /* YCbCr to RGBX (JFIF): libjpeg's fixed point. */
 static void to_rgbx(const uint8_t *restrict y, const uint8_t *restrict cb, const uint8_t *restrict cr, int count,
                     uint8_t *restrict out) {
-    for (int i = 0; i < count; i++) {
+    int i = 0;
+#if defined(__AVX2__)
+    /* The same numbers in 16 bits: 91881 = 65536 + 26345, 116130 = 2 * 65536 - 14942, 46802 = 65536 - 18734. The high half
+     * of twice a product, and its rounding, is that of the product and 32768. */
+    const __m256i middle = _mm256_set1_epi16(128), one = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
+    const __m256i of_red = _mm256_set1_epi16(26345), of_blue = _mm256_set1_epi16(-14942);
+    const __m256i of_green = _mm256_set1_epi32((int32_t)((uint32_t)18734 << 16 | (uint16_t)-22554));
+    const __m256i half = _mm256_set1_epi32(32768);
+    for (; i < count; i += 16) { /* some pixels too many: there is room behind a line */
+        __m256i light = widened(y + i), b = _mm256_sub_epi16(widened(cb + i), middle), r = _mm256_sub_epi16(widened(cr + i), middle);
+        __m256i more = _mm256_mulhi_epi16(_mm256_add_epi16(r, r), of_red);
+        __m256i red = _mm256_add_epi16(_mm256_add_epi16(light, r), _mm256_srai_epi16(_mm256_add_epi16(more, one), 1));
+        more = _mm256_mulhi_epi16(_mm256_add_epi16(b, b), of_blue);
+        __m256i blue = _mm256_add_epi16(light, _mm256_add_epi16(b, b));
+        blue = _mm256_add_epi16(blue, _mm256_srai_epi16(_mm256_add_epi16(more, one), 1));
+        __m256i lower = _mm256_madd_epi16(_mm256_unpacklo_epi16(b, r), of_green);
+        __m256i upper = _mm256_madd_epi16(_mm256_unpackhi_epi16(b, r), of_green);
+        lower = _mm256_srai_epi32(_mm256_add_epi32(lower, half), 16);
+        upper = _mm256_srai_epi32(_mm256_add_epi32(upper, half), 16);
+        __m256i green = _mm256_add_epi16(_mm256_sub_epi16(light, r), _mm256_packs_epi32(lower, upper));
+        __m256i rg = _mm256_unpacklo_epi8(_mm256_packus_epi16(red, red), _mm256_packus_epi16(green, green));
+        __m256i bx = _mm256_unpacklo_epi8(_mm256_packus_epi16(blue, blue), zero);
+        __m256i front = _mm256_unpacklo_epi16(rg, bx), back = _mm256_unpackhi_epi16(rg, bx);
+        __m256i *to = (__m256i *)(void *)(out + 4 * i);
+        _mm256_storeu_si256(to, _mm256_permute2x128_si256(front, back, 0x20));
+        _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(front, back, 0x31));
+    }
+#endif
+    for (; i < count; i++) {
         int32_t b = cb[i] - 128, r = cr[i] - 128, light = y[i];
         uint32_t red = clamped(light + ((91881 * r + 32768) >> 16));
         uint32_t green = clamped(light + ((-22554 * b - 46802 * r + 32768) >> 16));
