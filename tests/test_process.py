@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,9 +36,12 @@ def test_a_group_of_the_script_gets_no_more_groups() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with ranks("cpu") as found:
-            assert dist.get_rank(found._host_group) == 0
+            host = found._host_group
+            assert dist.get_rank(host) == 0
         with pytest.raises((KeyError, ValueError)):
-            dist.get_process_group_ranks(found._host_group)
+            dist.get_process_group_ranks(host)
+        assert found._host_group is None  # kept until Python ends, it would be destroyed while its threads run
+        assert sys.getrefcount(host) == 2, "something else holds it"
         assert dist.get_world_size() == 1
     finally:
         dist.destroy_process_group()

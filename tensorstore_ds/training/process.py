@@ -30,7 +30,7 @@ from tensorstore_ds.training.tasks import Sums, Task
 MOST_UNASKED = 100
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ranks:
     """This process among those of the run."""
 
@@ -81,25 +81,26 @@ def ranks(device: str | None) -> Iterator[Ranks]:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     own = dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized()
-    host = None
+    group = Ranks(0, 1, chosen)
     try:
         if own:
             dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
         if dist.is_available() and dist.is_initialized():
             host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
             group = Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
+            del host
             _check_gpus(group)
-            yield group
-        else:
-            yield Ranks(0, 1, chosen)
+        yield group
     except RuntimeError as error:
         if not dist.is_available() or not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
             raise
         message = f"the connection to another rank is lost: {one_line(str(error))[:200]}."
         raise TrainingError(f"{message} See what that rank printed. Go on with `resume`.") from error
     finally:
-        if (own or host is not None) and dist.is_initialized():
-            dist.destroy_process_group(None if own else host)
+        if (own or group._host_group is not None) and dist.is_initialized():
+            dist.destroy_process_group(None if own else group._host_group)
+        # A group that the script kept until Python ends would be destroyed while its threads run, which aborts.
+        group._host_group = None
 
 
 def _check_gpus(ranks: Ranks) -> None:
