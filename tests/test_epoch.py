@@ -306,11 +306,12 @@ def test_an_iterator_in_a_forked_child_is_refused(path: Path, options: dict[str,
     assert out.splitlines() == [f"{one} 0 9 10" for one in how]
 
 
-def test_the_first_batch_does_not_wait_for_the_import_of_torchvision(path: Path) -> None:
+@pytest.mark.parametrize("options", ["", "decode=tsds.RandomResizedCrop(4)", "batch_transform=tsds.RandomCrop(4)"])
+def test_the_first_batch_does_not_wait_for_the_import_of_torchvision(path: Path, options: str) -> None:
     """It takes two seconds, and only samples with a transform of their own need it."""
     code = (
         "import sys, tensorstore_ds as tsds\n"
-        f"next(iter(tsds.DataLoader(tsds.StoreDataset({str(path)!r}), 4, shuffle=True)))\n"
+        f"next(iter(tsds.DataLoader(tsds.StoreDataset({str(path)!r}), 4, shuffle=True, {options})))\n"
         "print(sorted({'torchvision', 'torch._dynamo'} & sys.modules.keys()))"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

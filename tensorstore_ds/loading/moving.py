@@ -13,7 +13,7 @@ from torch import Tensor
 from tensorstore_ds import native
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.loading.augment.geometry import Geometry, RandomCrop, RandomHorizontalFlip
+from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
@@ -26,17 +26,7 @@ _NORMALIZED = (torch.float32, torch.float16, torch.bfloat16)
 
 def is_move(step: object) -> TypeGuard[Geometry]:
     """Whether a step of a plan moves whole pixels, and fills what is outside with a level."""
-    if isinstance(step, RandomCrop) and any(step.padding) and step.padding_mode != "constant":
-        return False
-    if isinstance(step, RandomHorizontalFlip):
-        return True
-    if not isinstance(step, RandomCrop):
-        # Its import takes two seconds, of torch's compiler: only a plan that has such a step waits for it.
-        from tensorstore_ds.loading.augment.fitting import CenterCrop, Pad
-
-        if not isinstance(step, CenterCrop | Pad):
-            return False
-    return step.fill in range(256)
+    return isinstance(step, Geometry) and step.moves_only and getattr(step, "fill", 0) in range(256)
 
 
 def only_moves(*plans: Plan | None) -> bool:

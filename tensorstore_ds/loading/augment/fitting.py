@@ -125,6 +125,8 @@ class CenterCrop(Fitting):
             less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
     """
 
+    _moves_only = True
+
     def __init__(self, size: int | Sequence[int], *, fill: float = 0, min_visibility: float = 0.0) -> None:
         super().__init__()
         self.size = size_of(size)
@@ -146,6 +148,7 @@ class Pad(Fitting):
     """
 
     fixes_size = None
+    _moves_only = True
 
     def __init__(self, padding: int | Sequence[int], *, fill: float = 0) -> None:
         super().__init__()

@@ -54,6 +54,12 @@ class Geometry(BatchTransform):
 
     #: Whether all images have one size after it, whatever they had before; None: if they had one before.
     fixes_size: ClassVar[bool | None] = True
+    _moves_only: ClassVar[bool] = False
+
+    @property
+    def moves_only(self) -> bool:
+        """Whether it moves whole pixels, and has `fill`, if there is one, where no image is: its pixels are copies."""
+        return self._moves_only
 
     @abstractmethod
     def place(self, placements: Placements, keys: Bits) -> Placements:
@@ -105,6 +111,11 @@ class RandomCrop(Cropping):
         if padding_mode not in get_args(PaddingMode):
             modes = ", ".join(get_args(PaddingMode))
             raise refusal("padding_mode", f"one of {modes}", repr(padding_mode))
+
+    @property
+    def moves_only(self) -> bool:
+        """Whether its padding, if it has any, is one value."""
+        return self.padding_mode == "constant" or not any(self.padding)
 
     def make_params(self, keys: Bits, size: Sizes) -> Params:
         """`top` and `left` (B,) int64: the part's corner in the padded image; `ValueError` if it has no room."""
@@ -240,6 +251,7 @@ class RandomHorizontalFlip(Geometry):
     """
 
     fixes_size = None
+    _moves_only = True
 
     def __init__(self, p: float = 0.5, flip_pairs: Sequence[tuple[int, int]] | None = None, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
