@@ -74,14 +74,15 @@ static int decode_units(part *p, bit_reader *reader, const uint8_t *stop, int32_
             plane *c = &p->planes[i];
             for (int y = 0; y < c->down; y++)
                 for (int x = 0; x < c->across; x++) {
-                    _Alignas(16) int16_t block[64] = {0};
+                    _Alignas(32) int16_t block[64];
+                    clear_block(block);
                     if (r.at - (r.bits >> 3) > stop) return 0;
                     int end = decode_block(&r, h->dc[i], h->ac[i], &last[i], block);
                     if (end > 64) return 0;
                     if (!is_seen) continue;
                     size_t top = (size_t)((row - p->top) * c->down + y) * (size_t)c->size;
                     size_t left = (size_t)((column - p->left) * c->across + x) * (size_t)c->size;
-                    inverse_dct(block, end, h->quantizers[i], c->size, c->samples + top * c->stride + left, c->stride);
+                    inverse_dct(block, end, h, i, c->size, c->samples + top * c->stride + left, c->stride);
                 }
         }
         if (++column == h->across) column = 0, row++;

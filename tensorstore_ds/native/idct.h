@@ -4,10 +4,14 @@
  * of eight coefficients. Coefficients of a broken file may overflow: -fwrapv says that they wrap around. */
 #ifndef TSDS_IDCT_H
 #define TSDS_IDCT_H
-#include "context.h"
+#include "jpeg.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef int16_t i16x8 __attribute__((vector_size(16)));
+typedef uint16_t u16x8 __attribute__((vector_size(16)));
 typedef uint8_t u8x8 __attribute__((vector_size(8)));
 
 #if defined(__clang__) || __GNUC__ >= 12
@@ -75,24 +79,113 @@ INLINE uint8_t sample_of(int32_t value) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-INLINE void load_block(const int16_t *block, const int32_t *quantizers, i32x8 v[8]) {
-    for (int i = 0; i < 8; i++) {
-        i16x8 line;
-        i32x8 quantizer;
-        memcpy(&line, block + 8 * i, 16), memcpy(&quantizer, quantizers + 8 * i, 32);
-        v[i] = __builtin_convertvector(line, i32x8) * quantizer;
+INLINE i32x8 eight_at(const int16_t *block, const uint16_t *quantizers, int at) {
+    i16x8 coefficients;
+    u16x8 by;
+    memcpy(&coefficients, block + at, 16), memcpy(&by, quantizers + at, 16);
+    return __builtin_convertvector(coefficients, i32x8) * __builtin_convertvector(by, i32x8);
+}
+
+INLINE void load_block(const int16_t *block, const uint16_t *quantizers, i32x8 v[8]) {
+#if defined(__AVX2__)
+    static const uint8_t pairs[4][2] = {{0, 4}, {2, 6}, {7, 1}, {3, 5}};
+    for (int i = 0; i < 4; i++) {
+        i32x8 a = eight_at(block, quantizers, 16 * i), b = eight_at(block, quantizers, 16 * i + 8);
+        v[pairs[i][0]] = SHUFFLE(a, b, 0, 12, 2, 6, 8, 14, 10, 4);
+        v[pairs[i][1]] = SHUFFLE(a, b, 1, 13, 3, 7, 9, 15, 11, 5);
+    }
+#else
+    for (int i = 0; i < 8; i++) v[i] = eight_at(block, quantizers, 8 * i);
+#endif
+}
+
+INLINE void clear_block(int16_t block[64]) {
+    const i16x8 zero = {0};
+    for (int i = 0; i < 64; i += 8) memcpy(block + i, &zero, 16);
+}
+
+#if defined(__AVX2__)
+/* Two factors of 16 bits, for each pair of numbers. */
+#define BY(a, b) _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)(b) << 16 | (uint16_t)(a)))
+
+/* As `eight`: results in 32 bits of eight lines at once, of numbers in pairs of 16 bits. */
+INLINE void eight_of_pairs(const __m256i v[4], int shift, __m256i out[8]) {
+    const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
+    __m256i even0 = _mm256_add_epi32(_mm256_madd_epi16(v[0], BY(8192, 8192)), half);
+    __m256i even1 = _mm256_add_epi32(_mm256_madd_epi16(v[0], BY(8192, -8192)), half);
+    __m256i even2 = _mm256_madd_epi16(v[1], BY(4433, 4433 - 15137)), even3 = _mm256_madd_epi16(v[1], BY(4433 + 6270, 4433));
+    __m256i z = _mm256_add_epi16(v[2], v[3]);
+    __m256i z3 = _mm256_madd_epi16(z, BY(9633 - 16069, 9633)), z4 = _mm256_madd_epi16(z, BY(9633, 9633 - 3196));
+    __m256i even[4] = {_mm256_add_epi32(even0, even3), _mm256_add_epi32(even1, even2), _mm256_sub_epi32(even1, even2),
+                       _mm256_sub_epi32(even0, even3)};
+    __m256i odd[4] = {_mm256_add_epi32(_mm256_madd_epi16(v[2], BY(-7373, 12299 - 7373)), z4),
+                      _mm256_add_epi32(_mm256_madd_epi16(v[3], BY(25172 - 20995, -20995)), z3),
+                      _mm256_add_epi32(_mm256_madd_epi16(v[3], BY(-20995, 16819 - 20995)), z4),
+                      _mm256_add_epi32(_mm256_madd_epi16(v[2], BY(2446 - 7373, -7373)), z3)};
+    for (int i = 0; i < 4; i++) {
+        out[i] = _mm256_srai_epi32(_mm256_add_epi32(even[i], odd[i]), shift);
+        out[7 - i] = _mm256_srai_epi32(_mm256_sub_epi32(even[i], odd[i]), shift);
     }
 }
 
+/* Whether 16 bits have room for all numbers in between: a pass makes at most 5.55 times the sum of its numbers, rounded. */
+INLINE int is_small(const __m256i coefficients[4], const __m256i by[4]) {
+    __m256i sums = _mm256_setzero_si256();
+    for (int i = 0; i < 4; i++) sums = _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_abs_epi16(coefficients[i]), by[i]));
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
+    return _mm_cvtsi128_si32(sum) + _mm_extract_epi32(sum, 1) <= 5800;
+}
+
+/* The same bits in 16-bit numbers, multiplied in pairs; 0 if they have no room, and nothing is done. */
+INLINE int inverse_dct_in_pairs(const int16_t *block, const uint16_t *quantizers, uint8_t *out, size_t stride) {
+    __m256i v[4], by[4], w[8], t[8];
+    for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_load_si256((const __m256i *)(const void *)(block + 16 * i));
+        by[i] = _mm256_loadu_si256((const __m256i *)(const void *)(quantizers + 16 * i));
+    }
+    if (!is_small(v, by)) return 0;
+    for (int i = 0; i < 4; i++) v[i] = _mm256_mullo_epi16(v[i], by[i]);
+    eight_of_pairs(v, BITS - MORE, w);
+    /* Transposed: of each column, its eight results side by side; columns 0 and 4, 2 and 6, 7 and 1, 3 and 5 in a register. */
+    for (int i = 0; i < 4; i++) w[i] = _mm256_packs_epi32(w[2 * i], w[2 * i + 1]);
+    for (int i = 0; i < 4; i += 2) {
+        __m256i lower = _mm256_unpacklo_epi16(w[i], w[i + 1]), upper = _mm256_unpackhi_epi16(w[i], w[i + 1]);
+        t[i] = _mm256_unpacklo_epi16(lower, upper), t[i + 1] = _mm256_unpackhi_epi16(lower, upper);
+    }
+    w[0] = _mm256_unpacklo_epi64(t[0], t[2]), w[1] = _mm256_unpackhi_epi64(t[0], t[2]);
+    w[2] = _mm256_unpacklo_epi64(t[1], t[3]), w[3] = _mm256_unpackhi_epi64(t[1], t[3]);
+    const __m256i in_pairs = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    for (int i = 0; i < 4; i++) v[i] = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(w[i], 0xD8), in_pairs);
+    eight_of_pairs(v, BITS + MORE + 3, w);
+    const __m256i turned = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    for (int i = 0; i < 2; i++) {
+        __m256i four = _mm256_packs_epi16(_mm256_packs_epi32(w[4 * i], w[4 * i + 1]), _mm256_packs_epi32(w[4 * i + 2], w[4 * i + 3]));
+        t[i] = _mm256_shuffle_epi8(_mm256_xor_si256(four, _mm256_set1_epi8(-128)), turned);
+    }
+    __m256i lines[2] = {_mm256_unpacklo_epi32(t[0], t[1]), _mm256_unpackhi_epi32(t[0], t[1])}; /* 0, 1, 4, 5; 2, 3, 6, 7 */
+    for (size_t i = 0; i < 4; i++) {
+        __m128i two = i < 2 ? _mm256_castsi256_si128(lines[i & 1]) : _mm256_extracti128_si256(lines[i & 1], 1);
+        _mm_storel_epi64((__m128i *)(void *)(out + 2 * i * stride), two);
+        _mm_storeh_pd((double *)(void *)(out + (2 * i + 1) * stride), _mm_castsi128_pd(two));
+    }
+    return 1;
+}
+#endif
+
 /* A block of `size` x `size` samples; `end`: coefficients from there on are zero. */
-static inline void inverse_dct(const int16_t *block, int end, const int32_t *quantizers, int size, uint8_t *out,
+static inline void inverse_dct(const int16_t *block, int end, const jpeg_header *h, int component, int size, uint8_t *out,
                                size_t stride) {
+    const uint16_t *quantizers = h->quantizers[component];
     if (end == 1 || size == 1) {
         int32_t dc = block[0] * quantizers[0];
         uint8_t sample = sample_of((dc + 4) >> 3);
         for (int i = 0; i < size; i++) memset(out + (size_t)i * stride, sample, (size_t)size);
         return;
     }
+#if defined(__AVX2__)
+    if (size == 8 && !h->has_wide_quantizers && inverse_dct_in_pairs(block, quantizers, out, stride)) return;
+#endif
     i32x8 v[8];
     load_block(block, quantizers, v);
     if (size == 8) {

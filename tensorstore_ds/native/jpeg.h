@@ -12,14 +12,26 @@ typedef struct {
     size_t start;             /* of the codes */
     int h, v;                 /* factors of component 0: the others have 1 x 1 */
     int across, down;         /* units */
-    int32_t quantizers[3][64]; /* by component, row by row */
+    uint16_t quantizers[3][64]; /* by component, each at the PLACE of its coefficient */
+    int has_wide_quantizers;    /* of more than 8 bits */
     const huffman_table *dc[3], *ac[3];
 } jpeg_header;
 
-static const uint8_t natural_order[64 + 16] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,
-    6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31,
-    39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+/* Where the coefficient of row n / 8 and column n % 8 lies in the memory of a block. For AVX2, rows 0 and 4, 2 and 6, 7
+ * and 1, 3 and 5 lie in pairs, with columns in the order 0, 2, 7, 3, 4, 6, 1, 5: as the inverse DCT multiplies them. */
+#if defined(__AVX2__)
+#define PLACE(n) ((0x2011310130102100u >> (n) / 8 * 8 & 255) + (0x040A0E0806020C00u >> (n) % 8 * 8 & 255))
+#else
+#define PLACE(n) (n)
+#endif
+#define P(n) (uint8_t)PLACE(n)
+static const uint8_t places[64 + 16] = { /* in the order of the file, in zigzag */
+    P(0), P(1), P(8), P(16), P(9), P(2), P(3), P(10), P(17), P(24), P(32), P(25), P(18), P(11), P(4), P(5), P(12),
+    P(19), P(26), P(33), P(40), P(48), P(41), P(34), P(27), P(20), P(13), P(6), P(7), P(14), P(21), P(28), P(35),
+    P(42), P(49), P(56), P(57), P(50), P(43), P(36), P(29), P(22), P(15), P(23), P(30), P(37), P(44), P(51), P(58),
+    P(59), P(52), P(45), P(38), P(31), P(39), P(46), P(53), P(60), P(61), P(54), P(47), P(55), P(62), P(63), P(63),
+    P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63)};
+#undef P
 
 static int is_table(huffman_table *t, const uint8_t *lengths, const uint8_t *symbols, int is_dc) {
     uint8_t key[16 + 256] = {0};
@@ -157,8 +169,9 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
         if (!quantizer || !dcs || !acs) return CROP_OTHER;
         int is_wide = quantizer[0] >> 4;
         for (int k = 0; k < 64; k++)
-            h->quantizers[i][natural_order[k]] =
-                is_wide ? quantizer[1 + 2 * k] << 8 | quantizer[2 + 2 * k] : quantizer[1 + k];
+            h->quantizers[i][places[k]] =
+                (uint16_t)(is_wide ? quantizer[1 + 2 * k] << 8 | quantizer[2 + 2 * k] : quantizer[1 + k]);
+        h->has_wide_quantizers |= is_wide;
         if (!is_table(&c->dc[dc], dcs, dcs + 16, 1) || !is_table(&c->ac[ac], acs, acs + 16, 0)) return CROP_OTHER;
         h->dc[i] = &c->dc[dc], h->ac[i] = &c->ac[ac];
     }
@@ -195,7 +208,7 @@ static inline void refill(bit_reader *r) { /* to 56 bits or more */
 }
 
 static inline void drop(bit_reader *r, int n) {
-    r->buffer <<= n;
+    r->buffer <<= n & 63; /* processors take the low bits of a count anyway */
     r->bits -= n;
 }
 
@@ -237,7 +250,7 @@ static inline __attribute__((always_inline)) int decode_block(bit_reader *r, con
         }
     }
     *last += diff; /* of a sound file it stays within 12 bits */
-    if (*last != (int16_t)*last) return 99;
+    if (*last < -INT16_MAX || *last > INT16_MAX) return 99;
     block[0] = (int16_t)*last;
     int k = 1, end = 1;
     for (; k < 64; k++) {
@@ -245,7 +258,7 @@ static inline __attribute__((always_inline)) int decode_block(bit_reader *r, con
         entry = ac->fast[r->buffer >> (64 - LOOK)];
         if (entry && !(entry & (IS_SPECIAL | IS_LONG))) {
             k += entry >> 8 & 15;
-            block[natural_order[k]] = (int16_t)(entry >> 16);
+            block[places[k]] = (int16_t)(entry >> 16);
             drop(r, entry & 0xFF);
             end = k + 1;
             continue;
@@ -264,7 +277,7 @@ static inline __attribute__((always_inline)) int decode_block(bit_reader *r, con
             continue;
         }
         k += symbol >> 4;
-        block[natural_order[k]] = (int16_t)signed_value(r->buffer, size);
+        block[places[k]] = (int16_t)signed_value(r->buffer, size);
         drop(r, size);
         end = k + 1;
     }
