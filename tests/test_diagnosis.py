@@ -20,6 +20,7 @@ from stores import detections, store_of
 from tensorstore_ds.diagnosis.diagnosis import code_of, dataset_of, diagnose
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.diagnosis.results import Settings
+from tensorstore_ds.diagnosis.verdicts import BUSY
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
@@ -135,7 +136,10 @@ def busy(sample):
 
 
 def test_more_work_than_cores(photos):
-    found, verdicts = found_in(photos, transform=busy, batch_size=4, cores=1, seconds=3)
+    for _ in range(5):  # where other processes have the cores, this one cannot keep one busy
+        found, verdicts = found_in(photos, transform=busy, batch_size=4, cores=1, seconds=3)
+        if max(run.busy for run in (found.measured.current, *found.measured.runs)) >= BUSY:
+            break
     assert verdicts["cores-limited"].evidence["cores"] == 1
     assert found.measured.cores.limited_by == "the option cores"
 

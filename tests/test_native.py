@@ -107,6 +107,43 @@ def test_parts_have_the_bits_of_the_whole(core: Any, size: tuple[int, int], subs
 
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("contrast", [10, 100, 215, 225, 235, 245, 255])
+def test_blocks_of_any_contrast_have_the_right_bits(core: Any, contrast: int, subsampling: str) -> None:
+    """Noise, edges and checks, on both sides of the sum up to which the AVX2 code computes in 16 bits."""
+    rng = np.random.default_rng(contrast)
+    y, x = np.indices((8, 8))
+    checks = np.stack([y % 2 ^ x % 2, y % 2, x % 2, y // 4 ^ x // 4, (y == 3) & (x == 5), y > x], axis=0)
+    blocks = np.concatenate([rng.integers(0, 2, (18, 8, 8)), checks, rng.random((12, 8, 8))])
+    values = np.clip((blocks - 0.5) * contrast + 128, 0, 255).reshape(6, 6, 8, 8).swapaxes(1, 2).reshape(48, 48)
+    image = Image.fromarray(np.stack([values, values.T, 255 - values], axis=-1).astype(np.uint8))
+    color, channels = ("gray", 1) if subsampling == "gray" else ("rgb", 3)
+    for quality in (100, 90, 30):
+        data = encoded(image, subsampling, quality=quality)
+        found = cropped(core, data, native.FIND_NONE, (48, 48), channels, y=(0, 48, 48), x=(0, 48, 48))
+        np.testing.assert_array_equal(found, simplejpeg.decode_jpeg(data, color).reshape(48, 48, channels))
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("quantizer", [1, 40, 128, 255])
+def test_coefficients_out_of_range_have_one_result(subsampling: str, quantizer: int) -> None:
+    """No encoder makes them, and so no decoder has the right bits; but all kernels have the same."""
+    data = bytearray(encoded(photo((40, 56)), subsampling, quality=100))
+    at = -1
+    while (at := data.find(b"\xff\xdb", at + 1)) >= 0:
+        data[at + 5 : at + 69] = bytes([quantizer]) * 64
+    found = []
+    for plain in (False, True):
+        native.core.use_plain(plain)
+        channels = 1 if subsampling == "gray" else 3
+        found.append(
+            cropped(native.core, bytes(data), native.FIND_NONE, (40, 56), channels, y=(0, 40, 40), x=(0, 56, 56))
+        )
+    native.core.use_plain(False)
+    assert found[0].any()
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
 @pytest.mark.parametrize("scale", [2, 4, 8])
 def test_scaled_parts_have_the_bits_of_the_whole(core: Any, scale: int, subsampling: str) -> None:
     rng = np.random.default_rng(2)
