@@ -192,6 +192,22 @@ PLANS: dict[str, Any] = {
 }
 
 
+XMP = b'<rdf:Description tiff:Make="O" tiff:Orientation="6"/>'
+
+
+def exif_of(orientation: int | None) -> Image.Exif:
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    return exif
+
+
+def test_an_orientation_in_xmp_alone_is_left_to_python(core: Any) -> None:
+    for value, is_known in [(None, False), (1, True)]:
+        data = encoded(photo((40, 60)), "4:2:0", exif=exif_of(value), xmp=XMP)
+        assert bool(core.index(core.context(), data)) is is_known
+
+
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("native")
@@ -199,10 +215,13 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     sizes = [(256, 192), (384, 256), (333, 217), (250, 188), (512, 512), (301, 201), (401, 301), (97, 120)]
     for number, size in enumerate(sizes):
         for orientation in (1, number % 8 + 1):
-            exif = Image.Exif()
-            exif[0x0112] = orientation
-            data = encoded(photo(size, number), SUBSAMPLINGS[number % 3], exif=exif, quality=85)
+            data = encoded(photo(size, number), SUBSAMPLINGS[number % 3], exif=exif_of(orientation), quality=85)
             (folder / "photos" / "all" / f"{number}-{orientation}.jpg").write_bytes(data)
+    for number, (value, xmp) in enumerate(
+        [(0, b""), (9, XMP), (3, XMP), (None, XMP.replace(b"Orientation", b"ORIENT"))]
+    ):
+        data = encoded(photo((260, 200), number), "4:2:0", exif=exif_of(value), xmp=xmp)
+        (folder / "photos" / "all" / f"metadata-{number}.jpg").write_bytes(data)
     (folder / "photos" / "all" / "gray.jpg").write_bytes(encoded(photo((200, 150)), "gray"))
     for encoding in ("source", "jpeg"):
         tsds.convert(folder / "photos", folder / f"{encoding}.tsds", encoding=encoding, workers=0, shard_nbytes=200_000)

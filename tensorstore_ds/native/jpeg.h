@@ -91,10 +91,18 @@ static int exif_orientation(const uint8_t *s, size_t nbytes) {
         if (tiff_number(tag, 2, is_big) != 0x0112) continue;
         uint32_t value = tiff_number(tag + 8, 2, is_big);
         if (found || tiff_number(tag + 2, 2, is_big) != 3 || tiff_number(tag + 4, 4, is_big) != 1) return -1;
-        if (value < 1 || value > 8) return -1;
-        found = (int)value;
+        found = value < 1 || value > 8 ? 1 : (int)value;
     }
     return found;
+}
+
+/* Whether XMP in [s, end) may have an orientation. */
+static int has_orientation(const uint8_t *s, const uint8_t *end) {
+    static const char name[] = "Orientation";
+    const ptrdiff_t nbytes = sizeof name - 1;
+    for (; end - s >= nbytes && (s = memchr(s, 'O', (size_t)(end - s))) && end - s >= nbytes; s++)
+        if (!memcmp(s, name, (size_t)nbytes)) return 1;
+    return 0;
 }
 
 /* CROP_OK, or CROP_OTHER. */
@@ -139,7 +147,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
                 if (exifs++) return CROP_OTHER;
                 if ((orientation = exif_orientation(s + 6, (size_t)(end - s) - 6)) < 0) return CROP_OTHER;
             } else
-                has_other = 1; /* XMP may have an orientation where EXIF has none */
+                has_other |= has_orientation(s, end); /* which counts where EXIF has none */
         } else if (marker == 0xE0) {
             if (length >= 16 && !memcmp(s, "JFIF\0", 5)) has_jfif = 1;
         } else if (marker == 0xEE) {
