@@ -18,14 +18,14 @@ static int filter_make(filter *f, double offset, double extent, int resized, int
     if (!(support < 4096)) return CROP_OTHER;
     int most = (int)ceil(support) * 2 + 1, room = (most + 1) & ~1;
     if ((int64_t)room * (count + 1) > MOST_WEIGHTS) return CROP_OTHER;
-    size_t pairs = ((size_t)count + 1) / 2, all = (size_t)room * ((size_t)count + 1);
+    size_t pairs = ((size_t)count + 3) / 4 * 2, all = (size_t)room * ((size_t)count + 1);
     if (!reserve(&f->memory, 16 * sizeof(int16_t) * pairs * (size_t)room / 2 + sizeof(double) * all +
-                                 2 * sizeof(int32_t) * ((size_t)count + 1) + sizeof(int16_t) * all))
+                                 2 * sizeof(int32_t) * ((size_t)count + 3) + sizeof(int16_t) * all))
         return CROP_MEMORY;
     f->spread = (int16_t *)(void *)f->memory.bytes;
     double *rows = (double *)(void *)(f->spread + 16 * pairs * (size_t)room / 2);
-    f->begin = (int32_t *)(void *)(rows + all), f->length = f->begin + count + 1;
-    f->weights = (int16_t *)(void *)(f->length + count + 1);
+    f->begin = (int32_t *)(void *)(rows + all), f->length = f->begin + count + 3;
+    f->weights = (int16_t *)(void *)(f->length + count + 3);
     f->count = count;
     double largest = 0;
     int longest = 1;
@@ -59,7 +59,7 @@ static int filter_make(filter *f, double offset, double extent, int resized, int
         for (int k = 0; k < taps; k++)
             f->weights[(size_t)i * (size_t)taps + (size_t)k] =
                 k < f->length[i] ? (int16_t)(0.5 + rows[(size_t)i * (size_t)room + (size_t)k] * (1 << p)) : 0;
-    f->begin[count] = f->begin[count - 1];
+    for (int i = 0; i < 3; i++) f->begin[count + i] = f->begin[count - 1];
     int16_t *spread = f->spread;
     for (size_t pair = 0; pair < pairs; pair++)
         for (int k = 0; k < taps; k += 2, spread += 16)
@@ -77,34 +77,38 @@ static int filter_make(filter *f, double offset, double extent, int resized, int
 static void resize_line(const filter *f, const uint8_t *line, uint8_t *out) {
     int start = f->begin[0];
 #if defined(__AVX2__)
-    /* Two results at a time, one in each half; of each, two pixels are multiplied and added at once. */
+    /* Four results at a time, one in each half of two sums; of each, two pixels are multiplied and added at once. */
     const __m256i low = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
     const __m256i high = _mm256_broadcastsi128_si256(_mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
     const __m256i half = _mm256_set1_epi32(f->precision ? 1 << (f->precision - 1) : 0);
+    const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
     const __m128i shift = _mm_cvtsi32_si128(f->precision);
     const __m256i *weights = (const __m256i *)(const void *)f->spread;
-    for (int i = 0; i < f->count; i += 2) {
-        const uint8_t *a = line + 4 * (ptrdiff_t)(f->begin[i] - start), *b = line + 4 * (ptrdiff_t)(f->begin[i + 1] - start);
-        __m256i sum = half;
-        int k = 0;
-        for (; k + 4 <= f->taps; k += 4, weights += 2) {
-            __m256i pixels = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(a + 4 * k))),
-                _mm_loadu_si128((const __m128i *)(const void *)(b + 4 * k)), 1);
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), weights[0]));
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, high), weights[1]));
+    for (int i = 0; i < f->count; i += 4) { /* there is room for three more */
+        __m256i sums[2];
+        for (int pair = 0; pair < 2; pair++) {
+            const int32_t *begin = f->begin + i + 2 * pair;
+            const uint8_t *a = line + 4 * (ptrdiff_t)(begin[0] - start), *b = line + 4 * (ptrdiff_t)(begin[1] - start);
+            __m256i sum = half;
+            int k = 0;
+            for (; k + 4 <= f->taps; k += 4, weights += 2) {
+                __m256i pixels = _mm256_inserti128_si256(
+                    _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(a + 4 * k))),
+                    _mm_loadu_si128((const __m128i *)(const void *)(b + 4 * k)), 1);
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), weights[0]));
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, high), weights[1]));
+            }
+            if (k < f->taps) {
+                __m256i pixels = _mm256_inserti128_si256(
+                    _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(const void *)(a + 4 * k))),
+                    _mm_loadl_epi64((const __m128i *)(const void *)(b + 4 * k)), 1);
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), *weights++));
+            }
+            sums[pair] = _mm256_sra_epi32(sum, shift);
         }
-        if (k < f->taps) {
-            __m256i pixels = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(const void *)(a + 4 * k))),
-                _mm_loadl_epi64((const __m128i *)(const void *)(b + 4 * k)), 1);
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), *weights++));
-        }
-        sum = _mm256_sra_epi32(sum, shift);
-        sum = _mm256_packs_epi32(sum, sum);
-        sum = _mm256_packus_epi16(sum, sum);
-        int32_t one = _mm256_cvtsi256_si32(sum), other = _mm256_extract_epi32(sum, 4);
-        memcpy(out + 4 * i, &one, 4), memcpy(out + 4 * i + 4, &other, 4); /* there is room for one more */
+        __m256i four = _mm256_packs_epi32(sums[0], sums[1]);
+        four = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(four, four), in_order);
+        _mm_storeu_si128((__m128i *)(void *)(out + 4 * i), _mm256_castsi256_si128(four));
     }
 #else
     typedef int32_t i32x4 __attribute__((vector_size(16)));
