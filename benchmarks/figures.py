@@ -98,8 +98,9 @@ The table has images per second of JPEG photographs, about 500x375 pixels and 50
 loaders have two threads or two workers and take turns. FFCV keeps JPEG files of quality 90 and decodes each whole; this
 project's `jpeg` is such a file, too, of which only the crop is decoded, and `source` is the file as it was. For
 training, batches of 256 are uint8 tensors of 224x224; for detection they are whole images, with boxes."""
-_PROFILE = """The table has the microseconds of processor time that a training crop costs with encoding `jpeg`, in one
-thread, and below it the images per second with more threads."""
+_PROFILE = """The next table shows where the time of a training crop goes: microseconds of CPU time, in one thread, by
+the functions of the compiled kernels, which Linux' perf samples. Below it are the images per second with more threads,
+with the encoding `jpeg`."""
 _CONVERTING = """A conversion decodes with Pillow, as the bare loop does. The rest of its time goes to listing the files
 twice (to recognize the format, and to scan), to statistics, and to syncing and hashing every byte.
 
@@ -256,10 +257,14 @@ def _photographs(results: Mapping[str, Result]) -> list[str]:
         parts += _figures(results, "photographs")
     if "profile_photographs" in results:
         result = results["profile_photographs"]
-        rows = [[row["part"], f"{row['microseconds']:,.0f}"] for row in result["parts"]]
+        encodings = [name for name in result["parts"][0] if name != "part"]
+        rows = [[row["part"], *(f"{row[name]:,.0f}" for name in encodings)] for row in result["parts"]]
         rates = [way for way in result["threads"] if way["rate"]]
         threads = ", ".join(f"{way['threads']}: {way['rate']:,.0f}" for way in rates)
-        parts += [_PROFILE, "\n".join(table(("microseconds for an image", ""), rows, right=1))]
+        parts += [
+            _PROFILE,
+            "\n".join(table(("microseconds for an image", *(f"`{name}`" for name in encodings)), rows, right=1)),
+        ]
         parts += [f"Images per second by threads: {threads}.", measured_on(result)]
     return parts
 

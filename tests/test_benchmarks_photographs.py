@@ -26,7 +26,7 @@ from benchmarks.photographs.drawing import (
     write_class_folders,
     write_voc,
 )
-from benchmarks.photographs.profile import draw_part
+from benchmarks.photographs.profile import shares_of
 from benchmarks.photographs.runner import WayFeed, WayRunner
 from tensorstore_ds.comparison.lane import answered
 from tensorstore_ds.sources.voc.layout import find_layout
@@ -146,22 +146,28 @@ def test_targets_the_page_and_the_chart_are_made_of_the_races(tmp_path: Path) ->
     result = as_result(race.figures_of_races(races), races=races)
     met = [figure["met"] for figure in result["figures"]]
     assert met == [True, None, False, None]
-    rows = [{"part": "cutting", "microseconds": 50.0}]
+    rows = [{"part": "resizing", "jpeg": 50.0, "source": 60.0}]
     profile = as_result([], parts=rows, threads=[{"threads": 1, "rate": 900.0}, {"threads": 2, "rate": 1700.0}])
     page = figures.page({"photographs": result, "profile_photographs": profile})
     assert "| **tensorstore-ds, jpeg** | 2,000 |" in page and "not measured: it broke" in page
-    assert "| cutting | 50 |" in page and "1: 900, 2: 1,700" in page and "(photographs.png)" in page
+    assert "| resizing | 50 | 60 |" in page and "1: 900, 2: 1,700" in page and "(photographs.png)" in page
     pytest.importorskip("matplotlib")
     figures.draw_photographs(result, tmp_path / "chart.png")
     with Image.open(tmp_path / "chart.png") as image:
         assert len(image.convert("RGB").getcolors(10**6) or ()) > 10
 
 
-def test_parts_are_inside_of_the_image() -> None:
-    rng = np.random.default_rng(0)
-    for height, width in ((375, 500), (10, 500), (224, 224)):
-        parts = [draw_part(rng, height, width) for _ in range(50)]
-        assert all(0 <= p.top < p.bottom <= height and 0 <= p.left < p.right <= width for p in parts)
+def test_shares_are_those_of_the_kernels_functions() -> None:
+    report = """# Overhead  Shared Object       Symbol
+    50.00%  _core.abi3.so       [.] decode_units
+     7.50%  _core.abi3.so       [.] crop_image
+     2.50%  _core.abi3.so       [.] filter_make
+     1.00%  _core.abi3.so       [.] is_table
+    10.00%  libc.so.6           [.] inverse_dct
+"""
+    shares = shares_of(report)
+    assert shares["Huffman codes"] == 0.5 and shares["resizing"] == pytest.approx(0.1)
+    assert shares["inverse DCT"] == 0
 
 
 def test_files_are_copied_into_one(tmp_path: Path) -> None:
