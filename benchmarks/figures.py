@@ -94,10 +94,25 @@ says so for yours.
 ![Gigabytes per second by the size of a row, as lines](row_sizes.png)"""
 _PHOTOGRAPHS = """## Photographs
 
-The table has images per second of JPEG photographs, about 500x375 pixels and 50 kB each, from the page cache. All
-loaders have two threads or two workers and take turns. FFCV keeps JPEG files of quality 90 and decodes each whole; this
-project's `jpeg` is such a file, too, of which only the crop is decoded, and `source` is the file as it was. For
-training, batches of 256 are uint8 tensors of 224x224; for detection they are whole images, with boxes."""
+The tables show epochs of JPEG photographs from the page cache. All loaders read the same photographs and take turns,
+epoch by epoch, with 2 threads or 2 worker processes, unless a row names 1 thread. Training crops are
+`RandomResizedCrop(224)`. Validation crops are the center 224x224 of images whose shorter side is resized to 256. Both
+are batches of 256 uint8 images. For detection, batches are whole images with boxes.
+
+"Images per second" is measured by the clock. "Images per CPU second" divides by the CPU time of the process, its
+threads and its workers, so other programs on the machine affect it less. Each cell is the median of the rounds, with
+the range in brackets. "kB per image" is the size of the files that a loader reads:
+
+- `jpeg`: JPEG files of quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
+- `source`: the JPEG files as they are, with their own size and quality. Only the crop is decoded.
+- `raw`: pixels, at most 500 pixels a side. `smart`: each image as `raw` or as `jpeg`.
+- FFCV `jpg`: JPEG files of quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with
+  `jpeg`. FFCV decodes each image whole.
+- FFCV `jpg, full size`: JPEG files of quality 90 without a limit of the side. Compare it with `source`. FFCV's writer
+  encodes each image again, so it cannot store the files as they are.
+- Files: the JPEG files as they are, in folders."""
+_KERNELS = """The next table compares the loader with its compiled kernels and without them ({kernels}; {photographs}).
+The factors are medians of the ratios in each round."""
 _PROFILE = """The next table shows where the time of a training crop goes: microseconds of CPU time, in one thread, by
 the functions of the compiled kernels, which Linux' perf samples. Below it are the images per second with more threads,
 with the encoding `jpeg`."""
@@ -123,7 +138,7 @@ def page(results: Mapping[str, Result]) -> str:
     parts = [_HEAD]
     if "loading" in results:
         parts += [_LOADING, *_races(results["loading"]), *_figures(results, "loading")]
-    if {"photographs", "profile_photographs"} & set(results):
+    if {"photographs", "photograph_kernels", "profile_photographs"} & set(results):
         parts += _photographs(results)
     if {"loading_cold", "soak"} & set(results):
         parts += ["## The first epoch, and memory", _COLD, *_figures(results, "loading_cold", "soak")]
@@ -241,32 +256,60 @@ def _best(ways: Ways, title: str) -> Mapping[str, Any] | None:
 
 
 def _photographs(results: Mapping[str, Result]) -> list[str]:
-    """A row per loader, a column per task; then the targets, and where the time goes."""
+    """A table per task; then the targets, what the kernels bring, and where the time goes."""
     parts = [_PHOTOGRAPHS]
     if "photographs" in results:
+        result = results["photographs"]
+        parts += [f"Medians of the photographs: {result['photographs']}."] if "photographs" in result else []
         parts += ["![Images per second of photographs, as bars](photographs.png)"]
-        races = results["photographs"]["races"]
-        cells: dict[str, list[str]] = {}
-        for place, one in enumerate(races):
-            for way in one["ways"]:
-                row = cells.setdefault(photograph_title(way), [""] * len(races))
-                row[place] = f"not measured: {way['reason']}" if way["rate"] is None else f"{way['rate']:,.0f}"
-        titles = [f"**{title}**" if title.startswith(OURS.title) else title for title in cells]
-        rows = [[title, *row] for title, row in zip(titles, cells.values(), strict=True)]
-        parts += ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1))]
+        head = ("", "kB per image", "images per second", "images per CPU second")
+        for one in result["races"]:
+            rows = [_photograph_row(way) for way in one["ways"]]
+            parts += [f"**{one['title']}**", "\n".join(table(head, rows, right=1))]
         parts += _figures(results, "photographs")
+    if "photograph_kernels" in results:
+        result = results["photograph_kernels"]
+        head = ("", *(f"images per {second}, {way}" for second in ("second", "CPU second") for way in _KERNEL_WAYS))
+        rows = [_kernels_row(row) for row in result["rows"]]
+        parts += [_KERNELS.format(**result), "\n".join(table((*head, "factor", "CPU factor"), rows, right=1))]
+        parts += _figures(results, "photograph_kernels")
     if "profile_photographs" in results:
         result = results["profile_photographs"]
         encodings = [name for name in result["parts"][0] if name != "part"]
         rows = [[row["part"], *(f"{row[name]:,.0f}" for name in encodings)] for row in result["parts"]]
         rates = [way for way in result["threads"] if way["rate"]]
         threads = ", ".join(f"{way['threads']}: {way['rate']:,.0f}" for way in rates)
-        parts += [
-            _PROFILE,
-            "\n".join(table(("microseconds for an image", *(f"`{name}`" for name in encodings)), rows, right=1)),
-        ]
+        head = ("microseconds for an image", *(f"`{name}`" for name in encodings))
+        parts += [_PROFILE, "\n".join(table(head, rows, right=1))]
         parts += [f"Images per second by threads: {threads}.", measured_on(result)]
     return parts
+
+
+_KERNEL_WAYS = {"with kernels": "with", "without": "without"}
+
+
+def _photograph_row(way: Mapping[str, Any]) -> list[str]:
+    title = photograph_title(way)
+    title = f"**{title}**" if way["title"] == OURS.title else title
+    if way["rate"] is None:
+        return [title, "", f"not measured: {way['reason']}", ""]
+    return [title, f"{way['nbytes'] / 1e3:,.0f}" if "nbytes" in way else "", _rates(way), _rates(way, "cpu_")]
+
+
+def _kernels_row(row: Mapping[str, Any]) -> list[str]:
+    threads = f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}"
+    rates = [_rates(row[way], kind) for kind in ("", "cpu_") for way in _KERNEL_WAYS.values()]
+    return [f"`{row['encoding']}`, {row['task']}, {threads}", *rates, _times(row["ratio"]), _times(row["cpu_ratio"])]
+
+
+def _rates(way: Mapping[str, Any], kind: str = "") -> str:
+    """Median and range of the rounds; nothing if only the clock was read.
+
+    >>> _rates({"rate": 500.0, "seconds": [0.001, 0.003, 0.002]}), _rates({"rate": 500.0}, "cpu_")
+    ('500 (333 to 1,000)', '')
+    """
+    seconds = way.get(f"{kind}seconds", ())
+    return _range([way[f"{kind}rate"], 1 / max(seconds), 1 / min(seconds)]) if seconds else ""
 
 
 def photograph_title(way: Mapping[str, Any]) -> str:
@@ -274,8 +317,11 @@ def photograph_title(way: Mapping[str, Any]) -> str:
 
     >>> photograph_title({"title": "FFCV", "version": "1.0.2", "mode": "jpg"})
     'FFCV 1.0.2, jpg'
+    >>> photograph_title({"title": "tensorstore-ds", "version": "", "mode": "jpeg", "threads": 1})
+    'tensorstore-ds, jpeg, 1 thread'
     """
-    return ", ".join(filter(None, [f"{way['title']} {way['version']}".strip(), way["mode"]]))
+    threads = "1 thread" if way.get("threads") == 1 else ""
+    return ", ".join(filter(None, [f"{way['title']} {way['version']}".strip(), way["mode"], threads]))
 
 
 # --- tsds bench ---------------------------------------------------------------------------------------------------

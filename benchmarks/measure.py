@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -11,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tensorstore_ds.comparison.system import machine
+from tensorstore_ds.comparison.system import machine, tree
 
 #: Where ``python -m benchmarks`` finds this package.
 ROOT = Path(__file__).parent.parent
@@ -114,6 +116,39 @@ def seconds_of(function: Callable[[], object]) -> float:
     begun = time.perf_counter()
     function()
     return time.perf_counter() - begun
+
+
+class Spent(NamedTuple):
+    """Seconds of one call."""
+
+    wall: float  #: By the clock.
+    cpu: float  #: Of CPU time: of this process, its threads and all processes below it.
+
+
+def spent_on(function: Callable[[], object]) -> Spent:
+    """Both kinds of seconds of one call."""
+    begun, cpu = time.perf_counter(), cpu_seconds()
+    function()
+    return Spent(time.perf_counter() - begun, cpu_seconds() - cpu)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of all processes below it, those that run and those that ended and were waited for.
+
+    >>> before = cpu_seconds()
+    >>> cpu_seconds() >= before
+    True
+    """
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _, *running = tree(os.getpid())
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_cpu_seconds_of, running))
+
+
+def _cpu_seconds_of(process: int) -> float:
+    try:
+        return time.clock_gettime(~process << 3 | 2)  # Linux: of all its threads, those that ended too
+    except OSError:  # ended since
+        return 0.0
 
 
 def alternate(timings: Sequence[Callable[[], T]], repeat: int) -> list[list[T]]:

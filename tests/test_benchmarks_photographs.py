@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from PIL import Image
 
 from benchmarks import figures
 from benchmarks.__main__ import main
-from benchmarks.measure import Settings, as_result
+from benchmarks.measure import Settings, as_result, cpu_seconds
 from benchmarks.photographs import FFCV_JPEG, SIDE, STORES, TORCHVISION, race
 from benchmarks.photographs.conversion import copy_files
 from benchmarks.photographs.drawing import (
@@ -27,7 +29,7 @@ from benchmarks.photographs.drawing import (
     write_voc,
 )
 from benchmarks.photographs.profile import shares_of
-from benchmarks.photographs.runner import WayFeed, WayRunner
+from benchmarks.photographs.runner import Counted, WayFeed, WayRunner
 from tensorstore_ds.comparison.lane import answered
 from tensorstore_ds.sources.voc.layout import find_layout
 
@@ -97,6 +99,28 @@ def test_given_photographs_are_copied_as_often_as_asked(drawn: Path, tmp_path: P
     assert len(list(folder.glob("*/*.jpg"))) == 36 and name == "36 photographs of drawn"
 
 
+def test_sizes_of_photographs_are_described(tmp_path: Path) -> None:
+    for name, side in (("a", 100), ("b", 300), ("c", 700)):
+        Image.new("RGB", (side, 50)).save(tmp_path / f"{name}.jpg")
+    assert race.describe(sorted(tmp_path.glob("*.jpg"))) == (
+        f"300x50 pixels, {(tmp_path / 'b.jpg').stat().st_size / 1e3:.0f} kB; 33% have a side of more than 500 pixels"
+    )
+
+
+def test_cpu_time_of_workers_counts_while_they_run_and_afterwards() -> None:
+    burn = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+    before = cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None and worker.stdout.readline()
+        running = cpu_seconds() - before
+    assert 0.3 <= running <= cpu_seconds() - before + 0.02
+
+
+def test_every_epoch_has_its_cpu_time() -> None:
+    loader = Counted([1, 2, 3])
+    assert [*loader] == [*loader] == [1, 2, 3] and len(loader.epochs) == 2 and min(loader.epochs) >= 0
+
+
 @pytest.mark.parametrize("task", ["train", "validate"])
 def test_what_torchvision_delivers_is_right_and_anything_else_is_not(drawn: Path, tmp_path: Path, task: str) -> None:
     way = TORCHVISION.with_threads(0)
@@ -126,7 +150,8 @@ def test_crops_of_another_shape_are_no_result(drawn: Path, tmp_path: Path, monke
 def test_a_race_of_whole_images_proves_pixels_and_boxes(tmp_path: Path) -> None:
     write_voc(tmp_path / "voc", 6, long_side=120)
     (ours, files) = race.race("detect", tmp_path / "voc", [STORES["source"], TORCHVISION], tmp_path / "race", 1)
-    assert files["rate"] and not files["reason"] and not (tmp_path / "race").exists()
+    assert files["rate"] and files["cpu_rate"] and files["nbytes"] and not files["reason"]
+    assert not (tmp_path / "race").exists()
     assert ours["rate"] and not ours["reason"]
 
 
@@ -135,21 +160,31 @@ def ways(*rates: float | None) -> list[dict[str, Any]]:
     return [
         {
             **{"title": way.title, "mode": way.mode, "threads": 2, "version": "", "rate": rate},
-            **{"seconds": [1 / rate] if rate else [], "reason": "" if rate else "it broke"},
+            **{"seconds": [1 / rate] if rate else [], "reason": "" if rate else "it broke", "nbytes": 50_000},
+            **{"cpu_rate": rate and rate / 2, "cpu_seconds": [2 / rate, 3 / rate] if rate else []},
         }
         for way, rate in zip(every, rates, strict=True)
     ]
 
 
 def test_targets_the_page_and_the_chart_are_made_of_the_races(tmp_path: Path) -> None:
-    races = [{"task": "train", "title": "training", "ways": ways(2000, 1000, 800, None)}]
-    result = as_result(race.figures_of_races(races), races=races)
+    every = ways(2800, 1000, 800, None)
+    races = [{"task": "train", "title": "training", "ways": [*every, {**every[0], "threads": 1, "rate": 1400.0}]}]
+    result = as_result(race.figures_of_races(races), races=races, photographs="500x375 pixels")
     met = [figure["met"] for figure in result["figures"]]
-    assert met == [True, None, False, None]
+    assert met == [True, True, None, None, False, False, None, None, True]
+    assert result["figures"][-1]["value"] == 2 and "2 threads, relative to one" in result["figures"][-1]["what"]
     rows = [{"part": "resizing", "jpeg": 50.0, "source": 60.0}]
     profile = as_result([], parts=rows, threads=[{"threads": 1, "rate": 900.0}, {"threads": 2, "rate": 1700.0}])
-    page = figures.page({"photographs": result, "profile_photographs": profile})
-    assert "| **tensorstore-ds, jpeg** | 2,000 |" in page and "not measured: it broke" in page
+    kernel = {"encoding": "jpeg", "task": "train", "threads": 2, "ratio": 2.0, "cpu_ratio": 3.0}
+    kernel |= {"with": race.rates_of([0.001], [0.002]), "without": race.rates_of([0.002], [0.006])}
+    kernels = as_result([], kernels="avx2", photographs="12 drawn ones", rows=[kernel])
+    page = figures.page({"photographs": result, "profile_photographs": profile, "photograph_kernels": kernels})
+    rates = "2,800 (2,800 to 2,800) | 1,400 (933 to 1,400)"
+    assert f"| **tensorstore-ds, jpeg** | 50 | {rates} |" in page and "not measured: it broke" in page
+    assert "| **tensorstore-ds, jpeg, 1 thread** |" in page and "photographs: 500x375 pixels." in page
+    kernel_rates = "1,000 (1,000 to 1,000) | 500 (500 to 500) | 500 (500 to 500) | 167 (167 to 167)"
+    assert f"| `jpeg`, train, 2 threads | {kernel_rates} | 2.0 x | 3.0 x |" in page and "(avx2; 12 drawn ones)" in page
     assert "| resizing | 50 | 60 |" in page and "1: 900, 2: 1,700" in page and "(photographs.png)" in page
     pytest.importorskip("matplotlib")
     figures.draw_photographs(result, tmp_path / "chart.png")

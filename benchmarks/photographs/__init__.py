@@ -53,4 +53,6 @@ class Way:
 
 STORES = {mode: Way(OURS.title, "store", mode) for mode in ("jpeg", "source", "smart", "raw")}
 FFCV_JPEG = Way(FFCV.title, "ffcv", "jpg", FFCV.package, FFCV.install)
+#: Without a limit of the side, as `source`.
+FFCV_FULL = replace(FFCV_JPEG, mode="jpg, full size")
 TORCHVISION = Way(FILES, "files", "")

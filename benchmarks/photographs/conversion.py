@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of
+from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, median_ratio, seconds_of, spent_on
 from benchmarks.peers import WORKERS
 from benchmarks.photographs import FFCV_JPEG, MAX_SIDE, QUALITY
 from benchmarks.photographs.race import folder_of_photographs, lane_of
@@ -25,17 +25,24 @@ _PATIENCE = 900.0
 
 def measure(settings: Settings) -> dict[str, Any]:
     """Both comparisons; files and page cache warm."""
-    encoded = _encoded(settings)
+    encoded, rounds = _encoded(settings)
     kept = _kept(settings)
-    return as_result([encoded, *kept])
+    return as_result([*encoded, *kept], rounds=rounds)
 
 
-def _encoded(settings: Settings) -> Figure:
+#: Times FFCV's writer.
+TARGET = 1.2
+
+
+def _encoded(settings: Settings) -> tuple[list[Figure], list[dict[str, Any]]]:
+    """Speed by the clock and by CPU time; and both kinds of seconds of each round."""
     files, name = folder_of_photographs(settings, times=1)
     count = len(list(files.rglob("*.jpg")))
     scratch = settings.scratch / "converted"
     scratch.mkdir()
-    what = f"convert {name} to `jpeg`, {MAX_SIDE} pixels a side at most, {WORKERS} workers: speed, relative to"
+    what = f"convert {name} to `jpeg`, {MAX_SIDE} pixels a side at most, {WORKERS} workers: "
+    measured = (("speed", "images/s"), ("images per CPU second", "images per CPU second"))
+    whats = [(f"{what}{measure}, relative to FFCV's writer", unit) for measure, unit in measured]
     with ExitStack() as stack:
         writer = stack.enter_context(lane_of(FFCV_JPEG, "train", files, scratch))
         writer.begin(_PATIENCE)
@@ -47,29 +54,39 @@ def _encoded(settings: Settings) -> Figure:
         try:
             ours, theirs = alternate(timings, settings.repeat)
         except RuntimeError as error:
-            return Figure(f"{what} FFCV's writer", None, 1.3, "x", at_least=True, note=str(error))
+            return [Figure(name, None, TARGET, "x", at_least=True, note=str(error)) for name, _ in whats], []
         finally:
             shutil.rmtree(files)
-    rates = " against ".join(f"{count / statistics.median(seconds):,.0f}" for seconds in (ours, theirs))
-    return Figure(
-        *(f"{what} FFCV's writer", median_ratio(theirs, ours), 1.3, "x"), at_least=True, note=f"{rates} images/s"
-    )
+    figures = []
+    for (name, unit), own, others in zip(whats, zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
+        rates = " against ".join(f"{count / statistics.median(seconds):,.0f}" for seconds in (own, others))
+        ratio = median_ratio(others, own)
+        figures.append(Figure(name, ratio, TARGET, "x", at_least=True, note=f"{rates} {unit}"))
+    sides = (("tsds convert", ours), ("FFCV's writer", theirs))
+    return figures, [{"converter": side, **_columns(spent)} for side, spent in sides]
 
 
-def _commanded(source: Path, target: Path, *options: str) -> float:
+def _columns(rounds: list[Spent]) -> dict[str, Any]:
+    return {
+        "seconds": [round(one.wall, 3) for one in rounds],
+        "cpu_seconds": [round(one.cpu, 3) for one in rounds],
+    }
+
+
+def _commanded(source: Path, target: Path, *options: str) -> Spent:
     """Seconds of the whole command. In this process there is torch, whose threads keep workers from being forked."""
     command = [sys.executable, "-m", "tsds_cli", "convert", str(source), str(target), "--workers", str(WORKERS)]
-    seconds = seconds_of(lambda: subprocess.run([*command, *options], check=True, capture_output=True))
+    spent = spent_on(lambda: subprocess.run([*command, *options], check=True, capture_output=True))
     shutil.rmtree(target)
-    return seconds
+    return spent
 
 
-def _timed(lane: Lane, target: Path) -> float:
+def _timed(lane: Lane, target: Path) -> Spent:
     answer = lane.ask("convert", _PATIENCE, target=str(target))
     shutil.rmtree(target, ignore_errors=True)
     if answer["state"] != "ok":
         raise RuntimeError(answer["reason"])
-    return float(answer["seconds"])
+    return Spent(*answer["seconds"])
 
 
 def _kept(settings: Settings) -> list[Figure]:
@@ -84,7 +101,7 @@ def _kept(settings: Settings) -> list[Figure]:
         return seconds
 
     def converting(check: str) -> float:
-        return _commanded(files, store, "--encoding", "source", "--check", check)
+        return _commanded(files, store, "--encoding", "source", "--check", check).wall
 
     timings = [copying, partial(converting, "eighth"), partial(converting, "headers"), partial(converting, "full")]
     copied, checked, headers, full = alternate(timings, settings.repeat)

@@ -1,5 +1,6 @@
 """FFCV as its example for ImageNet: JPEG of quality 90, 500 pixels a side at most, ``os_cache=True``, its own decoders.
 
+In the mode ``jpg, full size``, the sides have no limit. FFCV encodes all images again: it cannot keep a JPEG file.
 The example's center crop is a share of the shorter side, 224/256, resized to 224: what resizing and cropping come to.
 """
 
@@ -24,7 +25,8 @@ _FILE = "data.beton"
 
 
 def write(task: str, source: Path, target: Path, mode: str) -> None:
-    image = RGBImageField(write_mode=mode, max_resolution=MAX_SIDE, jpeg_quality=QUALITY)
+    limit = MAX_SIDE if mode == "jpg" else None
+    image = RGBImageField(write_mode="jpg", max_resolution=limit, jpeg_quality=QUALITY)
     writer = DatasetWriter(str(target / _FILE), {"image": image, "label": IntField()}, num_workers=WORKERS)
     writer.from_indexed_dataset(ImageFolder(str(source)))
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import statistics
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, say
+from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, median_ratio, say, spent_on
 from benchmarks.photographs import BATCH, store
-from benchmarks.photographs.race import folder_of_photographs
+from benchmarks.photographs.race import folder_of_photographs, rates_of
 from tensorstore_ds import native
 
 THREADS = (1, 2)
@@ -32,37 +29,29 @@ def measure(settings: Settings) -> dict[str, Any]:
                 say(f"  {encoding}, {task}, {threads} threads")
                 loader = store.load(task, files, target, BATCH, encoding, threads)
                 rows.append(_row(loader, settings.repeat, encoding=encoding, task=task, threads=threads))
-                what = f"{encoding}, {task}, {threads} threads: CPU time without the kernels, of that with them"
+                what = f"photographs, `{encoding}`, {task}, {threads} threads: CPU time without kernels, relative"
                 figures.append(Figure(what, rows[-1]["cpu_ratio"], 1.0, "x", at_least=True, note=name))
         shutil.rmtree(target)
     return as_result(figures, kernels=native.core.variant(), photographs=name, rows=rows)
 
 
 def _row(loader: Any, repeat: int, **names: Any) -> dict[str, Any]:
-    clocks: dict[bool, list[float]] = {True: [], False: []}
     count, compiled = len(loader.dataset), native.core
-    for _ in loader:  # the reader of images is made with the kernels, and works without them, too
-        pass
 
-    def epoch(with_kernels: bool) -> float:
+    def epoch(with_kernels: bool) -> Spent:
         native.core = compiled if with_kernels else None
-        began, cpu = time.perf_counter(), time.process_time()
         try:
-            for _ in loader:
-                pass
+            return spent_on(lambda: [None for _ in loader])
         finally:
             native.core = compiled
-        clocks[with_kernels].append(time.perf_counter() - began)
-        return time.process_time() - cpu
 
-    ways: list[Callable[[], float]] = [partial(epoch, True), partial(epoch, False)]
-    with_kernels, without = alternate(ways, repeat)
-    row = {**names, "cpu_ratio": round(median_ratio(without, with_kernels), 3)}
-    for way, seconds, wall in (("with", with_kernels, clocks[True]), ("without", without, clocks[False])):
-        row[way] = {
-            "a_core_second": round(count / statistics.median(seconds)),
-            "a_second": round(count / statistics.median(wall)),
-            "cpu_seconds": [round(one, 4) for one in seconds],
-        }
-    say(f"    {row['with']['a_core_second']} a core second with them, {row['without']['a_core_second']} without")
+    epoch(True)  # the reader of images is made with the kernels, and works without them, too
+    with_kernels, without = alternate([partial(epoch, True), partial(epoch, False)], repeat)
+    row: dict[str, Any] = {**names}
+    for way, rounds in (("with", with_kernels), ("without", without)):
+        wall, cpu = zip(*rounds, strict=True)
+        row[way] = rates_of([one / count for one in wall], [one / count for one in cpu])
+    for ratio, kind in (("ratio", "seconds"), ("cpu_ratio", "cpu_seconds")):
+        row[ratio] = round(median_ratio(row["without"][kind], row["with"][kind]), 3)
+    say(f"    CPU time without them, relative to with: {row['cpu_ratio']:.2f}")
     return row
