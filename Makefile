@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Python keeps what it has compiled: tests start it hundreds of times, and pytest compiles each of their files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-faults test-install test-remote test-cluster test-gpu-fake test-clients test-journeys coverage check docs bench fuzz mutants clean help
+.PHONY: demo test test-slow test-faults test-install test-arm64 test-remote test-cluster test-gpu-fake test-clients test-journeys coverage check docs bench fuzz mutants clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-slow    the tests that take five seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
 	@echo "make test-install  install the package with and without its kernels in C, and compile these with all warnings"
+	@echo "make test-arm64   compare the kernels in C on arm64 with x86-64, where gcc for aarch64 and qemu-user are installed"
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"
 	@echo "make test-cluster convert on Dask, on Ray, in network namespaces and on Slurm, where they are installed"
 	@echo "make test-gpu-fake  the tests that need a GPU, on a fake CUDA runtime whose streams run late: Linux with g++"
@@ -56,6 +57,10 @@ test-faults: $(DEV)
 # Wheels and sdists with and without a compiler, and some tests without the kernels. make test runs all with them.
 test-install: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile tests/install
+
+# Some thousand crops and rows in a small program, under emulation. make test-install runs it, too.
+test-arm64: $(DEV)
+	$(BIN)/python -m pytest -rs -k arm64 tests/install/test_replay.py
 
 # Servers of this machine's own: nothing is asked outside of it.
 test-remote: $(DEV)

@@ -6,6 +6,12 @@
 
 #include "core.h"
 
+/* All aarch64 processors have NEON, so it needs no kernels of its own. */
+#if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#include <arm_neon.h>
+#define HAS_NEON 1
+#endif
+
 #define LOOK 11 /* bits of a Huffman code that are looked up at once */
 
 /* By the next LOOK bits: bits 0-7: how many the code and its value take; 8-13: the run of zeros before it; 16-31: the

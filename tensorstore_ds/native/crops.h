@@ -329,6 +329,19 @@ static void to_rgbx(const uint8_t *restrict y, const uint8_t *restrict cb, const
         _mm256_storeu_si256(to, _mm256_permute2x128_si256(front, back, 0x20));
         _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(front, back, 0x31));
     }
+#elif defined(HAS_NEON)
+    for (; i < count; i += 8) { /* the same */
+        int16x8_t light = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(y + i)));
+        int16x8_t b = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cb + i), vdup_n_u8(128)));
+        int16x8_t r = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cr + i), vdup_n_u8(128)));
+        int16x8_t red = light + r + vrshrq_n_s16(vqdmulhq_n_s16(r, 26345), 1);
+        int16x8_t blue = light + b + b + vrshrq_n_s16(vqdmulhq_n_s16(b, -14942), 1);
+        int32x4_t lower = vmlal_n_s16(vmull_n_s16(vget_low_s16(r), 18734), vget_low_s16(b), -22554);
+        int32x4_t upper = vmlal_n_s16(vmull_n_s16(vget_high_s16(r), 18734), vget_high_s16(b), -22554);
+        int16x8_t green = light - r + vcombine_s16(vrshrn_n_s32(lower, 16), vrshrn_n_s32(upper, 16));
+        uint8x8x4_t rgbx = {{vqmovun_s16(red), vqmovun_s16(green), vqmovun_s16(blue), vdup_n_u8(0)}};
+        vst4_u8(out + 4 * i, rgbx);
+    }
 #endif
     for (; i < count; i++) {
         int32_t b = cb[i] - 128, r = cr[i] - 128, light = y[i];

@@ -173,6 +173,100 @@ INLINE int inverse_dct_in_pairs(const int16_t *block, const uint16_t *quantizers
 }
 #endif
 
+#if defined(HAS_NEON)
+/* The elements of the first half of `count` vectors and of the second half in turn: three times, it transposes 8 x 8. */
+INLINE void interleave(int16x8_t v[8]) {
+    int16x8_t t[8];
+    for (int i = 0; i < 4; i++) t[2 * i] = vzip1q_s16(v[i], v[i + 4]), t[2 * i + 1] = vzip2q_s16(v[i], v[i + 4]);
+    memcpy(v, t, sizeof t);
+}
+
+INLINE void interleave_bytes(int8x16_t v[4]) {
+    int8x16_t t[4] = {vzip1q_s8(v[0], v[2]), vzip2q_s8(v[0], v[2]), vzip1q_s8(v[1], v[3]), vzip2q_s8(v[1], v[3])};
+    memcpy(v, t, sizeof t);
+}
+
+/* As `eight`, `four` and `two`, of four lines: the first results are even + odd, and from the end on even - odd. */
+INLINE void pass(const int16x4_t v[8], int size, int32x4_t even[4], int32x4_t odd[4]) {
+    if (size == 8) {
+        int32x4_t even0 = vshll_n_s16(vadd_s16(v[0], v[4]), BITS), even1 = vshll_n_s16(vsub_s16(v[0], v[4]), BITS);
+        int32x4_t even2 = vmlal_n_s16(vmull_n_s16(v[2], 4433), v[6], 4433 - 15137);
+        int32x4_t even3 = vmlal_n_s16(vmull_n_s16(v[2], 4433 + 6270), v[6], 4433);
+        int16x4_t a = vadd_s16(v[7], v[3]), b = vadd_s16(v[5], v[1]);
+        int32x4_t z3 = vmlal_n_s16(vmull_n_s16(a, 9633 - 16069), b, 9633);
+        int32x4_t z4 = vmlal_n_s16(vmull_n_s16(a, 9633), b, 9633 - 3196);
+        even[0] = even0 + even3, even[1] = even1 + even2, even[2] = even1 - even2, even[3] = even0 - even3;
+        odd[0] = vmlal_n_s16(vmlal_n_s16(z4, v[1], 12299 - 7373), v[7], -7373);
+        odd[1] = vmlal_n_s16(vmlal_n_s16(z3, v[3], 25172 - 20995), v[5], -20995);
+        odd[2] = vmlal_n_s16(vmlal_n_s16(z4, v[5], 16819 - 20995), v[3], -20995);
+        odd[3] = vmlal_n_s16(vmlal_n_s16(z3, v[7], 2446 - 7373), v[1], -7373);
+    } else if (size == 4) {
+        int32x4_t first = vshll_n_s16(v[0], BITS + 1), z = vmlal_n_s16(vmull_n_s16(v[2], 15137), v[6], -6270);
+        even[0] = first + z, even[1] = first - z;
+        odd[0] = vmlal_n_s16(vmlal_n_s16(vmull_n_s16(v[7], -4176), v[5], -4926), v[3], 7373);
+        odd[1] = vmlal_n_s16(vmlal_n_s16(vmull_n_s16(v[7], -1730), v[5], 11893), v[3], -17799);
+        odd[0] = vmlal_n_s16(odd[0], v[1], 20995), odd[1] = vmlal_n_s16(odd[1], v[1], 8697);
+    } else {
+        even[0] = vshll_n_s16(v[0], BITS + 2);
+        odd[0] = vmlal_n_s16(vmlal_n_s16(vmull_n_s16(v[7], -5906), v[5], 6967), v[3], -10426);
+        odd[0] = vmlal_n_s16(odd[0], v[1], 29692);
+    }
+}
+
+/* After the first pass, and after the second, whose numbers were divided by 2^16 before: to divide twice is exact. */
+INLINE int16x4_t rounded(int32x4_t x, int size) {
+    return size == 8 ? vrshrn_n_s32(x, 11) : size == 4 ? vrshrn_n_s32(x, 12) : vrshrn_n_s32(x, 13);
+}
+INLINE int8x8_t rounded_samples(int16x8_t x, int size) {
+    return size == 8 ? vqrshrn_n_s16(x, 2) : size == 4 ? vqrshrn_n_s16(x, 3) : vqrshrn_n_s16(x, 4);
+}
+
+/* The same bits in 16-bit numbers; 0 if they have no room, and nothing is done: a pass makes at most 5.55 times the sum
+ * of its numbers, rounded. */
+INLINE int inverse_dct_in_halves(const int16_t *block, const uint16_t *quantizers, int size, uint8_t *out, size_t stride) {
+    int16x8_t v[8];
+    int16x4_t u[8];
+    int32x4_t even[2][4], odd[2][4], sum = vdupq_n_s32(0);
+    int8x8_t columns[8];
+    for (int i = 0; i < 8; i++) {
+        int16x8_t coefficients = vld1q_s16(block + 8 * i), by = vreinterpretq_s16_u16(vld1q_u16(quantizers + 8 * i));
+        v[i] = vabsq_s16(coefficients);
+        sum = vmlal_high_s16(vmlal_s16(sum, vget_low_s16(v[i]), vget_low_s16(by)), v[i], by);
+        v[i] = vmulq_s16(coefficients, by);
+    }
+    if (vaddvq_s32(sum) > 5800) return 0;
+    for (int half = 0; half < 2; half++) {
+        for (int i = 0; i < 8; i++) u[i] = half ? vget_high_s16(v[i]) : vget_low_s16(v[i]);
+        pass(u, size, even[half], odd[half]);
+    }
+    for (int i = 0; i < 8; i++) v[i] = vdupq_n_s16(0), columns[i] = vdup_n_s8(0);
+    for (int i = 0; i < size / 2; i++) {
+        v[i] = vcombine_s16(rounded(even[0][i] + odd[0][i], size), rounded(even[1][i] + odd[1][i], size));
+        v[size - 1 - i] = vcombine_s16(rounded(even[0][i] - odd[0][i], size), rounded(even[1][i] - odd[1][i], size));
+    }
+    interleave(v), interleave(v), interleave(v);
+    for (int half = 0; half < (size == 8 ? 2 : 1); half++) {
+        for (int i = 0; i < 8; i++) u[i] = half ? vget_high_s16(v[i]) : vget_low_s16(v[i]);
+        pass(u, size, even[half], odd[half]);
+    }
+    for (int i = 0, other = size == 8; i < size / 2; i++) {
+        int16x4_t a = vaddhn_s32(even[0][i], odd[0][i]), b = vsubhn_s32(even[0][i], odd[0][i]);
+        columns[i] = rounded_samples(vcombine_s16(a, vaddhn_s32(even[other][i], odd[other][i])), size);
+        columns[size - 1 - i] = rounded_samples(vcombine_s16(b, vsubhn_s32(even[other][i], odd[other][i])), size);
+    }
+    int8x16_t lines[4];
+    for (int i = 0; i < 4; i++) lines[i] = vcombine_s8(columns[2 * i], columns[2 * i + 1]);
+    interleave_bytes(lines), interleave_bytes(lines), interleave_bytes(lines);
+    for (int i = 0; i < size; i += 2) {
+        uint8x16_t samples = vreinterpretq_u8_s8(lines[i / 2]) ^ vdupq_n_u8(128);
+        uint8x8_t two[2] = {vget_low_u8(samples), vget_high_u8(samples)};
+        memcpy(out + (size_t)i * stride, &two[0], (size_t)size);
+        memcpy(out + (size_t)(i + 1) * stride, &two[1], (size_t)size);
+    }
+    return 1;
+}
+#endif
+
 /* A block of `size` x `size` samples; `end`: coefficients from there on are zero. */
 static inline void inverse_dct(const int16_t *block, int end, const jpeg_header *h, int component, int size, uint8_t *out,
                                size_t stride) {
@@ -185,6 +279,10 @@ static inline void inverse_dct(const int16_t *block, int end, const jpeg_header 
     }
 #if defined(__AVX2__)
     if (size == 8 && !h->has_wide_quantizers && inverse_dct_in_pairs(block, quantizers, out, stride)) return;
+#elif defined(HAS_NEON)
+    if (size == 8 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 8, out, stride)) return;
+    if (size == 4 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 4, out, stride)) return;
+    if (size == 2 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 2, out, stride)) return;
 #endif
     i32x8 v[8];
     load_block(block, quantizers, v);

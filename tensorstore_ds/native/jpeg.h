@@ -25,7 +25,7 @@ typedef struct {
 #define PLACE(n) (n)
 #endif
 #define P(n) (uint8_t)PLACE(n)
-static const uint8_t places[64 + 16] = { /* in the order of the file, in zigzag */
+static const uint8_t place_of[64 + 16] = { /* in the order of the file, in zigzag */
     P(0), P(1), P(8), P(16), P(9), P(2), P(3), P(10), P(17), P(24), P(32), P(25), P(18), P(11), P(4), P(5), P(12),
     P(19), P(26), P(33), P(40), P(48), P(41), P(34), P(27), P(20), P(13), P(6), P(7), P(14), P(21), P(28), P(35),
     P(42), P(49), P(56), P(57), P(50), P(43), P(36), P(29), P(22), P(15), P(23), P(30), P(37), P(44), P(51), P(58),
@@ -177,7 +177,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
         if (!quantizer || !dcs || !acs) return CROP_OTHER;
         int is_wide = quantizer[0] >> 4;
         for (int k = 0; k < 64; k++)
-            h->quantizers[i][places[k]] =
+            h->quantizers[i][place_of[k]] =
                 (uint16_t)(is_wide ? quantizer[1 + 2 * k] << 8 | quantizer[2 + 2 * k] : quantizer[1 + k]);
         h->has_wide_quantizers |= is_wide;
         if (!is_table(&c->dc[dc], dcs, dcs + 16, 1) || !is_table(&c->ac[ac], acs, acs + 16, 0)) return CROP_OTHER;
@@ -266,7 +266,7 @@ static inline __attribute__((always_inline)) int decode_block(bit_reader *r, con
         entry = ac->fast[r->buffer >> (64 - LOOK)];
         if (entry && !(entry & (IS_SPECIAL | IS_LONG))) {
             k += entry >> 8 & 15;
-            block[places[k]] = (int16_t)(entry >> 16);
+            block[place_of[k]] = (int16_t)(entry >> 16);
             drop(r, entry & 0xFF);
             end = k + 1;
             continue;
@@ -285,7 +285,7 @@ static inline __attribute__((always_inline)) int decode_block(bit_reader *r, con
             continue;
         }
         k += symbol >> 4;
-        block[places[k]] = (int16_t)signed_value(r->buffer, size);
+        block[place_of[k]] = (int16_t)signed_value(r->buffer, size);
         drop(r, size);
         end = k + 1;
     }
