@@ -1,6 +1,7 @@
-"""Fuzz the kernels with libFuzzer, ASan and UBSan: ``python tests/native_fuzz/run.py SECONDS``. It needs clang.
+"""Fuzz the kernels with libFuzzer, ASan and UBSan: ``python tests/native_fuzz/run.py SECONDS [keep]``. It needs clang.
 
-What fails is kept as a file, crash-..., in the folder that is printed.
+It starts from ``corpus.zip``, and with ``keep`` writes there what covers most. What fails is kept as a file, crash-...,
+in the folder that is printed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import io
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from tensorstore_ds import native
 from tensorstore_ds.imaging.jpeg import find_restarts
 
 SOURCES = Path(native.__file__).parent
+CORPUS = Path(__file__).with_name("corpus.zip")
 FLAGS = ("-std=c11", "-O1", "-g", "-fwrapv", "-mavx2", "-mbmi2", "-DVARIANT=avx2", "-DKERNELS=kernels_plain")
 
 
@@ -53,19 +56,30 @@ def seeds(folder: Path) -> None:
                 number += 1
 
 
-def main(seconds: int) -> int:
+def main(seconds: int, keep: bool) -> int:
     """Build it and let it run; its exit status."""
     folder = Path(tempfile.mkdtemp(prefix="native-fuzz-"))
-    (folder / "seeds").mkdir()
+    for name in ("found", "seeds", "kept"):
+        (folder / name).mkdir()
     seeds(folder / "seeds")
+    with zipfile.ZipFile(CORPUS) as kept:
+        for number, name in enumerate(kept.namelist()):
+            (folder / "seeds" / f"kept-{number:04}").write_bytes(kept.read(name))
     here = Path(__file__).parent
     checks = "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"
     sources = f"-I{SOURCES}", str(SOURCES / "kernels.c"), str(here / "fuzz.c")
     subprocess.run(["clang", *FLAGS, *checks, *sources, "-lm", "-o", str(folder / "fuzz")], check=True)
     print(folder, flush=True)
-    command = [str(folder / "fuzz"), f"-max_total_time={seconds}", "-max_len=20000", "-print_final_stats=1", "seeds"]
-    return subprocess.run(command, cwd=folder).returncode
+    command = [str(folder / "fuzz"), f"-max_total_time={seconds}", "-max_len=20000", "-print_final_stats=1"]
+    status = subprocess.run([*command, "found", "seeds"], cwd=folder).returncode
+    if keep and not status:
+        subprocess.run([*command, "-merge=1", "kept", "found", "seeds"], cwd=folder, check=True)
+        inputs = sorted((file.read_bytes() for file in (folder / "kept").iterdir()), key=lambda one: (len(one), one))
+        with zipfile.ZipFile(CORPUS, "w") as kept:
+            for number, data in enumerate(inputs):
+                kept.writestr(zipfile.ZipInfo(f"{number:04}"), data, zipfile.ZIP_LZMA)
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 60))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 60, sys.argv[2:] == ["keep"]))
