@@ -110,7 +110,7 @@ the range in brackets. "kB per image" is the size of the files that a loader rea
   `jpeg`. FFCV decodes each image whole.
 - FFCV `jpg, full size`: JPEG files of quality 90 without a limit of the side. Compare it with `source`. FFCV's writer
   encodes each image again, so it cannot store the files as they are.
-- Files: the JPEG files as they are, in folders."""
+- Files: the JPEG files as they are, in folders. torchvision, torchcodec, DALI (on the CPU) and SPDL read them."""
 _KERNELS = """The next table compares the loader with its compiled kernels and without them ({kernels}; {photographs}).
 The factors are medians of the ratios in each round."""
 _PROFILE = """The next table shows where the time of a training crop goes: microseconds of CPU time, in one thread, by

@@ -56,3 +56,9 @@ FFCV_JPEG = Way(FFCV.title, "ffcv", "jpg", FFCV.package, FFCV.install)
 #: Without a limit of the side, as `source`.
 FFCV_FULL = replace(FFCV_JPEG, mode="jpg, full size")
 TORCHVISION = Way(FILES, "files", "")
+#: Those that read the files as they are, and are not dependencies. One that is not installed costs one row.
+PEERS = (
+    Way("files (torchcodec)", "files", "decode_jpeg", "torchcodec", "pip install torchcodec"),
+    Way("files (DALI)", "dali", "", "nvidia-dali-cuda120", "pip install nvidia-dali-cuda120"),
+    Way("files (SPDL)", "spdl", "", "spdl", "apt-get install libavdevice59; pip install spdl"),
+)

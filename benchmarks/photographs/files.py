@@ -1,10 +1,14 @@
-"""The files themselves: torchvision's `ImageFolder` or `VOCDetection`, its transforms v2, torch's `DataLoader`."""
+"""The files themselves: torchvision's `ImageFolder` or `VOCDetection`, its transforms v2, torch's `DataLoader`.
+
+In the mode ``decode_jpeg``, torchcodec decodes a file to a tensor, and the transforms work on tensors.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ def load(task: str, source: Path, target: Path, batch: int, mode: str, threads: 
     collate = _listed if task == "detect" else None
     shuffle = task != "validate"
     return DataLoader(
-        dataset_of(task, source),
+        dataset_of(task, source, mode),
         batch,
         shuffle,
         num_workers=threads,
@@ -31,7 +35,7 @@ def load(task: str, source: Path, target: Path, batch: int, mode: str, threads: 
     )
 
 
-def dataset_of(task: str, source: Path) -> Dataset[Any]:
+def dataset_of(task: str, source: Path, mode: str = "") -> Dataset[Any]:
     """Its samples: images (C, H, W) uint8, and labels or objects."""
     if task == "detect":
         annotations = (file.read_text() for file in source.glob("VOCdevkit/VOC2007/Annotations/*.xml"))
@@ -41,6 +45,9 @@ def dataset_of(task: str, source: Path) -> Dataset[Any]:
     crops: list[Any] = [v2.RandomResizedCrop(SIDE, antialias=True)]
     if task == "validate":
         crops = [v2.Resize(RESIZED, antialias=True), v2.CenterCrop(SIDE)]
+    if mode == "decode_jpeg":
+        decode_jpeg: Callable[[str], Any] = importlib.import_module("torchcodec.decoders").decode_jpeg
+        return ImageFolder(str(source), v2.Compose(crops), loader=decode_jpeg)
     return ImageFolder(str(source), v2.Compose([*crops, v2.PILToTensor()]))
 
 

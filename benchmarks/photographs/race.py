@@ -17,7 +17,7 @@ from PIL import Image
 
 from benchmarks.measure import ROOT, Figure, Settings, as_result, say
 from benchmarks.peers import OURS, WORKERS
-from benchmarks.photographs import BATCH, FFCV_FULL, FFCV_JPEG, MAX_SIDE, OBJECTS_BATCH, STORES, TORCHVISION, Way
+from benchmarks.photographs import BATCH, FFCV_FULL, FFCV_JPEG, MAX_SIDE, OBJECTS_BATCH, PEERS, STORES, TORCHVISION, Way
 from benchmarks.photographs.drawing import write_class_folders, write_voc
 from benchmarks.photographs.files import columns, dataset_of
 from tensorstore_ds.comparison.delivery import marks_of
@@ -35,7 +35,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     """Training and validation of images with labels, detection of images with boxes."""
     files, name = folder_of_photographs(settings)
     described = describe(sorted(files.rglob("*.jpg")))
-    kept, others = [STORES["jpeg"], STORES["source"]], [FFCV_JPEG, FFCV_FULL, TORCHVISION]
+    kept, others = [STORES["jpeg"], STORES["source"]], [FFCV_JPEG, FFCV_FULL, TORCHVISION, *PEERS]
     in_one_thread = [way.with_threads(1) for way in kept]
     crops = {"train": [*STORES.values(), *in_one_thread, *others], "validate": [*kept, *others]}
     races = [_raced(task, name, files, ways, settings) for task, ways in crops.items()]
