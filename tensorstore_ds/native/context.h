@@ -41,7 +41,7 @@ typedef struct {
 } filter;
 
 struct context {
-    memory scan, pieces, planes, lines, rows, turned, entries;
+    memory header, scan, pieces, planes, lines, rows, turned, entries;
     filter across, down;
     huffman_table dc[4], ac[4];
 };

@@ -540,7 +540,7 @@ static int64_t index_file(context *ctx, bytes_view file, const jpeg_entry **entr
         for (int column = 0; column < h.across; column += UNITS_PER_ENTRY) {
             int64_t bits = bits_read(&reader, ctx->scan.bytes);
             if (bits >= 8 * (stop - ctx->scan.bytes)) return -1;
-            for (; seen < bits >> 3; seen++) source += *source == 0xFF ? 2 : 1;
+            for (; seen < bits >> 3; seen++) source += ctx->scan.bytes[seen] == 0xFF ? 2 : 1;
             *out++ = (jpeg_entry){(uint32_t)((source - file.bytes) * 8 + (bits & 7)),
                                   {(int16_t)last[0], (int16_t)last[1], (int16_t)last[2]}, 0};
             int count = h.across - column < UNITS_PER_ENTRY ? h.across - column : UNITS_PER_ENTRY;

@@ -105,14 +105,31 @@ static int has_orientation(const uint8_t *s, const uint8_t *end) {
     return 0;
 }
 
-/* CROP_OK, or CROP_OTHER. */
+/* Up to the codes; 0 if there are none. */
+static size_t header_nbytes(bytes_view file) {
+    const uint8_t *data = file.bytes;
+    if (file.nbytes < 4 || file.nbytes > 0x7FFFFFFF || data[0] != 0xFF || data[1] != 0xD8) return 0;
+    for (size_t at = 2; file.nbytes - at >= 4 && data[at] == 0xFF;) {
+        int is_last = data[at + 1] == 0xDA;
+        size_t length = (size_t)(data[at + 2] << 8 | data[at + 3]);
+        if (length < 2 || length > file.nbytes - at - 2) return 0;
+        at += 2 + length;
+        if (is_last) return at;
+    }
+    return 0;
+}
+
+/* What became of it. The file may be a map that another process changes, so the header is judged in a copy. */
 static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
-    const uint8_t *data = file.bytes, *frame = NULL, *scan = NULL;
+    size_t at = 2, nbytes = header_nbytes(file);
+    if (!nbytes) return CROP_OTHER;
+    if (!reserve(&c->header, nbytes)) return CROP_MEMORY;
+    memcpy(c->header.bytes, file.bytes, nbytes);
+    __asm__ volatile("" : : : "memory"); /* nothing of it is read from the file again */
+    const uint8_t *data = c->header.bytes, *frame = NULL, *scan = NULL;
     const uint8_t *tables[2][4] = {{0}}, *quantizers[4] = {0};
-    size_t at = 2, nbytes = file.nbytes;
     int exifs = 0, has_other = 0, adobe = -1, orientation = 0, has_jfif = 0;
     memset(h, 0, sizeof *h);
-    if (nbytes < 4 || nbytes > 0x7FFFFFFF || data[0] != 0xFF || data[1] != 0xD8) return CROP_OTHER;
     while (!scan) {
         if (nbytes - at < 4 || data[at] != 0xFF) return CROP_OTHER;
         int marker = data[at + 1];

@@ -216,8 +216,8 @@ context *context_new(void) { return calloc(1, sizeof(context)); }
 
 /* Gives back pieces of memory of more than `most` bytes. */
 static void trim(context *c, size_t most) {
-    memory *all[] = {&c->scan,   &c->pieces,  &c->planes,        &c->lines,      &c->rows,
-                     &c->turned, &c->entries, &c->across.memory, &c->down.memory};
+    memory *all[] = {&c->header, &c->scan,   &c->pieces,  &c->planes,        &c->lines,
+                     &c->rows,   &c->turned, &c->entries, &c->across.memory, &c->down.memory};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->capacity > most) free(all[i]->bytes), *all[i] = (memory){0};
 }
@@ -295,8 +295,8 @@ static PyObject *crops(PyObject *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "crops: buffers do not fit each other");
         goto done;
     }
-    size_t nbytes = (size_t)height * (size_t)width * (size_t)channels;
-    if ((size_t)out.len / nbytes != (size_t)count || (size_t)out.len % nbytes) {
+    uint64_t nbytes = (uint64_t)height * (uint64_t)width * (uint64_t)channels;
+    if ((uint64_t)out.len / nbytes != (uint64_t)count || (uint64_t)out.len % nbytes) {
         PyErr_SetString(PyExc_ValueError, "crops: `out` does not fit the jobs");
         goto done;
     }
@@ -307,7 +307,7 @@ static PyObject *crops(PyObject *self, PyObject *args) {
         crop_job job; /* a copy: what was checked is what is used */
         memcpy(&job, (const char *)jobs.buf + (size_t)i * sizeof job, sizeof job);
         int code = chosen->crop(own->memory, views, (size_t)shards, &job, height, width, channels,
-                                (uint8_t *)out.buf + (size_t)i * nbytes);
+                                (uint8_t *)out.buf + (size_t)i * (size_t)nbytes);
         ((int32_t *)status.buf)[i] = code;
         failed += code != CROP_OK;
     }
