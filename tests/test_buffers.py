@@ -25,6 +25,15 @@ def test_a_buffer_is_used_again_when_its_tensor_is_gone():
     assert address(pool) == address(pool)
 
 
+def test_the_buffer_that_was_freed_last_is_used_first():
+    pool = BufferPool()
+    first, second = (pool.empty(ROWS, SPEC)[0] for _ in range(2))
+    wanted = first.data_ptr()
+    del second
+    del first
+    assert address(pool) == wanted
+
+
 @pytest.mark.parametrize(
     "view",
     [

@@ -53,18 +53,18 @@ class BufferPool:
 
     def empty(self, rows: int, spec: ArraySpec) -> tuple[torch.Tensor, NDArray[Any]]:
         """A tensor (rows, ...), and the array over the same memory to fill it through; its contents are undefined."""
-        shape = (rows, *spec.shape)
+        shape, dtype = (rows, *spec.shape), np.dtype(spec.dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
         if self.pinned:
-            flat = self.empty_bytes(math.prod(shape) * np.dtype(spec.dtype).itemsize)
+            flat = self.empty_bytes(nbytes)
             tensor = flat.view(torch_dtype(spec.dtype)).view(shape)
             return tensor, tensor.numpy()
-        nbytes = math.prod(shape) * np.dtype(spec.dtype).itemsize
         if nbytes < LARGE_NBYTES:  # below this the C library's own allocator is as quick
-            array = np.empty(shape, spec.dtype)
+            array = np.empty(shape, dtype)
             return torch.from_numpy(array), array
         buffer = self._take(nbytes)
         # The tensor keeps this very array alive, and nothing else does: its end is the end of the tensor's storage.
-        held = buffer[:nbytes].view(spec.dtype).reshape(shape)
+        held = np.ndarray(shape, dtype, buffer)
         weakref.finalize(held, self._free.append, buffer).atexit = False
         return torch.from_numpy(held), held
 
@@ -84,12 +84,12 @@ class BufferPool:
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
         for _ in range(len(self._free)):
             try:
-                buffer = self._free.popleft()
+                buffer = self._free.pop()  # the one that was used last: the caches may still have it
             except IndexError:
                 break
             if nbytes <= len(buffer) <= 2 * nbytes:
                 return buffer
-            self._free.append(buffer)
+            self._free.appendleft(buffer)
         return aligned_empty((nbytes,), np.uint8)
 
 
