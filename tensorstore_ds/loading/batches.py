@@ -78,7 +78,9 @@ class StoreCollate:
                 columns[name] = (defer_objects if self.defers else collate_objects)(value, self.how)
         if batch.dropped is not None and self.dataset.return_as == "dict":
             columns["objects_dropped"] = batch.dropped
-        return as_tuple(columns, self.dataset.schema) if self.dataset.return_as == "tuple" else _with_members(columns)
+        if self.dataset.return_as == "tuple":
+            return as_tuple(columns, self.dataset.schema)
+        return columns if self.padding is None else _with_members(columns)
 
     def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
         """`collate_samples` with images as `PaddedImages`, in dicts by the name of their field, in tuples first."""

@@ -16,6 +16,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, Deferred, PackedObjects, collate_objects, defer_objects, map_tensors
 from tensorstore_ds.loading.outlines import with_frames
+from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split
 
 ReturnAs = Literal["dict", "tuple", "torchvision"]
@@ -58,9 +59,9 @@ def gather_field(
     what `loading.outlines` draws them by.
     """
     field, column = split.fields[name], split[name]
-    if isinstance(field, ArrayField):
+    if isinstance(field, ArrayField) and isinstance(column, Column):
         tensor, array = pool.empty(len(rows), field.spec)
-        split.column(name).take(rows, out=array)
+        column.take(rows, out=array)
         return channels_first(field, tensor)
     if isinstance(field, ObjectsField):
         ragged = split.table(name).take(rows)

@@ -18,7 +18,7 @@ from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.decoding import Decode, plans_of
+from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import torch_seeds
@@ -228,8 +228,9 @@ class Samples(Dataset[Sample]):
     @property
     def image_names(self) -> tuple[str, ...]:
         """What the images of a sample are called: `image`; or `image_0`, `image_1` and so on, if there are views."""
-        views = isinstance(self.decode, tuple)
-        return tuple(f"image_{view}" for view in range(len(plans_of(self.decode)))) if views else ("image",)
+        if not isinstance(self.decode, tuple):
+            return ("image",)
+        return tuple(f"image_{view}" for view in range(len(self.decode)))
 
     def columns_of(self, names: Iterable[str]) -> list[str]:
         """The columns of a batch that has these fields."""
@@ -244,7 +245,7 @@ class Samples(Dataset[Sample]):
     @property
     def by_sample(self) -> bool:
         """Whether samples are made one by one, not in whole columns."""
-        return self.transform is not None or self.as_pil
+        return self._transform is not None or self.as_pil
 
     def __getitem__(self, index: int) -> Sample:
         """One sample: tensors of their own memory."""

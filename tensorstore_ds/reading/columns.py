@@ -36,6 +36,7 @@ class Column:
 
     Attributes:
         spec: dtype and shape of one row.
+        dtype: the NumPy data type.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Column:
         is_remote: bool = False,
     ) -> None:
         self.spec = spec
+        self.dtype: np.dtype[Any] = np.dtype(spec.dtype)
         self._is_remote = is_remote  # whether rows may have to be fetched
         self._name = name
         self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -60,11 +62,6 @@ class Column:
     def shape(self) -> tuple[int, ...]:
         """(rows, ...)."""
         return (len(self), *self.spec.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The NumPy data type."""
-        return np.dtype(self.spec.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -224,9 +221,11 @@ class Column:
         Raises:
             IndexError: a row is outside.
         """
-        if native.core is None or not self.spec.row_nbytes or not self.shards:
+        if native.core is None:
             return False
         if self._table is None:
+            if not self.spec.row_nbytes or not self.shards:
+                return False
             self._table = native.core.table(self._starts, self.spec.row_nbytes)
         if call(self._table) == len(rows):
             return True

@@ -265,6 +265,8 @@ class Split:
             IndexError: the number is not in [-len, len).
             TypeError: it is neither a name nor a number nor a slice.
         """
+        if isinstance(field, str) and field in self._columns:
+            return self._columns[field]
         if isinstance(field, int | np.integer):
             return self._sample(field)
         if isinstance(field, slice):
@@ -278,9 +280,8 @@ class Split:
             )
         if field not in self.fields:
             raise unknown_name(f"split {self.name}", "field", field, self.fields)
-        if field not in self._columns:
-            self._columns[field] = self._column(field)
-        return self._columns[field]
+        column = self._columns[field] = self._column(field)
+        return column
 
     @property
     def is_remote(self) -> bool:
