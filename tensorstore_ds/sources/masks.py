@@ -174,16 +174,22 @@ def find(root: Path) -> list[_Folders]:
 
 
 def _below(root: Path) -> list[Path]:
-    """Folders one and two levels below that hold a folder of masks: splits, or VOCdevkit and what is in it."""
+    """Folders one and two levels below that hold a folder of masks: splits, or VOCdevkit and what is in it.
+
+    Each folder below is listed once: there may be thousands of classes.
+    """
     names = {masks for _, masks in _LAYOUTS}
-    tops = _folders(root)
-    below = [*tops, *(folder for top in tops for folder in _folders(top))]
-    return sorted(folder for folder in below if any(exists(folder / name) for name in names))
+    found = []
+    for top in _folders(root):
+        inside = _folders(root / top)
+        found += [root / top] if names.intersection(inside) else []
+        found += [root / top / name for name in inside if any(exists(root / top / name / masks) for masks in names)]
+    return sorted(found)
 
 
-def _folders(folder: Path) -> list[Path]:
+def _folders(folder: Path) -> list[str]:
     try:
-        return [folder / name for name, is_folder in entries(folder) if is_folder]
+        return [name for name, is_folder in entries(folder) if is_folder]
     except OSError:
         return []  # walking says why
 
