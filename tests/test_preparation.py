@@ -88,6 +88,21 @@ def test_gray_among_color_is_rgb_in_jpeg_too(mixed, tmp_path):
     assert len(tsds.open(tmp_path / "s.tsds")["train"].statistics["channels"]["mean"]) == 3
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_gray_after_color_is_stored_as_rgb_without_a_survey(tmp_path, workers):
+    for i, channels in enumerate([3, 1, 3, 1, 1, 3]):
+        (tmp_path / f"images/{i % 2}").mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(i).integers(0, 256, (9, 7 + i, channels), np.uint8)
+        (tmp_path / f"images/{i % 2}/{i}.png").write_bytes(png_bytes(pixels.squeeze()))
+    stages = []
+    options = ConvertOptions(encoding="jpeg", workers=workers)
+    summary = tsds.convert(tmp_path / "images", tmp_path / "s.tsds", options, progress=lambda p: stages.append(p.stage))
+    assert summary.notes == (NOTE.replace("15 gray and 1", "3 gray and 3"),)
+    tsds.convert(tmp_path / "images", tmp_path / "rgb.tsds", replace(options, color="rgb"))
+    assert files(tmp_path / "s.tsds") == files(tmp_path / "rgb.tsds")
+    assert stages.count("scan") == 1
+
+
 @pytest.mark.slow
 def test_a_mixed_conversion_stopped_anywhere_ends_in_the_same_bytes(mixed, tmp_path):
     tsds.convert(mixed, tmp_path / "whole.tsds", IN_SHARDS)

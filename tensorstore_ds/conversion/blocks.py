@@ -6,7 +6,7 @@ import contextlib
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,10 @@ from tensorstore_ds.sources.base import Sample, Source
 OWN_FIELDS = ("image", "size", "key")
 #: An image is not of the shape that the first one had: not skipped on its own, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
+#: The note about so many gray and so many color images.
+ALL_AS_RGB = (
+    '{:,} gray and {:,} color images: all are stored as RGB, which needs no action. `color="gray"` stores all as gray.'
+)
 #: What an error says if all samples are bad, and left out.
 NOTHING_LEFT = "No sample is left to be stored."
 #: What to do about a sample that is bad.
@@ -178,7 +182,11 @@ class BlockRows:
 
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
-        encoded = encode_sample(sample, self.format.image, on_decode, self._masks, self.format.least_worth)
+        image = self.format.image
+        encoded = encode_sample(sample, image, on_decode, self._masks, self.format.least_worth)
+        channels = encoded.shape[2]
+        if image.encoding == "jpeg" and image.color == "auto" and (channels, self.format.channels) == (1, 3):
+            encoded = encode_sample(sample, replace(image, color="rgb"), on_decode, self._masks)  # as the others are
         self._check_shape(encoded)
         bad = faults(encoded.problems)
         if bad and self.format.on_error != "skip":
@@ -190,7 +198,7 @@ class BlockRows:
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             if encoded.pixels.size:  # as they were before they were encoded: to decode them again takes long
                 self._statistics.add_pixels(encoded.pixels, encoded.scale)
-            self._statistics.add({"images_of": {str(encoded.shape[2]): 1}})
+            self._statistics.add({"images_of": {str(channels): 1}})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
         elif isinstance(self.format.fields["image"], RaggedImageField):

@@ -20,6 +20,7 @@ from PIL import Image
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import (
+    ALL_AS_RGB,
     NOTHING_LEFT,
     SHAPES_DIFFER,
     SKIP,
@@ -456,8 +457,7 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
         return ""
     if {kind.channels for kind in kinds} != {1, 3}:
         return ""
-    counts = " and ".join(f"{surveyed.kinds[kind]:,} {kind}" for kind in sorted(kinds))
-    return f'{counts} images: all are stored as RGB, which needs no action. `color="gray"` stores all as gray.'
+    return ALL_AS_RGB.format(*(surveyed.kinds[kind] for kind in sorted(kinds)))
 
 
 def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool, mixed: bool) -> Problem | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tensorstore_ds import words
-from tensorstore_ds.conversion.blocks import NOTHING_LEFT, OWN_FIELDS
+from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELDS
 from tensorstore_ds.conversion.encode import BOX_CROPPED
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -171,14 +171,15 @@ def commit(
         notes += note_of_size(
             sum(shard.nbytes for split in splits.values() for shard in split.shards), whole.sums.get("file_nbytes", 0)
         )
-    for note in (*notes, *note_of_channels(whole.sums.get("images_of", {}))):
+    encoding = cast(ImageField, fields["image"]).encoding
+    for note in (*notes, *note_of_channels(whole.sums.get("images_of", {}), is_kept=encoding == "source")):
         workspace.note(note)
     counts = dict(Counter(problem.reason for problem in skipped))
     provenance = {
         "tool": "tensorstore-ds",
         "tool_version": __version__,
         **origin,
-        "options": {**options.recorded(), "encoding": cast(ImageField, fields["image"]).encoding},
+        "options": {**options.recorded(), "encoding": encoding},
         "created": now().isoformat(timespec="seconds"),
         "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),
@@ -262,10 +263,16 @@ def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
     return [f"{what} as files. {advice}."]
 
 
-def note_of_channels(images_of: Mapping[str, int]) -> list[str]:
-    """What the user should know where encoded images have different numbers of channels: ``images_of[channels]``."""
+def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> list[str]:
+    """What the user should know where encoded images had different numbers of channels: ``images_of[channels]``.
+
+    Args:
+        is_kept: whether they still have them.
+    """
     if len(images_of) < 2:
         return []
+    if not is_kept:
+        return [ALL_AS_RGB.format(images_of["1"], images_of["3"])]
     counts = " and ".join(f"{images_of[channels]:,} with {channels}" for channels in sorted(images_of))
     what = f"images keep their channels, {counts}: the loader gives batches of both as RGB"
     if not images_of.keys() <= {"1", "3"}:
