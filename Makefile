@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Python keeps what it has compiled: tests start it hundreds of times, and pytest compiles each of their files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-faults test-install test-arm64 test-remote test-cluster test-gpu-fake test-clients test-journeys coverage check docs bench fuzz mutants clean help
+.PHONY: demo test test-slow test-faults test-install test-arm64 test-remote test-cluster test-gpu-fake test-browser test-clients test-journeys coverage check docs bench fuzz mutants clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"
 	@echo "make test-cluster convert on Dask, on Ray, in network namespaces and on Slurm, where they are installed"
 	@echo "make test-gpu-fake  the tests that need a GPU, on a fake CUDA runtime whose streams run late: Linux with g++"
+	@echo "make test-browser  tsds view in Chromium, where it is installed"
 	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
 	@echo "make test-journeys  a newcomer's way through all commands, with six data sets; training and other slow steps with two"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
@@ -73,6 +74,10 @@ test-cluster: $(DEV)
 # torch's own CUDA code without a GPU: tests/fake_cuda is the runtime below it. A real GPU is not touched.
 test-gpu-fake: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto tests/fake_cuda
+
+# Chromium of the system, driven by playwright: nothing is downloaded.
+test-browser: $(DEV)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/browser
 
 # From the first folder to a shared store, through the command. TSDS_DRAW=SEED repeats a run, TSDS_DRAW=all makes all; JOURNEY_DATA=DIR adds real data.
 test-journeys: $(DEV)

@@ -31,8 +31,10 @@ from benchmarks import (
     soak,
     startup,
     take,
+    tiles,
     torchvision_transforms,
     training,
+    viewer,
     whole_job,
 )
 from benchmarks.gpu import run as gpu
@@ -58,6 +60,8 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "edit_stores": edit_stores.measure,
     "take": take.measure,
     "row_sizes": row_sizes.measure,
+    "tiles": tiles.measure,
+    "viewer": viewer.measure,
     "open_large": open_large.measure,
     "remote": remote.measure,
     "mirror": mirror.measure,

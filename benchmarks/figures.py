@@ -123,6 +123,18 @@ Filter, sample and merge do more than copy: they check what they read, count sta
 two cores do at some 0.7 GB/s here. The disk of this machine takes 1.5 to 2 GB/s; a disk that takes less than half
 a gigabyte per second is the limit itself."""
 
+_TILES = """## Tiles of large images
+
+Random [tiles](tiles.md) of 640 x 640 pixels, cut out of one image of 20,000 x 20,000 pixels by one thread. The image
+shows photographs side by side, and is stored as a JPEG file of quality 90: with restart markers (`jpeg`), or without
+(`source`). The same tiles of images of 1,000 x 1,000 pixels, which are parts of it, are the reference."""
+
+_VIEWER = """## The viewer
+
+[`tsds view`](viewer.md) shows a store of a million images of 24 x 24 pixels, each with a label, a number and two boxes,
+in Chromium without a GPU. The window has 1280 x 800 pixels. The columns of two filters are loaded before the jumps and
+clicks."""
+
 _PULLING = """A pull from a server on the same machine is bound by the processor: obstore alone fetches 1.6 GB/s there.
 SHA-256 takes a third of a pull's time, syncing the files to disk a sixth, and notes for a pull that is killed the rest
 of the difference. What is left is about 1 GB/s, or 8 Gbit/s: over a slower network, the network is the limit."""
@@ -155,6 +167,10 @@ def page(results: Mapping[str, Result]) -> str:
         parts += _figures(results, "torchvision_transforms")
     if "row_sizes" in results:
         parts += [_ROW_SIZES, *_row_sizes(results["row_sizes"]), *_figures(results, "row_sizes")]
+    if "tiles" in results:
+        parts += [_TILES, *_figures(results, "tiles")]
+    if "viewer" in results:
+        parts += [_VIEWER, *_figures(results, "viewer")]
     parts += _gpu(results.get("gpu", {}))
     parts += [_LEARNING, "## Converting and opening"]
     parts += [

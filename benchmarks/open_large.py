@@ -91,7 +91,7 @@ def write_sparse_store(
     for split, rows in all_rows.items():
         sizes = [min(per_shard, rows - first) for first in range(0, rows, per_shard)]
         shards = tuple(_write_shard(root / shard_path(split, i), n, fields) for i, n in enumerate(sizes))
-        splits[split] = SplitEntry(shards, {"class_counts": [rows // _CLASSES] * _CLASSES})
+        splits[split] = SplitEntry(shards, {"label": {"class_counts": [rows // _CLASSES] * _CLASSES}})
     files = {}
     for split in splits:
         (root / split / "zarr.json").write_bytes(dump_json(GROUP))

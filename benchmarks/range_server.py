@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from mimetypes import guess_type
 from pathlib import Path
 from threading import Lock, Thread
 from urllib.parse import unquote, urlsplit
@@ -59,6 +60,7 @@ def served(
                 self.send_error(416)
                 return
             self.send_response(206 if wanted else 200)
+            self.send_header("Content-Type", guess_type(path)[0] or "application/octet-stream")
             self.send_header("Content-Length", str(stop - start))
             if wanted:
                 self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")

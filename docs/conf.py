@@ -17,7 +17,7 @@ from tensorstore_ds.version import __version__
 HERE = Path(__file__).parent
 #: Folders beside this one, and what of them is part of the site.
 NEIGHBORS = {
-    "formats": ("v1/*.*", "v1/examples/*.*", "v1/conformance/README.md", "sources/*.md"),
+    "formats": ("v1/*.*", "v1/examples/*.*", "v1/examples/c/*.*", "v1/conformance/README.md", "sources/*.md"),
     "examples": ("README.md",),
 }
 PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]

@@ -1,4 +1,4 @@
-"""Train with Lightning: its Trainer takes the loader as it is, on any number of devices.
+"""Train with Lightning: a store is its data module, on any number of devices.
 
 tsds demo
 python examples/lightning_module.py demo/digits.tsds
@@ -7,7 +7,6 @@ python examples/lightning_module.py demo/digits.tsds
 from __future__ import annotations
 
 import argparse
-import warnings
 from typing import Any
 
 import lightning
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import tensorstore_ds as tsds  # tsds
+from tensorstore_ds.adapters.lightning import StoreDataModule  # tsds
 
 
 class Classifier(lightning.LightningModule):
@@ -46,10 +45,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     lightning.seed_everything(0)
-    warnings.filterwarnings("ignore", message=".*does not have many workers")  # the loader has threads instead
 
-    train, test = tsds.StoreDataset(options.store, "train"), tsds.StoreDataset(options.store, "test")  # tsds
-    height, width, channels = train.split.fields["image"].spec.shape  # tsds
+    data = StoreDataModule(options.store, batch_size=32, val_split="test")  # tsds
+    height, width, channels = data.store["train"].fields["image"].spec.shape  # tsds
     trainer = lightning.Trainer(
         max_epochs=options.epochs,
         logger=False,
@@ -57,11 +55,7 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(
-        Classifier(height * width * channels, len(train.classes)),
-        tsds.DataLoader(train, batch_size=32, shuffle=True),  # tsds
-        tsds.DataLoader(test, batch_size=256),  # tsds
-    )
+    trainer.fit(Classifier(height * width * channels, len(data.classes)), data)
     print(f"accuracy {float(trainer.callback_metrics['accuracy']):.3f} after {options.epochs} epochs")
 
 

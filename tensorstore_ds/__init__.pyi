@@ -8,6 +8,9 @@ from .checking.findings import (
     Copies as Copies,
     FewSamples as FewSamples,
     OddBox as OddBox,
+    OddImage as OddImage,
+    SuspectLabel as SuspectLabel,
+    SuspectObject as SuspectObject,
 )
 from .checking.options import CheckOptions as CheckOptions
 from .checking.picture import draw_copies as draw_copies
@@ -34,6 +37,7 @@ from .diagnosis.any_loader import LoaderDiagnosis as LoaderDiagnosis
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
 from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict
+from .editing.add import FieldsSummary as FieldsSummary, add_fields as add_fields, drop_fields as drop_fields
 from .editing.append import GrowthSummary as GrowthSummary, append as append, update as update
 from .editing.compare import (
     Differing as Differing,
@@ -48,6 +52,9 @@ from .editing.edit import (
     sample_store as sample_store,
     split_store as split_store,
 )
+from .editing.erase import ErasureSummary as ErasureSummary, erase as erase
+from .editing.field_files import add_file as add_file
+from .editing.folds import Fold as Fold, Folds as Folds, folds as folds
 from .engines.convert import convert_on as convert_on
 from .engines.slurm import SlurmJobs as SlurmJobs, slurm_script as slurm_script, submit_slurm as submit_slurm
 from .errors import (
@@ -69,6 +76,7 @@ from .errors import (
 from .exporting import EXPORT_FORMATS as EXPORT_FORMATS
 from .exporting.export import ExportSummary as ExportSummary, export as export
 from .format.schema import Keypoints as Keypoints
+from .imaging.oriented import corners_to_oriented as corners_to_oriented, oriented_to_corners as oriented_to_corners
 from .imaging.outlines import draw_masks as draw_masks
 from .loading.augment.affine import RandomAffine as RandomAffine, RandomPerspective as RandomPerspective
 from .loading.augment.blur import GaussianBlur as GaussianBlur
@@ -109,6 +117,7 @@ from .loading.padding import PaddedImages as PaddedImages, pad_images as pad_ima
 from .loading.samplers import ShuffleSampler as ShuffleSampler, SubsetSampler as SubsetSampler
 from .loading.samples import Batch as Batch
 from .loading.size_buckets import SizeBucketSampler as SizeBucketSampler
+from .loading.tiles import Tiles as Tiles, merge_tiles as merge_tiles
 from .loading.weighted import (
     WeightedSampler as WeightedSampler,
     class_balanced_weights as class_balanced_weights,
@@ -150,11 +159,21 @@ from .sources.names import (
 )
 from .training.checkpoint import load_model as load_model
 from .training.data import task_of as task_of
+from .training.detections import StoreDetections as StoreDetections, predict_store as predict_store
 from .training.history import EpochRecord as EpochRecord, Listeners as Listeners, TrainProgress as TrainProgress
 from .training.learner import Learner as Learner
-from .training.options import TrainOptions as TrainOptions, ViTOptions as ViTOptions
+from .training.options import (
+    DetectorOptions as DetectorOptions,
+    TrainOptions as TrainOptions,
+    ViTOptions as ViTOptions,
+)
 from .training.prediction import Prediction as Prediction, predict as predict
+from .training.probabilities import (
+    predict_probabilities as predict_probabilities,
+    write_probabilities as write_probabilities,
+)
 from .training.report import TrainReport as TrainReport
+from .training.row_predictions import add_predictions as add_predictions
 from .training.train import train as train
 from .training.vit import ViT as ViT
 from .version import (
@@ -162,3 +181,5 @@ from .version import (
     __version__ as __version__,
     installation as installation,
 )
+from .viewer.show import show as show
+from .viewer.view import export_view as export_view, view as view

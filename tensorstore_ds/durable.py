@@ -28,6 +28,8 @@ except ImportError:  # anywhere else
 
 #: What a lock is refused with when somebody else has it; Windows says EACCES or EDEADLOCK.
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+#: What a second name of a file is refused with: too many names, another disk, a file of another user, no such thing.
+_NO_LINKS = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 #: Given to `os.open` wherever they exist: bytes as they are, and not for children.
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -197,6 +199,42 @@ def copied(source: IO[bytes], target: BinaryIO) -> Iterator[int]:
     while data := source.read(_BY_US):
         write_all(target, data)
         yield len(data)
+
+
+def linked(source: Path, target: Path, status: os.stat_result) -> bool:
+    """Give a file a second name, which takes no room and no time.
+
+    Args:
+        status: of the file that is meant, which is open.
+
+    Returns:
+        False: this file system or its rules do not allow that; there is nothing at `target` then.
+
+    Raises:
+        OSError: the system fails.
+    """
+    try:
+        if os.link in os.supports_follow_symlinks:
+            os.link(source, target, follow_symlinks=False)
+        else:
+            os.link(source, target)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    if os.path.samestat(os.lstat(target), status):
+        return True
+    target.unlink()  # another file, or a link to one, was put there just now
+    return False
+
+
+def own_nbytes(folder: Path, but: str = "") -> int:
+    """Bytes of the files below a folder that have no second name, as `linked` gives; those called `but` do not count.
+
+    So many bytes are free when the folder is removed.
+    """
+    found = [path.lstat() for path in folder.rglob("*") if path.name != but and not path.is_dir()]
+    return sum(status.st_size for status in found if status.st_nlink < 2)
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:

@@ -30,8 +30,10 @@ class ConvertKeywords(TypedDict, total=False):
     size: int | tuple[int, int] | None
     fit: Literal["pad", "crop", "stretch"]
     min_visibility: float
+    oriented_boxes: Literal["source", "polygons"]
     max_side: int | None
     color: Literal["auto", "gray", "rgb", "rgba"]
+    channels: str | None
     max_pixels: int
     format: str
     layout: Literal["memmap", "zarr"]
@@ -39,6 +41,9 @@ class ConvertKeywords(TypedDict, total=False):
     seed: int
     split_by: str | None
     objects: Literal["whole", "crops"]
+    tiles: int | tuple[int, int] | None
+    overlap: float
+    empty_tiles: float
     margin: float
     min_side: int
     shard_nbytes: int
@@ -75,7 +80,15 @@ class CheckKeywords(TypedDict, total=False):
     min_box: float
     max_box: float
     max_aspect: float
+    min_overlap: float
     absent_keypoints: bool
+    odd_images: bool
+    min_sharpness: float
+    min_lights: float
+    max_shadows: float
+    max_image_aspect: float
+    prediction_score: float
+    prediction_iou: float
 
 
 class BenchKeywords(TypedDict, total=False):
@@ -113,10 +126,15 @@ class DiagnoseKeywords(TypedDict, total=False):
 class TrainKeywords(TypedDict, total=False):
     """`TrainOptions` as keywords."""
 
-    task: Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints"]
+    task: Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints", "detection"]
     train_split: str
     eval_split: str | None
-    model: Literal["auto", "seed", "tiny", "small", "base"]
+    fold: str | None
+    stratify: str | None
+    groups: str | None
+    fold_seed: int | None
+    model: Literal["auto", "seed", "tiny", "small", "base", "ssdlite", "fasterrcnn_mobilenet"]
+    weights: str | os.PathLike[str] | None
     image_size: int | tuple[int, int] | None
     patch_size: int | None
     width: int | None
@@ -128,6 +146,7 @@ class TrainKeywords(TypedDict, total=False):
     batch_size: int
     accumulate: int
     learning_rate: float
+    optimizer: Literal["adamw", "sgd"]
     warmup: float
     weight_decay: float
     clip: float

@@ -79,6 +79,11 @@ def pts(root: Path) -> Path:
     return pictures(root, "train/f.png")
 
 
+def dota(root: Path) -> Path:
+    write(root, {"labelTxt/f.txt": "gsd:0.1\n1 2 5 3 6 6 0 5 ship 0\n"})
+    return pictures(root, "images/f.png")
+
+
 def listed(root: Path) -> Path:
     write(root, {"train.csv": "path,label\na.png,cat\nb/b.png,dog\n"})
     return pictures(root, "a.png", "b/b.png")
@@ -99,7 +104,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "masks of splits": lambda root: write_folders(
         write_folders(root, 4, images="train/images"), 2, images="val/images"
     ),
-    **{"coco": coco, "yolo": yolo, "labelme": labelme, "imglab": imglab, "list": listed, "pts": pts},
+    **{"coco": coco, "yolo": yolo, "labelme": labelme, "imglab": imglab, "list": listed, "pts": pts, "dota": dota},
 }
 
 

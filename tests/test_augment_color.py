@@ -250,7 +250,7 @@ def test_normalize_and_flip_pairs_from_a_split(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 8, 6, 3), np.uint8)
     scaled = pixels.reshape(-1, 3) / 255
     moments = {"mean": scaled.mean(0).tolist(), "std": scaled.std(0).tolist(), "scale": 255}
-    split = small_store(tmp_path / "a.tsds", pixels, {"channels": moments})
+    split = small_store(tmp_path / "a.tsds", pixels, {"image": moments})
     image = Normalize.from_split(split)({"image": torch.from_numpy(pixels).permute(0, 3, 1, 2)})["image"]
     torch.testing.assert_close(image.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
     torch.testing.assert_close(image.std((0, 2, 3), correction=0), torch.ones(3), rtol=0, atol=1e-5)
@@ -258,7 +258,7 @@ def test_normalize_and_flip_pairs_from_a_split(tmp_path: Path) -> None:
     assert RandomHorizontalFlip.from_split(split).flip_pairs == ((0, 1),)
 
 
-@pytest.mark.parametrize("statistics", [{}, {"channels": {"mean": [0, 1, 0], "std": [1, 0, 1], "scale": 255}}])
+@pytest.mark.parametrize("statistics", [{}, {"image": {"mean": [0, 1, 0], "std": [1, 0, 1], "scale": 255}}])
 def test_normalize_needs_statistics(tmp_path: Path, statistics: dict[str, Any]) -> None:
     split = small_store(tmp_path / "a.tsds", np.zeros((1, 2, 2, 3), np.uint8), statistics)
     with pytest.raises(tsds.OptionError, match=r"expected mean and std of each channel, found .* Use Normalize\(mean"):

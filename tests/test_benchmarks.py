@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -14,7 +15,15 @@ import torch
 from PIL import Image
 
 import tensorstore_ds as tsds
-from benchmarks import batch_transforms, loading, row_sizes, torchvision_transforms as transforms, training
+from benchmarks import (
+    batch_transforms,
+    folds,
+    loading,
+    row_sizes,
+    tiles,
+    torchvision_transforms as transforms,
+    training,
+)
 from benchmarks.figures import page
 from benchmarks.loading import Data, Entry, Result, against, entries_of, large_figures, objects_figures, race
 from benchmarks.measure import FIGURE_HEAD, Figure, Settings, as_result, figures_of, table, write_result
@@ -24,6 +33,7 @@ from stores import detections, store_of
 from tensorstore_ds import native
 from tensorstore_ds.comparison.delivery import agree, marks_of, marks_of_split
 from tensorstore_ds.comparison.lane import answered
+from tensorstore_ds.imaging.jpeg import find_restarts
 from training_stores import labelled
 
 SAMPLES, SHAPE = 21, (8, 6, 3)
@@ -204,3 +214,24 @@ def test_the_loader_is_measured_with_kernels_and_without(tmp_path: Path) -> None
     assert all(row["of_without"] > 0 for row in rows)
     figure = batch_transforms.kernel_figure("noise", rows, 2.5)
     assert figure.value == rows[2]["of_without"] and "batch 1000" in figure.what
+
+
+def test_tiles_are_timed_of_files_with_and_without_markers(tmp_path: Path) -> None:
+    numbers = itertools.count(1)
+    pixels = tiles.mosaic((np.full((330, 500, 3), next(numbers), np.uint8) for _ in itertools.count()), 1000)
+    assert len(np.unique(pixels)) == 8
+    assert pixels.min() == 1
+    found = {encoding: tiles.encoded(pixels, encoding) for encoding in ("jpeg", "source")}
+    assert len(find_restarts(found["jpeg"])) > 100
+    assert len(find_restarts(found["source"])) == 0
+    tiles.write(tmp_path / "s.tsds", [pixels], "jpeg")
+    data = tsds.Tiles(tsds.StoreDataset(tmp_path / "s.tsds"), 640)
+    assert tiles.timed(data, np.random.default_rng(0)) > 0
+    assert tiles.private_megabytes() > 10
+
+
+@pytest.mark.parametrize("case", [folds.Case("", 60), folds.Case("", 60, 3, 20), folds.Case("", 60, 3, 0, True)])
+def test_rows_stay_in_their_folds(case: folds.Case) -> None:
+    assert folds.staying(case, 0, np.random.default_rng(0)) == 1
+    shares = [folds.staying(case, 1, np.random.default_rng(0)) for _ in range(2)]
+    assert shares[0] == shares[1] and 0.5 < shares[0] < 1

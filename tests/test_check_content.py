@@ -16,7 +16,7 @@ from PIL import Image, ImageEnhance
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.checking.hashes import correlations, is_constant, perceptual_hashes, thumbnail
+from tensorstore_ds.checking.hashes import as_gray, correlations, is_constant, perceptual_hashes, thumbnail
 from tensorstore_ds.checking.search import components, mirrored_pairs, near_pairs
 
 CLASSES = ("cat", "dog")
@@ -221,7 +221,7 @@ def dct(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def test_hashes_are_those_of_the_definition() -> None:
-    small = np.stack([thumbnail(np.asarray(photo(i))) for i in range(20)])
+    small = np.stack([thumbnail(as_gray(np.asarray(photo(i)))) for i in range(20)])
     for mirrored in (False, True):
         made = perceptual_hashes(small, mirrored=mirrored)
         for image, found in zip(small[:, :, ::-1] if mirrored else small, made.tolist(), strict=True):
@@ -288,7 +288,7 @@ def test_groups_are_connected(n: int, pairs: list[tuple[int, int]]) -> None:
 
 
 def test_correlation_is_numpys() -> None:
-    small = np.stack([thumbnail(np.asarray(photo(i))) for i in range(4)])
+    small = np.stack([thumbnail(as_gray(np.asarray(photo(i)))) for i in range(4)])
     found = correlations(small[:2], small[2:])
     expected = [np.corrcoef(small[i].ravel(), small[i + 2].ravel())[0, 1] for i in (0, 1)]
     assert found.tolist() == pytest.approx(expected, abs=1e-5)
@@ -314,7 +314,7 @@ def test_padding_does_not_hide_one_color(tmp_path: Path, side: int) -> None:
 
 def test_a_pattern_whose_thumbnail_is_gray_is_not_constant() -> None:
     board = (np.indices((128, 128)).sum(axis=0) % 2 * 255).astype(np.uint8)[:, :, None]
-    assert np.ptp(thumbnail(board)) <= 1
+    assert np.ptp(thumbnail(as_gray(board))) <= 1
     assert not is_constant(board)
 
 

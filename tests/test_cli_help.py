@@ -18,6 +18,7 @@ from typing import get_origin
 import click
 import pytest
 
+import tensorstore_ds
 from command_tables import PAGE, table, with_tables
 from small_stores import INVALID, ROOT, VALID, tsds
 from tensorstore_ds import (
@@ -35,12 +36,14 @@ from tensorstore_ds import (
     WeightedSampler,
 )
 from tensorstore_ds.diagnosis.diagnosis import diagnose
+from tensorstore_ds.editing.folds import folds
 from tensorstore_ds.loading.block_shuffle import shuffle_quality
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samplers import Order
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__, installation
+from tensorstore_ds.viewer.show import show
 from tsds_cli.main import COMMANDS, GROUPS, cli
 
 
@@ -109,9 +112,12 @@ def parameters() -> set[str]:
     """Names that a user of the loader and its samplers passes by keyword."""
     named = set(Order.__annotations__)
     samplers = (SubsetSampler, WeightedSampler, BlockShuffleSampler, SizeBucketSampler)
-    for each in (DataLoader, StoreDataset, MixedDataset, *samplers, RandomHorizontalFlip, shuffle_quality, diagnose):
+    functions = (shuffle_quality, diagnose, folds, show)
+    for each in (DataLoader, StoreDataset, MixedDataset, *samplers, RandomHorizontalFlip, *functions):
         named |= set(inspect.signature(each).parameters)
-    return named
+    for module in (ROOT / "tensorstore_ds" / "adapters").rglob("*.py"):  # not imported: their libraries are not here
+        named |= {node.arg for node in ast.walk(ast.parse(module.read_text("utf-8"))) if isinstance(node, ast.arg)}
+    return named | set(tensorstore_ds.__all__)
 
 
 def test_no_message_of_the_library_names_a_flag() -> None:

@@ -46,7 +46,7 @@ def test_objects_are_described_and_counted() -> None:
 def test_splits_stand_beside_each_other(tmp_path: Path) -> None:
     arrays = {"image": IMAGES, "label": np.array([0, 0, 1])}
     fields = {"image": image_field(IMAGES), "label": label_field("cat", "dog")}
-    counts = {"class_counts": [2, 1]}
+    counts = {"label": {"class_counts": [2, 1]}}
     write_store(tmp_path / "s", fields, ("train", 3, arrays), ("val", 3, arrays), statistics=counts)
     shown = tsds("info", tmp_path / "s").stdout
     assert re.search(r"^  #  class +train +val +all$", shown, re.MULTILINE)
@@ -57,7 +57,7 @@ def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path) -> None:
     counts = [*range(1, 31), 500]
     fields = {"image": image_field(IMAGES), "label": label_field(*(f"class-{n:03d}" for n in counts))}
     arrays = {"image": IMAGES, "label": np.array([0, 0, 0])}
-    write_store(tmp_path / "s", fields, ("train", 3, arrays), statistics={"class_counts": counts})
+    write_store(tmp_path / "s", fields, ("train", 3, arrays), statistics={"label": {"class_counts": counts}})
     shown = tsds("info", tmp_path / "s").stdout
     assert re.findall(r"class-(\d+) ", shown) == [f"{n:03d}" for n in [*range(8, 31), 500]]
     assert "and 7 more with 1 to 7 each; tsds stats --all shows all" in shown
@@ -66,7 +66,7 @@ def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path) -> None:
 def test_columns_align_whatever_the_script(tmp_path: Path) -> None:
     fields = {"image": image_field(IMAGES), "label": label_field("猫", "dog\x1b[31m\n")}
     arrays = {"image": IMAGES, "label": np.array([0, 0, 1])}
-    write_store(tmp_path / "s", fields, ("train", 3, arrays), statistics={"class_counts": [2, 1]})
+    write_store(tmp_path / "s", fields, ("train", 3, arrays), statistics={"label": {"class_counts": [2, 1]}})
     shown = tsds("info", tmp_path / "s").stdout
     assert "\x1b" not in shown  # a store from elsewhere does not steer the terminal
     assert f"  0  猫{' ' * 13}2  " in shown
@@ -76,9 +76,16 @@ def test_columns_align_whatever_the_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "statistics",
     [
-        {"class_counts": "many", "objects": [1], "channels": {"mean": 1}, "sizes": {"height": 3}},
-        {"class_counts": [1], "objects": {"total": 1}, "channels": {"mean": ["a"], "std": [1]}, "sizes": []},
-        {"class_counts": [1, None], "sizes": {"height": {"min": 1, "max": "x", "mean": 2}, "distinct": {"a": "b"}}},
+        {"label": "many", "objects": [1], "image": {"mean": 1}, "size": {"height": 3}},
+        {"label": {"class_counts": "many"}, "objects": {"total": 1}, "image": {"mean": ["a"], "std": [1]}, "size": []},
+        {"label": {"class_counts": [1]}, "objects": {"total": 1, "min": 0, "max": 1, "mean": 1e300}, "size": None},
+        {
+            "label": {"class_counts": [1, None]},
+            "objects": {"class_counts": [True, 2]},
+            "image": {"mean": [], "std": []},
+        },
+        {"size": {"height": {"min": 1, "max": "x", "mean": 2}, "width": {"mean": 9e200}, "distinct": {"a": "b"}}},
+        {"class_counts": [2, 1], "objects": {"total": "2"}, "channels": {"mean": [0], "std": [1], "scale": 255}},
     ],
 )
 @pytest.mark.parametrize("command", ["info", "stats"])
@@ -99,7 +106,7 @@ def test_json_has_it_all() -> None:
     assert found["fields"]["label"]["classes"] == ["bird", "cat", "dög"]
     assert found["splits"]["train"]["rows"] == 6
     assert found["splits"]["train"]["shards"] == 1
-    assert found["splits"]["train"]["statistics"]["class_counts"] == [2, 2, 2]
+    assert found["splits"]["train"]["statistics"]["label"] == {"class_counts": [2, 2, 2]}
     assert found["license"] == "CC0-1.0"
     assert found["provenance"]["source"] == "pets"
     assert found["residency"]["train/image"]["nbytes"] == 6 * 8 * 8 * 3 + 24

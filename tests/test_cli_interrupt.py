@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ import tensorstore_ds
 from small_stores import VALID
 from tensorstore_ds import ConvertOptions
 from tsds_cli.main import cli
+from tsds_cli.messages import failure_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
 
@@ -154,6 +156,22 @@ def test_a_signal_that_python_made_another_error_of(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tensorstore_ds.diagnose", diagnose)
     result = CliRunner().invoke(cli, ["doctor", "photos.tsds"])
     assert (result.exit_code, result.stderr) == (130, "tsds: interrupted\n")
+
+
+def test_a_signal_while_a_thread_is_waited_for() -> None:
+    """`threading` may then release a lock that it does not have."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+    except RuntimeError as error:
+        failure = failure_of(error)
+    assert failure is not None and failure.message == "interrupted"
+    try:
+        threading.Lock().release()
+    except RuntimeError as error:
+        assert failure_of(error) is None  # a defect
 
 
 #: Runs the command, and sends it a signal where a module of STAGE is imported for the N-th time of all.

@@ -11,10 +11,10 @@ from small_stores import VALID, class_folders, tsds
 
 def test_what_is_shown() -> None:
     shown = tsds("stats", VALID / "classification.tsds").stdout
-    statistics = json.loads(tsds("stats", VALID / "classification.tsds", "--json").stdout)["train"]
+    statistics = json.loads(tsds("stats", VALID / "classification.tsds", "--json").stdout)["train"]["statistics"]
     assert shown.startswith("train  6 samples\n")
     for name in ("mean", "std"):
-        numbers = "  ".join(f"{v:.4f}" for v in statistics["channels"][name])
+        numbers = "  ".join(f"{v:.4f}" for v in statistics["image"][name])
         assert re.search(rf"^  {name} +{re.escape(numbers)}$", shown, re.MULTILINE)
     assert "by channel, of values divided by 255\n" in shown
     assert re.search(r"height +8 to 1,080, 266.7 on average, in the source$", shown, re.MULTILINE)

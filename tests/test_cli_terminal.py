@@ -125,7 +125,7 @@ def store(source: Path) -> Path:
         origin.update({name: NASTY for name, value in origin.items() if isinstance(value, str)})
         origin.update(skipped={NASTY: 3}, left_out={NASTY: NASTY}, options={NASTY: NASTY}, **{NASTY: NASTY})
         for split in manifest["splits"].values():
-            split["statistics"]["sizes"]["distinct"] = {NASTY: 5}
+            split["statistics"]["size"]["distinct"] = {NASTY: 5}
             split["statistics"][NASTY] = {NASTY: [NASTY]}
 
     rewrite(out, everywhere)

@@ -70,12 +70,16 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_the_store_that_is_meant(tmp_path: Path) -> None:
     store, other = VALID / "minimal.tsds", VALID / "gray16.tsds"
-    shown = re.search(r"sha256 +([0-9a-f]{64})\n", tsds("info", store).stdout)
+    shown = re.search(r"^ *sha256 +([0-9a-f]{64})\n", tsds("info", store).stdout, re.MULTILINE)
     assert shown is not None
     digest = shown[1]
     assert json.loads(tsds("info", store, "--json").stdout)["sha256"] == digest
+    content = re.search(r"content sha256 +([0-9a-f]{64})\n", tsds("info", store).stdout)
+    assert content is not None
+    assert json.loads(tsds("info", store, "--json").stdout)["content_sha256"] == content[1] != digest
     for command in ("verify", "info"):
         assert tsds(command, store, "--sha256", digest.upper()).exit_code == 0
+        assert tsds(command, store, "--sha256", content[1]).exit_code == 0
         refused = tsds(command, other, "--sha256", digest)
         assert refused.exit_code == 1
         text = refused.stdout + refused.stderr

@@ -325,3 +325,11 @@ def test_any_byte_of_the_manifest_changed_gives_a_store_or_an_error_of_ours(tmp_
             assert str(error).isprintable()
 
     check()
+
+
+def test_the_table_of_readers_is_of_these_cases() -> None:
+    """``python make_table.py`` writes it anew."""
+    table = (CONFORMANCE / "README.md").read_text("utf-8").split("<!-- written by make_table.py -->")[1]
+    row = next(line for line in table.splitlines() if line.startswith("| tensorstore-ds |"))
+    counts = [len(VALID), *(len(invalid(stage)) for stage in ("open", "map", "verify", "decode"))]
+    assert row.split(" | ")[2:] == [*(f"{n} of {n}" for n in counts[:-1]), f"{counts[-1]} of {counts[-1]} |"]

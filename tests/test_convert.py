@@ -62,18 +62,18 @@ def test_pixels_labels_and_keys_are_the_sources(folders, tmp_path, count):
             p.relative_to(folders).as_posix() for p in (folders / name).rglob("*.png")
         )
     pixels = np.asarray(store["train"]["image"]) / 255
-    channels = store["train"].statistics["channels"]
+    channels = store["train"].statistics["image"]
     np.testing.assert_allclose(channels["mean"], [pixels.mean()])
     np.testing.assert_allclose(channels["std"], [pixels.std()])
-    assert store["train"].statistics["class_counts"] == [4, 4]
+    assert store["train"].statistics["label"]["class_counts"] == [4, 4]
 
 
 def test_statistics_of_jpeg_files_are_those_of_the_pixels_that_were_encoded(tmp_path):
     images = [np.random.default_rng(i).integers(0, 256, (20 + i, 30, 3), np.uint8) for i in range(5)]
     store = store_of(tmp_path / "s.tsds", [{"image": image} for image in images], encoding="jpeg", quality=20)
     pixels = np.concatenate([image.reshape(-1, 3) for image in images]) / 255
-    np.testing.assert_allclose(store["train"].statistics["channels"]["mean"], pixels.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(store["train"].statistics["channels"]["std"], pixels.std(0), rtol=1e-9)
+    np.testing.assert_allclose(store["train"].statistics["image"]["mean"], pixels.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(store["train"].statistics["image"]["std"], pixels.std(0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
@@ -126,7 +126,7 @@ def test_encoded_images_of_any_size(tmp_path, encoding):
     first = split["image"][0]
     assert first == files["a/0.png"] if encoding == "source" else first.startswith(b"\xff\xd8\xff")
     assert tsds.verify(store.path) == []
-    assert split.statistics["sizes"]["distinct"] == {"4x9": 1, "5x5": 1, "8x3": 1}
+    assert split.statistics["size"]["distinct"] == {"4x9": 1, "5x5": 1, "8x3": 1}
 
 
 def test_resizing_takes_boxes_along(tmp_path):
@@ -142,7 +142,7 @@ def test_divided_splits(folders, tmp_path):
     options = ConvertOptions(split={"train": 0.75, "val": 0.25}, seed=5, workers=0)
     tsds.convert(folders / "train", tmp_path / "s.tsds", options)
     store = tsds.open(tmp_path / "s.tsds")
-    assert store["val"].statistics["class_counts"] == [1, 1]
+    assert store["val"].statistics["label"]["class_counts"] == [1, 1]
     keys = {s: {store[s]["key"][i] for i in range(len(store[s]))} for s in store}
     assert len(keys["train"] | keys["val"]) == 8
 

@@ -431,7 +431,7 @@ def test_pixels_are_decoded_into_memory_of_the_thread(tmp_path):
     for size in ((300, 400), (75, 100)):
         (window,) = decoding.windows_of(placements.resize(size), placements.size)
         buffer = decoding._scratch_of(window)
-        pixels = reader.read(0, window, buffer)
+        pixels = reader.read(0, decoding.Part(*window.low, *window.high), window.scale, buffer)
         assert np.shares_memory(pixels.array, buffer) and decoding._scratch_of(window) is buffer
 
 

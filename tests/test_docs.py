@@ -31,16 +31,28 @@ RUN = ("bash", "console", "python")
 NOT_RUN = {
     "docs/quickstart.md: pip install": "installs",
     "docs/quickstart.md: photos/": "a folder tree",
+    "docs/large-images.md: pip install": "installs",
+    "docs/sources.md: pip install": "installs",
     "docs/ddp.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
     "docs/ddp.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
     "docs/ddp.md: torchrun --nnodes": "cluster/test_training.py does it in network namespaces",
+    "docs/viewer.md: $ tsds view photos.tsds": "browser/test_viewer.py opens its page",
+    "docs/viewer.md: widget = tsds.show": "test_widget.py and browser/test_widget.py show it",
+    "docs/adapters.md: from tensorstore_ds.adapters.timm": "clients/test_adapters.py runs such lines, with timm",
+    "docs/adapters.md: from tensorstore_ds.adapters.transformers": "likewise, with transformers",
+    "docs/clients.md: from rfdetr": "clients/test_rfdetr.py trains so",
+    "docs/clients.md: from ultralytics": "clients/test_ultralytics.py trains so",
     "docs/clients.md: make test-clients": "installs",
     "docs/measuring.md: pip install": "installs; fake_cuda runs the command without a GPU",
+    "docs/folds.md: mnist.tsds, train": "what tsds folds has printed of real data",
+    "docs/folds.md: bccd.tsds, train": "what tsds folds has printed of real data",
+    "docs/folds.md: faces.tsds, train": "what tsds folds has printed of real data",
     "docs/editing.md: cat = animal": "a class map; test_editing.py reads one",
     "docs/keypoints.md: faces/": "a folder tree",
     "docs/masks.md: city/": "a folder tree",
     "docs/plain-reading.md: photos.tsds/": "a folder tree",
     "docs/plain-reading.md: npm install": "clients/test_zarrita.py runs it where Node is",
+    "docs/zarr.md: import napari": "opens a window",
     "docs/papers.md: title: Pets": "answers; test_papers_answers.py reads such files",
     "docs/papers.md: README.md": "a folder tree",
     "docs/sources.md: kitten = cat": "a class map; test_source_joined.py reads one",
@@ -244,6 +256,6 @@ def test_design_names_all_dependencies_and_extras() -> None:
     always, _, table = text.partition("| extra |")
     names = {re.split(r"[>=\[]", each)[0] for each in project["dependencies"]}
     assert {name for name in names if name not in always} == set()
-    assert set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.M)))) == {
+    assert set(re.findall(r"`([a-z0-9]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.M)))) == {
         *project["optional-dependencies"]
     }

@@ -22,7 +22,9 @@ from stores import store_of
 from tensorstore_ds.editing import rows as rows_module
 from tensorstore_ds.editing.compare import _same
 from tensorstore_ds.editing.expression import Condition
-from tensorstore_ds.editing.rows import Piece, pooled_channels, rows_of, runs_of, shards_of
+from tensorstore_ds.editing.rows import Piece, joined_statistics, rows_of, runs_of, shards_of
+from tensorstore_ds.format.kinds import RawImageField
+from tensorstore_ds.format.schema import ArraySpec
 
 CLASSES = ("cat", "dog", "bird")
 NBYTES, LAYOUTS = st.integers(2500, 9000), st.sampled_from(["memmap", "zarr"])
@@ -112,8 +114,9 @@ def test_any_rows(
     assert made.layout == layout
     assert_rows(made["train"], whole["train"], kept)
     expected = store_of(folder / "c.tsds", [samples(20)[i] for i in kept], CLASSES, layout=layout)
-    for name in ("class_counts", "object_counts", "objects", "channels", "sizes"):
-        assert made["train"].statistics[name] == expected["train"].statistics[name], name
+    assert list(made["train"].statistics) == ["image", "label", "objects", "size"]
+    for name, found in made["train"].statistics.items():
+        assert found == expected["train"].statistics[name], name
 
 
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
@@ -144,8 +147,8 @@ def test_whole_shards_are_copied_as_files(
     assert shards[0] == whole.manifest.splits["train"].shards[0]
     assert copied == {*range(len(counts))} - {1}
     pixels = np.stack([whole["train"]["image"][i] for i in rows]) / 255
-    np.testing.assert_allclose(made["train"].statistics["channels"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
-    np.testing.assert_allclose(made["train"].statistics["channels"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(made["train"].statistics["image"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(made["train"].statistics["image"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kept", [[*range(0, 20, 2)], [0, *range(3, 17)]], ids=["many short runs", "long runs"])
@@ -159,7 +162,7 @@ def test_rows_are_copied_in_steps(tmp_path: Path, kept: list[int], monkeypatch: 
     assert_rows(tsds.open(tmp_path / "b.tsds")["train"], whole["train"], kept)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in VALID.iterdir()))
+@pytest.mark.parametrize("name", sorted({path.name for path in VALID.iterdir()} - {"unreadable-fields.tsds"}))
 def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
     """The same shards and statistics, where the store's own are complete."""
     whole = tsds.open(VALID / name)
@@ -170,10 +173,7 @@ def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
     for split in whole:
         said, counted = (store.manifest.splits[split].statistics for store in (whole, made))
         for name in counted.keys() & said.keys():
-            for each in said[name] if isinstance(said[name], dict) else ():
-                found, expected = counted[name][each], said[name][each]
-                assert found == (expected if isinstance(expected, dict) else pytest.approx(expected)), (name, each)
-            assert isinstance(said[name], dict) or counted[name] == said[name], name
+            assert isinstance(said[name], int) or counted[name].items() <= said[name].items(), name
 
 
 def test_statistics_of_whole_splits_are_put_together(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_statistics_of_whole_splits_are_put_together(tmp_path: Path) -> None:
     both = tsds.open(tmp_path / "both.tsds")
     assert tsds.verify(both.path) == []
     pixels = np.stack([both["train"]["image"][i] for i in range(42)]) / 255
-    np.testing.assert_allclose(both["train"].statistics["channels"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
-    np.testing.assert_allclose(both["train"].statistics["channels"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(both["train"].statistics["image"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(both["train"].statistics["image"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
     counts = np.bincount(both["train"]["label"][:], minlength=3).tolist()
-    assert both["train"].statistics["class_counts"] == counts
+    assert both["train"].statistics["label"]["class_counts"] == counts
 
 
 def test_image_files_are_copied(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_image_files_are_copied(tmp_path: Path) -> None:
     assert list(made) == ["train"] and tsds.verify(made.path) == []
     rows = [i for i in range(9) if whole["train"]["label"][i] == 1 and whole["train"].image_shapes[i][0] > 22]
     assert_rows(made["train"], whole["train"], rows)
-    assert made["train"].statistics["channels"]["mean"] == whole["train"].statistics["channels"]["mean"]
+    assert made["train"].statistics["image"]["mean"] == whole["train"].statistics["image"]["mean"]
     assert made.manifest.provenance["history"][0]["command"] == "filter"
     assert made.manifest.provenance["history"][0]["sha256"] == [whole.sha256]
 
@@ -357,7 +357,7 @@ def test_other_names(tmp_path: Path) -> None:
         assert {n: v for n, v in other.items() if n not in ("label", "objects")} == {
             n: v for n, v in one.items() if n not in ("label", "objects")
         }
-    assert made["train"].statistics["class_counts"] == [14]
+    assert made["train"].statistics["label"]["class_counts"] == [14]
     with pytest.raises(tsds.OptionError, match="found 'fish'"):
         tsds.relabel_store(whole.path, tmp_path / "c.tsds", {"fish": "x"})
     with pytest.raises(tsds.OptionError, match="expected classes that stay"):
@@ -743,6 +743,10 @@ def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:
     assert all(len(found) == 5 * len(images[name]) for name, found in keys.items())
 
 
+def pooled(*pieces: Piece) -> dict[str, Any]:
+    return joined_statistics(pieces, "image", RawImageField(ArraySpec("uint8", (9, 8, 3))))
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("channels", [(3, 3), (1, 3), (3, 1), (1, 1)])
 def test_moments_of_files_are_pooled(tmp_path: Path, channels: tuple[int, int], dtype: Any) -> None:
@@ -756,13 +760,13 @@ def test_moments_of_files_are_pooled(tmp_path: Path, channels: tuple[int, int], 
         repeated = number + 1
         pieces.append(Piece(store, "train", np.tile(np.arange(count), repeated)))
         pixels.append(np.repeat(np.tile(images, (repeated, 1, 1, 1)), max(channels) // depth, axis=3))
-    found = pooled_channels(pieces)
+    found = pooled(*pieces)
     values = np.concatenate(pixels).reshape(-1, max(channels)) / np.iinfo(dtype).max
-    assert found is not None and found["scale"] == np.iinfo(dtype).max
+    assert found["scale"] == np.iinfo(dtype).max
     np.testing.assert_allclose(found["mean"], values.mean(axis=0), rtol=1e-9)
     np.testing.assert_allclose(found["std"], values.std(axis=0), rtol=1e-9)
-    assert pooled_channels([]) is None
-    assert pooled_channels([Piece(pieces[0].store, "train", np.arange(0))]) is None
+    assert pooled() == pooled(Piece(pieces[0].store, "train", np.arange(0))) == {}
+    assert pooled(pieces[0], Piece(pieces[1].store, "train", np.arange(0))) == pooled(pieces[0])
 
 
 def test_moments_that_do_not_fit_together_are_not_pooled(tmp_path: Path) -> None:
@@ -774,12 +778,12 @@ def test_moments_that_do_not_fit_together_are_not_pooled(tmp_path: Path) -> None
         pixels = rng.integers(0, 256, (2, 9, 8, channels), dtype)
         store = store_of(tmp_path / f"{name}.tsds", [{"image": image} for image in pixels])
         pieces[name] = Piece(store, "train", np.arange(2))
-    assert all(pooled_channels([piece]) is not None for piece in pieces.values())
+    assert all(map(pooled, pieces.values()))
     for pair in ("ab", "ba", "ac", "ca"):
-        assert pooled_channels([pieces[name] for name in pair]) is None
+        assert pooled(*(pieces[name] for name in pair)) == {}
     for name in ("array-fields", "minimal"):  # no image, and an image whose statistics are not stored
         without = Piece(tsds.open(VALID / f"{name}.tsds"), "train", np.arange(1))
-        assert pooled_channels([pieces["a"], without]) is pooled_channels([without]) is None
+        assert pooled(pieces["a"], without) == pooled(without) == {}
 
 
 def test_the_option_split_leads_to_the_argument(tmp_path: Path) -> None:
@@ -790,3 +794,16 @@ def test_the_option_split_leads_to_the_argument(tmp_path: Path) -> None:
         assert result.exit_code == 2
         assert "SHARES is an argument here, without --split: tsds split STORE OUT train=0.8,val=0.2" in result.output
     assert command("split", store, out, "one=0.5,two=0.5").exit_code == 0
+
+
+def test_checksums_of_image_files_stay_only_if_every_store_has_them(tmp_path: Path) -> None:
+    both = tsds.merge_stores([VALID / "row-checksums.tsds"] * 2, tmp_path / "a.tsds")
+    one = tsds.merge_stores([VALID / "row-checksums.tsds", without_labels(tmp_path / "b.tsds")], tmp_path / "c.tsds")
+    assert "crc32c" in tsds.open(both.path)["train"].fields["image"].per_row
+    assert "crc32c" not in tsds.open(one.path)["train"].fields["image"].per_row
+    assert tsds.verify(both.path) == tsds.verify(one.path) == []
+
+
+def without_labels(path: Path) -> Path:
+    tsds.pull(VALID / "encoded-jpeg.tsds", path, fields=["image"])
+    return path

@@ -67,6 +67,12 @@ def number(line: str, name: str) -> float:
     return float(found[1])
 
 
+def test_cross_validation(example: Example, digits: Path) -> None:
+    line = example("cross_validation.py", digits, "-k", 3, "--epochs", 3)
+    found = re.fullmatch(r"accuracy (0\.\d{3}) ± 0\.\d{3} in 3 folds of \d+ images", line)
+    assert found is not None and float(found[1]) > 0.7
+
+
 def test_classification_learns_digits(example: Example, digits: Path) -> None:
     line = example("classification.py", digits, "--epochs", 4)
     assert line.endswith("on 100 images after 4 epochs")

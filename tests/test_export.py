@@ -191,8 +191,11 @@ def test_yolo_rows(tmp_path: Path) -> None:
 
 def test_yolo_poses_and_segments(tmp_path: Path) -> None:
     values = {"boxes": [[0, 0, 40, 30]], "labels": [0], "keypoints": [[[4, 3], [np.nan, np.nan], [50, 3]]]}
-    store = store_of(tmp_path / "p.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=NAMED)
+    none = {"boxes": np.empty((0, 4)), "labels": np.empty(0, int), "keypoints": np.empty((0, 3, 2))}
+    samples = [{"image": PIXELS, "objects": each} for each in (values, none)]
+    store = store_of(tmp_path / "p.tsds", samples, CLASSES, keypoints=NAMED)
     tsds.export(store.path, tmp_path / "pose", "yolo")
+    assert (tmp_path / "pose" / "labels" / "train" / "00001.txt").read_text() == ""
     row = (tmp_path / "pose" / "labels" / "train" / "00000.txt").read_text()
     assert row == "0 0.5 0.5 1 1 0.1 0.1 2 0 0 0 0 0 0\n"  # the last one lies outside
     text = (tmp_path / "pose" / "data.yaml").read_text()

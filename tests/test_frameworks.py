@@ -322,12 +322,23 @@ def test_ranks_see_another_order_in_every_epoch(ranks: list[dict[str, list[int]]
 
 @pytest.mark.slow
 @needs_lightning
+@pytest.mark.parametrize("how", ["Lightning", "StoreDataModule"])
 @pytest.mark.parametrize("name", ["epoch 0", "epoch 1", "validation"])
-def test_lightning_ranks_share_the_rows(ranks: list[dict[str, list[int]]], name: str) -> None:
-    both = of_both(ranks, f"Lightning, {name}")
+def test_lightning_ranks_share_the_rows(ranks: list[dict[str, list[int]]], how: str, name: str) -> None:
+    both = of_both(ranks, f"{how}, {name}")
     assert len(both) == 24 and sorted(set(both)) == list(range(ROWS))
     if name != "validation":
         assert both == of_both(ranks, f"shuffle, {name}")
+
+
+@pytest.mark.slow
+@needs_lightning
+def test_lightning_ranks_go_on_at_the_very_next_batch(ranks: list[dict[str, list[int]]]) -> None:
+    for seen in ranks:
+        whole = [seen[f"StoreDataModule, epoch {epoch}"] for epoch in range(2)]
+        assert seen["StoreDataModule after 1, epoch 0"] == whole[0][4:]
+        assert seen["StoreDataModule after 1, epoch 1"] == whole[1]
+        assert seen["StoreDataModule after 4, epoch 1"] == whole[1][4:]
 
 
 @pytest.mark.slow

@@ -90,6 +90,7 @@ CALLS = {
     "pack": (("sharing/pack", "durable"), "tsds.pack(store, out)", "pass", "tsds.open(out)"),
     "unpack": ((*MAKING, "sharing/pack"), "tsds.unpack(packed, out)", "pass", VERIFY),
     "append": ((*MAKING, "editing"), "tsds.append(out, more, workers=0)", "tsds.unpack(packed, out)", VERIFY),
+    "erase": ((*MAKING, "editing"), "tsds.erase(out, rows={'train': [0]})", "tsds.unpack(packed, out)", VERIFY),
     "convert": (
         (*MAKING, "conversion/convert", "conversion/shard"),
         "tsds.convert(more, out, tsds.ConvertOptions(workers=0))",
@@ -98,7 +99,7 @@ CALLS = {
     ),
 }
 #: Of how many lines one is tried where time is short.
-STRIDES = {"filter": 29, "append": 79, "convert": 17, "repack": 23, "unpack": 11}
+STRIDES = {"filter": 29, "append": 79, "erase": 29, "convert": 17, "repack": 23, "unpack": 11}
 
 
 @pytest.fixture(scope="module")

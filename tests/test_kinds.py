@@ -154,11 +154,20 @@ def test_restarts_of_each_image_one_behind_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "is_right"), [(2, True), (3, False), (1, False), (0, False), (6, True), (99, False)]
+    ("positions", "is_right"),
+    [
+        ([10, 13], True),
+        ([], True),
+        ([10], False),
+        ([13], False),
+        ([10, 14], False),
+        ([9, 13], False),
+        ([10, 13, 13], False),
+    ],
 )
-def test_a_restart_marker_is_before_each_place(position: int, is_right: bool) -> None:
-    data = np.frombuffer(b"\xff\xd0ab\xff\xd0", np.uint8)
-    restarts = [np.array([position], np.uint32)]
+def test_the_restart_markers_of_a_file_are_all_listed(positions: list[int], is_right: bool) -> None:
+    data = np.frombuffer(b"\xff\xd8\xff\xda\x00\x02ab\xff\xd0c\xff\xd1\xff\x00\xff\xd9\xff\xd2", np.uint8)
+    restarts = [np.array(positions, np.uint32)]
     table = Table({"bytes": data}, np.array([0, len(data)]), {"restarts": restarts})
     found = findings(EncodedImageField(), table)
     assert [reason for reason, _ in found] == ([] if is_right else ["image-restarts"])

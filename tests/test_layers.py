@@ -13,5 +13,5 @@ def test_the_drawing_shows_the_layers_of_today() -> None:
     assert script["PICTURE"].read_text("utf-8") == drawn, "run: python docs/draw_layers.py"
     assert all(f">{name.removeprefix('tensorstore_ds.')}<" in drawn for layer in script["layers"]() for name in layer)
     assert script["needs_torch"]() == {
-        f"tensorstore_ds.{name}" for name in ("loading", "training", "comparison", "diagnosis")
+        f"tensorstore_ds.{name}" for name in ("adapters", "loading", "training", "comparison", "diagnosis")
     }

@@ -47,7 +47,8 @@ GOLDEN = {path.stem: manifest_of(path) for path in sorted((V1 / "conformance" / 
 
 # --- strategies -------------------------------------------------------------------------------------------------
 
-NAMES = st.from_regex(r"[a-z0-9_-]{1,64}", fullmatch=True)
+DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(10))}
+NAMES = st.from_regex(r"[a-z0-9_][a-z0-9_-]{0,63}", fullmatch=True).filter(lambda name: name not in DEVICES)
 SIZES = st.integers(0, 2**53 - 1)
 SHA256 = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
 TEXTS = st.lists(st.text(max_size=8), unique=True, max_size=4).map(tuple)
@@ -57,7 +58,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FILES = st.dictionaries(
-    st.from_regex(r"([a-z0-9_-]{1,9}/){0,3}([a-z0-9_-]{1,9}|zarr\.json|skipped\.jsonl)", fullmatch=True),
+    st.from_regex(r"[a-z0-9_]{4,9}/zarr\.json|[A-Z]{2}\.[a-z0-9]{1,9}|skipped\.jsonl", fullmatch=True),
     st.builds(File, SIZES, SHA256),
     max_size=3,
 )
@@ -146,7 +147,7 @@ SMALL = Manifest(
     layout="memmap",
     chunk_size=524288,
     fields={"label": LabelField(classes=("cat", "dög")), "key": KeyField()},
-    splits={"train": SplitEntry((Shard(2, {"key": 7}, 99, "0f" * 32),), {"class_counts": [1, 1]})},
+    splits={"train": SplitEntry((Shard(2, {"key": 7}, 99, "0f" * 32),), {"label": {"class_counts": [1, 1]}})},
     provenance={"source": "pets"},
     license="CC0-1.0",
 )
@@ -169,7 +170,9 @@ SMALL_BYTES = """{
    "shards": [
     {"rows": 2, "lengths": {"key": 7}, "nbytes": 99, "sha256": "DIGEST"}
    ],
-   "statistics": {"class_counts": [1, 1]}
+   "statistics": {
+    "label": {"class_counts": [1, 1]}
+   }
   }
  },
  "files": {},
@@ -261,7 +264,9 @@ def array(*shape: int) -> Any:
         (("provenance",), [], "provenance", "manifest"),
         (("fields", "Image"), array(1), "fields.Image", "unsafe-path"),
         ((*IMAGE, "kind"), 3, "fields.image.kind", "manifest"),
-        ((*IMAGE, "layout"), "tar", "fields.image.layout", "manifest"),
+        ((*IMAGE, "layout"), 3, "fields.image.layout", "manifest"),
+        ((*IMAGE, "requires"), "deltas", "fields.image.requires", "manifest"),
+        (("requires",), {}, "requires", "manifest"),
         ((*IMAGE, "channels"), ["r", "g"], "fields.image.channels", "manifest"),
         ((*IMAGE, "range"), [0, "1"], "fields.image.range", "manifest"),
         ((*IMAGE, "range"), [1, 0], "fields.image.range", "manifest"),

@@ -171,9 +171,9 @@ def test_jpeg_with_a_size(tmp_path):
 def test_statistics_count_pixels(store):
     split = tsds.open(store)["train"]
     masks = np.asarray(split["mask"])
-    counts = {"pixels": [int((masks == i).sum()) for i in range(2)], "ignored": int((masks == 255).sum())}
-    assert split.statistics["masks"] == {"mask": counts}
-    assert sum(counts["pixels"]) + counts["ignored"] == masks.size
+    counts = {"class_counts": [int((masks == i).sum()) for i in range(2)], "ignored": int((masks == 255).sum())}
+    assert split.statistics["mask"] == counts
+    assert sum(counts["class_counts"]) + counts["ignored"] == masks.size
     assert counts["ignored"] > 0
 
 
@@ -187,7 +187,7 @@ def test_info_stats_and_preview(store, tmp_path):
     assert "uint8 32 x 48 · 2 classes · 255 is ignored" in run("info", store).stdout
     shown = run("stats", store).stdout
     assert "classes of mask, by pixels" in shown
-    assert f"{tsds.open(store)['train'].statistics['masks']['mask']['ignored']:,} pixels are ignored" in shown
+    assert f"{tsds.open(store)['train'].statistics['mask']['ignored']:,} pixels are ignored" in shown
     run("preview", store, "--out", tmp_path / "sheet.png")
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 300

@@ -53,7 +53,7 @@ def small(path: Path) -> Path:
         path,
         {"image": image_field(images), "label": label_field("cat", "dog|fox")},
         ("train", 5, arrays),
-        statistics={"class_counts": [2, 3]},
+        statistics={"label": {"class_counts": [2, 3]}},
         provenance={
             "tool": "tensorstore-ds",
             "tool_version": "0.1.0",
@@ -128,8 +128,8 @@ store = tsds.open("pets.tsds", sha256="DIGEST")
 sample = store["train"][0]  # a dict of image, label
 ```
 
-`tsds verify pets.tsds` checks every byte. The digest above is the name of exactly these data. zarr-python and NumPy \
-read the arrays, too.
+`tsds verify pets.tsds` checks every byte. The digest above is of the content: a license or a DOI that is \
+added later does not change it. zarr-python and NumPy read the arrays, too.
 
 Beside this card: `CITATION.cff`, `datacite.json`.
 
@@ -187,7 +187,7 @@ def test_the_card_as_a_whole(tmp_path: Path) -> None:
     assert made.path == tmp_path / "pets-card"
     assert made.files == ("CITATION.cff", "README.md", "datacite.json", "pictures/samples.jpg")
     size = words.size(store.manifest.splits["train"].shards[0].nbytes)
-    expected = GOLDEN.replace("DIGEST", store.sha256).replace("SIZE", size)
+    expected = GOLDEN.replace("DIGEST", store.content_sha256).replace("SIZE", size)
     assert (made.path / "README.md").read_text("utf-8") == expected
 
 
@@ -263,7 +263,7 @@ def test_a_description_in_the_store_counts(tmp_path: Path) -> None:
 def test_a_paper_that_is_there_does_not_become_wrong(tmp_path: Path) -> None:
     store = small(tmp_path / "pets.tsds")
     made = tsds.card(store, croissant=True)
-    digest = tsds.annotate(store, license="MIT").sha256
+    digest = tsds.annotate(store, license="MIT").content_sha256
     tsds.card(store)
     found = json.loads((made.path / "croissant.json").read_text())
     assert found["license"] == "https://spdx.org/licenses/MIT.html"
@@ -410,7 +410,7 @@ def test_a_hostile_manifest_is_only_text(tmp_path: Path) -> None:
         tmp_path / f"s {nasty.replace('/', '')}.tsds",
         {"image": image_field(images), "label": label_field("a")},
         ("train", 2, {"image": images, "label": np.array([0, -1])}),
-        statistics={"class_counts": nasty, "objects": nasty, "sizes": nasty},
+        statistics={"label": {"class_counts": nasty}, "image": nasty, nasty: nasty},
         license=nasty,
         citation=nasty,
         provenance={

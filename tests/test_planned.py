@@ -169,6 +169,36 @@ def _pts(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _dota(path: Path) -> tsds.ConvertOptions:
+    (path / "labelTxt").mkdir(parents=True)
+    for i in range(5):
+        _image(path / f"images/{i}.png", 12, 10)
+        (path / f"labelTxt/{i}.txt").write_text(f"gsd:0.1\n1 2 {i + 5} 3 8 8 0 6 ship {i % 2}\n")
+    return OPTIONS
+
+
+def _lmdb(path: Path) -> tsds.ConvertOptions:
+    lmdb = pytest.importorskip("lmdb")
+    for name, count in {"train": 7, "val": 3}.items():
+        (path / name).mkdir(parents=True)
+        with lmdb.open(str(path / name)) as env, env.begin(write=True) as transaction:
+            for i in range(count):
+                pixels = np.full((8, 9, 3), i, np.uint8)
+                transaction.put(f"{'ab'[i % 2]}/{i}.png".encode(), png_bytes(pixels))
+    return OPTIONS
+
+
+def _hdf5(path: Path) -> tsds.ConvertOptions:
+    h5py = pytest.importorskip("h5py")
+    path.mkdir(parents=True)
+    with h5py.File(path / "a.h5", "w") as file:
+        pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 10, 3), np.uint8)
+        file.create_dataset("train/images", data=pixels, chunks=(4, 8, 10, 3), compression="gzip")
+        file.create_dataset("val/images", data=pixels[:4])
+        file["train/labels"], file["val/labels"] = ["cat", "dog", "cat"] * 3, ["dog", "cat"] * 2
+    return OPTIONS
+
+
 def _cifar(path: Path) -> tsds.ConvertOptions:
     path.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (7, 3072), np.uint8)
@@ -255,7 +285,10 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _webdataset,
         _parquet,
         _pts,
+        _dota,
         _cifar,
+        _hdf5,
+        _lmdb,
         _mds,
         _beton,
         _arrays,

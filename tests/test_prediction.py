@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pillow_heif
 import pytest
 import torch
 from PIL import Image
@@ -132,6 +133,24 @@ def test_the_orientation_that_a_file_asks_for_is_applied(tmp_path: Path) -> None
     checkpoint = kept(tmp_path / "best.pt", model(shape(), 2), tsds.open(tmp_path / "s.tsds"))
     up, turned = predict(checkpoint, [tmp_path / "images" / "a" / name for name in ("up.png", "turned.png")])
     assert up.says == turned.says
+
+
+@pytest.mark.parametrize("stored", [STORED, None])
+def test_avif_and_heic_files(tmp_path: Path, stored: tuple[int, int] | None) -> None:
+    files(tmp_path / "images")
+    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, size=STORED))
+    split, made = tsds.open(tmp_path / "s.tsds")["train"], model(shape(), 2)
+    normalized = normalize(split)
+    card = ModelCard(made.options, task_of(split), normalized.mean, normalized.std, stored, "pad")
+    save(tmp_path / "best.pt", card, {"weights": made.state_dict()})
+    image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (30, 44, 3), np.uint8))
+    pillow_heif.from_pillow(image).save(tmp_path / "a.heic")
+    image.save(tmp_path / "b.avif")
+    Image.fromarray(np.asarray(pillow_heif.open_heif(tmp_path / "a.heic"))).save(tmp_path / "a.png")
+    Image.open(tmp_path / "b.avif").save(tmp_path / "b.png")
+    names = ("a.heic", "b.avif", "a.png", "b.png")
+    heic, avif, *pixels = (said.says for said in predict(tmp_path / "best.pt", [tmp_path / name for name in names]))
+    assert [heic, avif] == pixels
 
 
 def test_any_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

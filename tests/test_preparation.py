@@ -77,7 +77,7 @@ def test_files_kept_as_they_are_stay_gray_and_color(mixed, tmp_path):
     split = tsds.open(tmp_path / "s.tsds")["test"]
     assert [split["image"][i] for i in range(8)] == [(mixed / split["key"][i]).read_bytes() for i in range(8)]
     assert tsds.convert(mixed / "train", tmp_path / "one.tsds", options).notes == ()
-    assert "images_of" not in split.statistics
+    assert "images_of" not in split.statistics["image"]
 
 
 def test_gray_among_color_is_rgb_in_jpeg_too(mixed, tmp_path):
@@ -85,7 +85,7 @@ def test_gray_among_color_is_rgb_in_jpeg_too(mixed, tmp_path):
     assert summary.notes == (NOTE,)
     tsds.convert(mixed, tmp_path / "rgb.tsds", ConvertOptions(encoding="jpeg", color="rgb", workers=0))
     assert files(tmp_path / "s.tsds") == files(tmp_path / "rgb.tsds")
-    assert len(tsds.open(tmp_path / "s.tsds")["train"].statistics["channels"]["mean"]) == 3
+    assert len(tsds.open(tmp_path / "s.tsds")["train"].statistics["image"]["mean"]) == 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -181,8 +181,8 @@ def test_arrays_of_differing_sizes_are_kept_as_pixels(tmp_path, dtype, channels,
     np.testing.assert_array_equal(taken["pixels"], np.concatenate([images[7].ravel(), images[2].ravel()]))
     scale = {"uint8": 255, "uint16": 65535}.get(np.dtype(dtype).name, 1)
     every = np.concatenate([image.reshape(-1, channels) for image in images]).astype(np.float64) / scale
-    np.testing.assert_allclose(split.statistics["channels"]["mean"], every.mean(0))
-    np.testing.assert_allclose(split.statistics["channels"]["std"], every.std(0))
+    np.testing.assert_allclose(split.statistics["image"]["mean"], every.mean(0))
+    np.testing.assert_allclose(split.statistics["image"]["std"], every.std(0))
 
 
 def test_views_of_pixels_share_the_map(tmp_path):

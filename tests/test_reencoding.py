@@ -88,7 +88,7 @@ def test_from_every_encoding_to_every_other(folder, tmp_path, way, to):
         np.testing.assert_array_equal(split.image_shapes[row], expected.shape)
     assert kinds == {"raw": {b"pixels"}, "jpeg": {b"\xff\xd8"}, "smart": {b"\xff\xd8", b"P6"}}[to]
     np.testing.assert_allclose(split.channel_moments[0], mean(images(old)), rtol=1e-12)
-    others = [{k: v for k, v in each.statistics.items() if k != "channels"} for each in (old, split)]
+    others = [{k: v for k, v in each.statistics.items() if k != "image"} for each in (old, split)]
     assert others[0] == others[1]
 
 
@@ -145,8 +145,8 @@ def test_masks_are_resized_with_their_images(tmp_path):
         expected = Image.fromarray(direct[row]["mask"]).resize((20, 20), Image.Resampling.NEAREST)
         np.testing.assert_array_equal(split[row]["mask"], np.asarray(expected))
     counted = np.bincount(np.asarray(split["mask"]).reshape(-1), minlength=256)
-    assert split.statistics["masks"]["mask"]["ignored"] == counted[255]
-    assert split.statistics["masks"]["mask"]["pixels"] == counted[: len(split.fields["mask"].classes)].tolist()
+    assert split.statistics["mask"]["ignored"] == counted[255]
+    assert split.statistics["mask"]["class_counts"] == counted[: len(split.fields["mask"].classes)].tolist()
 
 
 def test_a_smaller_image_is_made_of_the_whole_one(folder, tmp_path):

@@ -142,10 +142,17 @@ def test_fine_and_coarse_labels(tmp_path: Path, is_binary: bool) -> None:
     ]
     assert store["train"]["label"][:].tolist() == [2, 0, 1]
     assert store["train"]["coarse"][:].tolist() == [1, 0, 1]
-    assert store["train"].class_counts["label"] == {"a": 1, "b": 1, "c": 1}
+    assert store["train"].class_counts == {"label": {"a": 1, "b": 1, "c": 1}, "coarse": {"x": 1, "y": 2}}
+    assert store["test"].class_counts == {"label": {"a": 0, "b": 2, "c": 0}, "coarse": {"x": 2, "y": 0}}
     assert tsds.verify(tmp_path / "o.tsds") == []
     loader = tsds.DataLoader(tsds.StoreDataset(tmp_path / "o.tsds", "train"), batch_size=3)
     assert next(iter(loader))["coarse"].tolist() == [1, 0, 1]
+    if is_binary:
+        grown = np.concatenate([train, images(2, 3)])
+        write(tmp_path / "s", train__bin=binary(grown, [1, 0, 1, 1, 1], [2, 0, 1, 0, 0]))
+        tsds.append(tmp_path / "o.tsds", tmp_path / "s", workers=0)
+        counts = {"label": {"a": 3, "b": 1, "c": 1}, "coarse": {"x": 1, "y": 4}}
+        assert tsds.open(tmp_path / "o.tsds")["train"].class_counts == counts
 
 
 def test_without_names_of_classes(tmp_path: Path) -> None:

@@ -86,6 +86,47 @@ def problems(root: Path, **options: Any) -> list[tuple[str, str]]:
     return [(problem.reason, f"{problem.where}: {problem.message}") for problem in contents.problems]
 
 
+def turned(degrees: Any, **more: Any) -> Json:
+    """The data with an object as CVAT writes turned rectangles, and one that is not turned."""
+    objects = [
+        {"bbox": [10, 12, 16, 6], "attributes": {"occluded": False, "rotation": degrees}, "segmentation": []},
+        {"bbox": [2, 3, 5, 4], "attributes": {"rotation": 0.0}},
+        {"bbox": [1, 2, 8, 10], "attributes": {"rotation": degrees}, "segmentation": [SQUARE]},
+    ]
+    shared = {"image_id": 9, "category_id": 1, **more}
+    return data(annotations=[{"id": i, **shared, **each} for i, each in enumerate(objects, 1)])
+
+
+@pytest.mark.parametrize("degrees", [30, 90.0, 300.5, -45, 725])
+def test_boxes_turned_in_cvat_are_oriented(tmp_path: Path, degrees: float) -> None:
+    write(tmp_path / "src", turned(degrees))
+    split = convert(tmp_path)["val"]
+    found = split["objects"][0]
+    turn = np.exp(1j * np.radians(degrees))  # clockwise as it is seen, because y points down
+    corners = (18 + 15j) + turn * np.array([-8 - 3j, 8 - 3j, 8 + 3j, -8 + 3j])
+    np.testing.assert_allclose(found["oriented_boxes"][0, :4], [18, 15, 16, 6], atol=1e-4)
+    np.testing.assert_allclose(np.exp(1j * found["oriented_boxes"][0, 4]), turn, atol=1e-5)
+    expected = [corners.real.min(), corners.imag.min(), corners.real.max(), corners.imag.max()]
+    np.testing.assert_allclose(found["boxes"][0], expected, atol=1e-4)
+    np.testing.assert_allclose(found["oriented_boxes"][1], [4.5, 5, 5, 4, 0], atol=1e-5)
+    np.testing.assert_array_equal(found["boxes"][1:], [[2, 3, 7, 7], [1, 2, 9, 12]])
+    assert np.isnan(found["oriented_boxes"][2]).all()  # an outline says more, and its box is around it
+
+
+@pytest.mark.parametrize("rotation", [0, 0.0, "left", None, True, [30], {"x": 1}, 10**30])
+def test_boxes_without_an_angle_are_not_oriented(tmp_path: Path, rotation: Any) -> None:
+    write(tmp_path / "src", turned(rotation))
+    split = convert(tmp_path)["val"]
+    assert "oriented_boxes" not in split.fields["objects"].values  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(split["objects"][0]["boxes"][0], [10, 12, 26, 18])
+
+
+@pytest.mark.parametrize("attributes", [[], [1], "x", 5, None, {"occluded": True}])
+def test_attributes_may_be_anything(tmp_path: Path, attributes: Any) -> None:
+    write(tmp_path / "src", data(annotations=[{**DATA["annotations"][1], "attributes": attributes}]))
+    assert convert(tmp_path)["val"]["objects"][0]["boxes"].tolist() == [[0.5, 0, 3.5, 3.25]]
+
+
 def test_all_that_is_read(tmp_path: Path) -> None:
     write(tmp_path / "src")
     store = convert(tmp_path)

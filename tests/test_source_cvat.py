@@ -60,7 +60,7 @@ def test_a_file_as_cvat_writes_it(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path, files), "cvat")
     assert keys(source, contents) == {"train": ["images/Train/a.jpg"], "validation": ["images/Validation/x/b.jpg"]}
     table = field(contents)
-    assert list(table.values) == ["boxes", "labels", "keypoints", "truncated", "occluded", "polygons"]
+    assert list(table.values) == ["boxes", "oriented_boxes", "labels", "keypoints", "truncated", "occluded", "polygons"]
     assert (table.classes, table.keypoints) == (("cat", "dog"), ("ear_1", "ear_2", "nose", "tail"))
     found = objects(source, contents)
     expected = [[10.5, 20, 50, 60], [1, 2, 9, 8], [18, 12, 22, 32], [10, 26, 30, 34], [4, 5, 10, 12]]
@@ -69,7 +69,10 @@ def test_a_file_as_cvat_writes_it(tmp_path: Path) -> None:
     assert np.isnan(found["keypoints"][1:]).all()
     assert found["labels"].tolist() == [0, 1, 1, 1, 1]
     assert (found["occluded"].tolist(), found["truncated"].tolist()) == ([1, 0, 0, 0, 0], [1, 0, 0, 0, 0])
-    assert [len(corners) > 0 for corners in found["polygons"]].count(True) == 2
+    assert [len(corners) for corners in found["polygons"]] == [0, 3, 0, 0, 0]
+    upright, turned = [[10.5, 20], [50, 20], [50, 60], [10.5, 60]], [[22, 12], [22, 32], [18, 32], [18, 12]]
+    np.testing.assert_allclose(found["oriented_boxes"][[0, 2]], [upright, turned], rtol=1e-12)
+    assert np.isnan(found["oriented_boxes"][[1, 3, 4]]).all()
     skeleton = objects(source, contents, "validation")
     np.testing.assert_array_equal(skeleton["boxes"], [[3, 1, 7, 4]])
     np.testing.assert_array_equal(skeleton["keypoints"], [[[7, 1], [NAN, NAN], [3, 4], [NAN, NAN]]])

@@ -182,9 +182,9 @@ def test_what_is_refused(tmp_path: Path, names: list[str], reason: str) -> None:
     ("names", "message"),
     [
         ([], r"found none in this folder or below \(0 other files\). Name a folder that holds images"),
-        (["cat/", "dog/a.heic"], r"found none in this folder or below \(1 other files\)"),
-        (["a/b/c/train/cat/1.png", "docs/a.heic"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
-        (["a/b/c/cat/1.png", "docs/a.heic"], "found the first ones in a/b/c/cat. Convert {root}/a/b/c."),
+        (["cat/", "dog/a.docx"], r"found none in this folder or below \(1 other files\)"),
+        (["a/b/c/train/cat/1.png", "docs/a.docx"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
+        (["a/b/c/cat/1.png", "docs/a.docx"], "found the first ones in a/b/c/cat. Convert {root}/a/b/c."),
     ],
 )
 def test_where_no_format_is_recognized_the_user_learns_where_images_are(

@@ -132,7 +132,7 @@ def test_a_box_turns_around_its_upper_left_corner(degrees: float) -> None:
     turn = np.deg2rad(degrees)
     matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     corners = np.array([[0, 0], [20, 0], [20, 30], [0, 30]]) @ matrix.T + (100, 40)
-    np.testing.assert_allclose(found.polygon, corners)
+    np.testing.assert_allclose(found.oriented, corners)
     np.testing.assert_allclose(found.box, [*corners.min(axis=0), *corners.max(axis=0)])
 
 

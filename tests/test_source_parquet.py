@@ -340,3 +340,68 @@ def test_any_row_groups(
     samples = [source.read("train", each) for each in contents.splits["train"]]
     assert [(each.image, each.label) for each in samples] == [(png(value), label) for value, label in rows]
     assert [each.key for each in samples] == [f"{i}.png" if named else f"train/{i:05d}" for i in range(len(rows))]
+
+
+# --- detection sets of Hugging Face -------------------------------------------------------------------------------
+
+BOXES = [[302.0, 109.0, 73.0, 52.0], [810.0, 100.0, 57.0, 28.0], [5.0, 6.0, 70.0, 80.0]]  # the first two of CPPE-5
+
+
+def detection_columns(boxes: list[list[float]], **others: Any) -> dict[str, Any]:
+    """Columns as CPPE-5 has them, with one object for each image."""
+    objects = [{"id": [i], "area": [b[2] * b[3]], "bbox": [b], "category": [i % 2]} for i, b in enumerate(boxes)]
+    return {"image": images(*"abcdefghijklmnopqrstuvwxyz"[: len(boxes)]), "objects": pa.array(objects), **others}
+
+
+def flat_columns(columns: dict[str, Any], prefix: str = "objects") -> dict[str, Any]:
+    rows = columns["objects"].to_pylist()
+    flat = {f"{prefix}.{name}": pa.array([row[name] for row in rows]) for name in rows[0]}
+    return {"image": columns["image"], **flat}
+
+
+@pytest.mark.parametrize("prefix", ["objects", "annotations"])
+@pytest.mark.parametrize("described", ["metadata", "dataset_info.json"])
+def test_members_of_objects_as_columns(tmp_path: Path, prefix: str, described: str) -> None:
+    features = {**IMAGE, f"{prefix}.category": CATEGORY}
+    if described == "dataset_info.json":
+        (tmp_path / described).write_text(json.dumps({"features": features}))
+    columns = flat_columns(detection_columns(BOXES), prefix)
+    path = write(tmp_path / "x.parquet", columns, features if described == "metadata" else None)
+    source, contents = scan(path, "parquet")
+    assert field(contents).classes == ("cat", "dog")
+    found = [objects(source, contents, row=i) for i in range(3)]
+    assert [each["boxes"].tolist()[0] for each in found] == [[x, y, x + w, y + h] for x, y, w, h in BOXES]
+    assert [each["labels"].tolist() for each in found] == [[0], [1], [0]]
+    assert [each["area"].tolist() for each in found] == [[w * h] for _, _, w, h in BOXES]
+    assert not contents.left_out and not contents.notes
+
+
+@pytest.mark.parametrize("known", ["sizes", "areas", "nothing", "few"])
+@pytest.mark.parametrize("corners", [False, True])
+def test_corners_are_told_from_sizes(tmp_path: Path, known: str, corners: bool) -> None:
+    rng = np.random.default_rng(len(known))
+    count = 5 if known == "few" else 25
+    place, sides = rng.integers(0, 40, (count, 2)), rng.integers(41, 60, (count, 2))
+    expected = np.hstack([place, place + sides]).astype(float)
+    written = expected if corners else np.hstack([place, sides]).astype(float)  # either could be the other
+    rows: list[dict[str, Any]] = [{"bbox": [box], "category": [0]} for box in written.tolist()]
+    if known == "areas":
+        rows = [row | {"area": [float(area)]} for row, area in zip(rows, sides.prod(axis=1), strict=True)]
+    columns = {"image": images(*"abcdefghijklmnopqrstuvwxy"[:count]), "objects": pa.array(rows)}
+    if known == "sizes":
+        columns |= {"width": pa.array([100] * count), "height": pa.array([100] * count)}
+    source, contents = scan(write(tmp_path / "x.parquet", columns, IMAGE), "parquet")
+    found = np.concatenate([objects(source, contents, row=i)["boxes"] for i in range(count)])
+    is_told = known in ("sizes", "areas")
+    if not is_told and corners:
+        expected[:, 2:] += place  # read as COCO's
+    np.testing.assert_array_equal(found, expected)
+    words = {"sizes": "two corners", "areas": "two corners", "nothing": "could also be two corners", "few": ""}[known]
+    has_note = bool(words) and (corners or (known != "areas"))
+    assert [words in note for note in contents.notes] == [True] * has_note
+
+
+def test_one_box_that_is_no_corner_makes_all_coco(tmp_path: Path) -> None:
+    boxes = [[1.0, 1, 30, 30]] * 24 + [[50.0, 1, 30, 30]]
+    _, contents = scan(write(tmp_path / "x.parquet", detection_columns(boxes), IMAGE), "parquet")
+    assert not contents.notes

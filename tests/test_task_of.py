@@ -34,9 +34,13 @@ def samples_with(*names: str, rows: int = 6) -> list[dict[str, Any]]:
 
 CASES: list[tuple[tuple[str, ...], str, list[str]]] = [
     (("label",), "classification", ["classification"]),
-    (("boxes", "labels"), "multilabel", ["multilabel"]),
+    (("boxes", "labels"), "detection", ["detection", "multilabel"]),
     (("boxes", "keypoints"), "keypoints", ["keypoints"]),
-    (("boxes", "labels", "keypoints"), "keypoints", ["keypoints", "multilabel", "classification+keypoints"]),
+    (
+        ("boxes", "labels", "keypoints"),
+        "keypoints",
+        ["keypoints", "detection", "multilabel", "classification+keypoints"],
+    ),
     (("label", "boxes", "keypoints"), "classification", ["classification", "keypoints", "classification+keypoints"]),
 ]
 
@@ -54,7 +58,10 @@ def test_what_a_store_is_good_for(tmp_path: Path, names: tuple[str, ...], chosen
             task = task_of(split, name)  # type: ignore[arg-type]
             assert task.name == name and set(task.fields) <= set(split.fields) and "image" in task.fields
             batch = next(iter(tsds.DataLoader(tsds.StoreDataset(store.path, fields=task.fields), 3, collate="packed")))
-            assert task.loss(torch.zeros(3, task.outputs), task.targets(batch)).isfinite()
+            outputs: Any = torch.zeros(3, task.outputs)
+            if name == "detection":  # whose losses the model computes
+                outputs = {"classification": torch.ones(()), "bbox_regression": torch.ones(())}
+            assert task.loss(outputs, task.targets(batch)).isfinite()
             continue
         with pytest.raises(OptionError) as error:
             task_of(split, name)  # type: ignore[arg-type]
@@ -115,7 +122,6 @@ def test_a_store_without_labels_leads_to_paths_that_have_them(tmp_path: Path) ->
             ("ant",),
             "expected two classes or more to tell apart, found one",
         ),
-        ([{**s, "labels": s["labels"] * 0} for s in samples_with("boxes", "labels")], ("ant",), "found one, 'ant'"),
         (samples_with("boxes"), (), "expected labels, keypoints or objects with classes to learn from, found image"),
     ],
 )
@@ -124,6 +130,50 @@ def test_nothing_to_learn_is_one_line(tmp_path: Path, samples: Any, classes: Any
     with pytest.raises(OptionError) as error:
         task_of(store["train"])
     assert message in one_line(error.value)
+
+
+def test_one_class_of_boxes(tmp_path: Path) -> None:
+    """It can be found, but not told apart from another one."""
+    samples = [{**s, "labels": s["labels"] * 0} for s in samples_with("boxes", "labels")]
+    split = store_of(tmp_path / "s.tsds", samples, ("ant",))["train"]
+    assert task_of(split).name == "detection"
+    with pytest.raises(OptionError, match="expected two classes or more to tell apart, found one, 'ant'"):
+        task_of(split, "multilabel")
+
+
+def test_the_model_decides_where_nothing_is_asked_for(tmp_path: Path) -> None:
+    boxes = store_of(tmp_path / "boxes.tsds", samples_with("boxes", "labels"), CLASSES)["train"]
+    assert task_of(boxes, model="ssdlite").name == "detection" and task_of(boxes, model="tiny").name == "multilabel"
+    points = store_of(tmp_path / "points.tsds", samples_with("boxes", "labels", "keypoints"), CLASSES)["train"]
+    assert task_of(points, model="ssdlite").name == "detection" and task_of(points, model="tiny").name == "keypoints"
+
+
+@pytest.mark.parametrize(
+    ("names", "task", "model", "message"),
+    [
+        (
+            ("boxes", "labels"),
+            "detection",
+            "tiny",
+            "`model`: expected auto or one of ssdlite, fasterrcnn_mobilenet for",
+        ),
+        (("boxes", "labels"), "multilabel", "ssdlite", "`model`: expected a vision transformer for multilabel"),
+        (("label",), "auto", "ssdlite", "expected objects with boxes and classes for `model=ssdlite`"),
+        (("label",), "detection", "auto", 'expected objects with boxes and classes for `task="detection"`'),
+        (("boxes", "keypoints"), "detection", "auto", 'expected objects with boxes and classes for `task="detection"`'),
+    ],
+)
+def test_models_of_other_tasks_are_one_line(tmp_path: Path, names: Any, task: Any, model: Any, message: str) -> None:
+    split = store_of(tmp_path / "s.tsds", samples_with(*names), () if names == ("boxes", "keypoints") else CLASSES)
+    with pytest.raises(OptionError) as error:
+        task_of(split["train"], task, model)
+    assert message in one_line(error.value)
+
+
+def test_boxes_that_no_sample_has(tmp_path: Path) -> None:
+    empty = [{**s, "boxes": s["boxes"][:0], "labels": s["labels"][:0]} for s in samples_with("boxes", "labels")]
+    with pytest.raises(OptionError, match="expected objects with boxes to learn from, found none in 6 samples"):
+        task_of(store_of(tmp_path / "s.tsds", empty, CLASSES)["train"], "detection")
 
 
 def test_one_class_and_keypoints(tmp_path: Path) -> None:

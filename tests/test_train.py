@@ -458,3 +458,64 @@ def test_a_balanced_run_never_draws_them(tmp_path: Path) -> None:
     report = tsds.train(store, small(epochs=1, batch_size=4, balance="inverse"), out=tmp_path / "run")
     assert report is not None
     assert load_history(tmp_path / "run")[0].train["accuracy"] >= 0
+
+
+# --- folds -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_on_a_fold_trains_on_the_others_and_resumes_with_this_fold_alone(store: Path, tmp_path: Path) -> None:
+    out, notes, seen = tmp_path / "run", list[str](), list[int]()
+    options = small(epochs=2, fold="2/4", stratify="label")
+    report = tsds.train(store, options, out=out, listeners=tsds.Listeners(notes.append))
+    fold = tsds.folds(store, 4, stratify="label")[1]
+    assert report is not None and (len(fold.train), len(fold.val)) == (45, 15)
+    expected = {"train_samples": 45, "eval_samples": 15, "eval_split": "train", "fold": "2/4"}
+    assert {name: report.facts[name] for name in expected} == expected
+    assert any(note.startswith("45 samples of train, ") and note.endswith("evaluated on 15 of train") for note in notes)
+    assert "fold 2/4 of train is evaluated, the others are trained on, stratified by label" in notes
+    labels = np.asarray(tsds.open(store)["train"]["label"])
+    assert [each["samples"] for each in report.classes] == np.bincount(labels[fold.val]).tolist()
+    seen += [record.epoch for record in load_history(out)]
+    with pytest.raises(TrainingError, match=r"`fold`: expected 2/4 as in the checkpoint, found 3/4"):
+        tsds.train(store, small(epochs=2, fold="3/4", stratify="label"), out=out, resume=True)
+    with pytest.raises(TrainingError, match=r"`stratify`: expected label as in the checkpoint, found None"):
+        tsds.train(store, small(epochs=2, fold="2/4"), out=out, resume=True)
+    again = tsds.train(store, options, out=out, resume=True)
+    assert again is not None and again.best == report.best and seen == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fold": "6/5"}, r"`fold`: expected a fold and how many there are, 2 or more, such as 1/5 to 5/5, found 6/5"),
+        ({"fold": "0/5"}, "found 0/5"),
+        ({"fold": "a/b"}, "found a/b"),
+        ({"fold": "1/1"}, "found 1/1"),
+        ({"fold": "2"}, "found 2"),
+        ({"fold": "1/61"}, "`k`: expected at most 60, the samples of store.tsds, train, found 61"),
+        ({"fold": "1/5", "stratify": "labels"}, "fields image, label, .*found 'labels'. Did you mean label"),
+        ({"fold": "1/5", "eval_split": "test"}, "`eval_split`: expected none with `fold`"),
+        ({"stratify": "label"}, "`stratify`: expected none without `fold`, such as `fold=1/5`, found label"),
+        ({"fold_seed": 1}, "`fold_seed`: expected none without `fold`"),
+    ],
+)
+def test_a_fold_that_cannot_be(store: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        tsds.train(store, small(**options), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("balance", ["none", "inverse"])
+def test_rows_of_the_fold_are_not_trained_on(store: Path, balance: Any) -> None:
+    from tensorstore_ds.training.data import fold_of, task_of, train_loader
+    from tensorstore_ds.training.process import Ranks
+
+    opened, options = tsds.open(store), small(fold="1/3", balance=balance)
+    fold = fold_of(opened, options)
+    assert fold is not None
+    ranks, transform = Ranks(0, 1, torch.device("cpu")), tsds.Compose([])
+    loader, _ = train_loader(opened, task_of(opened["train"]), options, transform, ranks, rows=fold.train)
+    images = np.asarray(opened["train"]["image"])
+    rows = {images[row].tobytes(): row for row in range(len(images))}
+    drawn = {rows[image.numpy().tobytes()] for batch in loader for image in batch["image"].contiguous()}
+    assert drawn <= set(fold.train.tolist())
+    assert balance != "none" or drawn == set(fold.train.tolist())

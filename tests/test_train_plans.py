@@ -125,7 +125,7 @@ def test_gray_files_among_those_in_color(tmp_path: Path) -> None:
         Image.fromarray(bands(row, 0)).convert("L" if row % 5 == 0 else "RGB").save(path)
     tsds.convert(tmp_path / "source", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
     found = normalize(tsds.open(tmp_path / "s.tsds")["train"])
-    reduction = tsds.open(tmp_path / "s.tsds").manifest.splits["train"].statistics["channels"]["reduction"]
+    reduction = tsds.open(tmp_path / "s.tsds").manifest.splits["train"].statistics["image"]["reduction"]
     pixels = []
     for path in sorted((tmp_path / "source").rglob("*.jpg")):
         with Image.open(path) as image:

@@ -101,7 +101,7 @@ def test_an_evaluation_is_resized_and_normalized_as_torchvision_does(splits: dic
     batch = stored(split)
     found = eval_transform(split, options(), vit((9, 21), 3))(batch)["image"]
     resized = functional.to_dtype(functional.resize(batch["image"], [9, 21], antialias=True), scale=True)
-    channels = split.statistics["channels"]
+    channels = split.statistics["image"]
     torch.testing.assert_close(found, functional.normalize(resized, channels["mean"], channels["std"]))
     assert normalize(split).mean == tuple(channels["mean"])
     halves = eval_transform(split, options(), vit((9, 21), 3), dtype=torch.bfloat16)(batch)["image"]
@@ -165,7 +165,7 @@ def test_gray_files_that_were_not_decoded(tmp_path: Path) -> None:
 
 def test_statistics_of_a_stranger(tmp_path: Path) -> None:
     images = np.zeros((2, 4, 4, 3), np.uint8)
-    channels = {"channels": {"mean": ["a", "b", "c"], "std": 1}}
+    channels = {"image": {"mean": ["a", "b", "c"], "std": 1}}
     arrays = {"image": images}
     path = write_store(tmp_path / "s.tsds", {"image": image_field(images)}, ("train", 2, arrays), statistics=channels)
     with pytest.raises(OptionError) as error:

@@ -46,7 +46,7 @@ def test_inverse_frequency(labelled):
     weights = class_balanced_weights(labelled)
     assert weights.dtype == np.float64
     assert weights.tolist() == [1 / {0: 2, 1: 5, 3: 1}[label] for label in LABELS]
-    counts = labelled.statistics["class_counts"]
+    counts = labelled.statistics["label"]["class_counts"]
     assert counts == [2, 5, 0, 1]
     for label, count in enumerate(counts):  # each class of the store has the same weight in all
         assert sum(weights[np.array(LABELS) == label]) == pytest.approx(1 if count else 0)
@@ -66,7 +66,7 @@ def test_effective_number_of_a_class_of_thousands(tmp_path):
     fields = {"image": image_field(images), "label": label_field("many", "one")}
     path = write_store(tmp_path / "s.tsds", fields, ("train", len(labels), {"image": images, "label": labels}))
     split = tsds.open(path)["train"]
-    assert "class_counts" not in split.statistics  # which a store need not have
+    assert "label" not in split.statistics  # which a store need not have
     weights = class_balanced_weights(split, method="effective", beta=0.999)
     assert weights[0] == pytest.approx(0.001)  # a thousand effective samples, as 0.999 ** 20_000 is nothing
     assert weights[-1] == 1

@@ -34,7 +34,7 @@ def test_it_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
         path.relative_to(package.parent).as_posix()
         for package in packages
         for path in package.rglob("*")
-        if path.suffix in (".py", ".pyi", ".typed", ".c", ".h")
+        if path.suffix in (".py", ".pyi", ".typed", ".c", ".h", ".js", ".css", ".html")
     } | {"tensorstore_ds/native/_not_compiled.txt"}
     assert {"tensorstore_ds/__init__.pyi", "tensorstore_ds/py.typed", "tsds_cli/main.py"} < expected
     with zipfile.ZipFile(wheel) as archive:

@@ -277,8 +277,11 @@ OTHER = {
     "subsampling": "4:4:4",
     "check": "full",
     "size": (3, 3),
+    "tiles": (3, 3),
+    "overlap": 0.5,
     "fit": "crop",
     "max_side": 3,
+    "channels": "depth",
     "color": "rgb",
     "max_pixels": 1000,
     "classes": ("bee", "ant"),
@@ -302,6 +305,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
     values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
     values |= {"encoding": "smart", "budget": 10**7} if name == "budget" else {}
     values |= {"split": {"a": 0.5, "b": 0.5}} if name == "split_by" else {}
+    values |= {"tiles": (100, 100)} if name == "overlap" else {}
     interrupted(source, out, 5, ConvertOptions(**values))
     changed = ConvertOptions(**values | {name: OTHER[name]})
     if name in ("workers", "on_error", "license", "citation"):
@@ -313,7 +317,18 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
 
 
 def test_every_option_is_tried():
-    others = {"images", "keypoints", "key_prefix", "label_from", "via", "objects", "margin", "min_side"}
+    others = {
+        "images",
+        "keypoints",
+        "oriented_boxes",
+        "key_prefix",
+        "label_from",
+        "via",
+        "objects",
+        "margin",
+        "min_side",
+        "empty_tiles",
+    }
     assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, *others}
 
 

@@ -770,7 +770,7 @@ def test_processes_write_a_shard_each(tmp_path, out, method):
     assert writer.summary.rows == {"train": 12, "val": 2}
     assert len(store.manifest.splits["train"].shards) == 3
     np.testing.assert_array_equal(np.asarray(store["train"]["image"])[..., 0], [s["image"] for s in samples])
-    assert store["train"].statistics["class_counts"] == [4, 4, 4]
+    assert store["train"].statistics["label"]["class_counts"] == [4, 4, 4]
     assert tsds.verify(out) == []
     assert not list(tmp_path.glob("*.partial"))
 

@@ -62,42 +62,52 @@ def with_lightning(dataset: tsds.StoreDataset) -> dict[str, list[int]]:
     import lightning
 
     class Module(lightning.LightningModule):
-        def __init__(self) -> None:
+        def __init__(self, name: str) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(1, 1)
-            self.seen: dict[str, list[int]] = {"Lightning, validation": []}
+            self.name = name
+            self.seen: dict[str, list[int]] = {f"{name}, validation": []}
 
         def training_step(self, batch: Any, index: int) -> torch.Tensor:
-            self.seen.setdefault(f"Lightning, epoch {self.current_epoch}", []).extend(rows([batch]))
+            self.seen.setdefault(f"{self.name}, epoch {self.current_epoch}", []).extend(rows([batch]))
             return self.layer(torch.ones(1, 1)).mean()
 
         def validation_step(self, batch: Any, index: int) -> None:
             if self.current_epoch == 0:
-                self.seen["Lightning, validation"] += rows([batch])
+                self.seen[f"{self.name}, validation"] += rows([batch])
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 1e-3)
 
-    module = Module()
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        max_epochs=2,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, tsds.DataLoader(dataset, 4, shuffle=True), tsds.DataLoader(dataset, 4))
-    return module.seen
+    def fitted(name: str, *data: Any, ckpt_path: Path | None = None, **options: Any) -> dict[str, list[int]]:
+        module = Module(name)
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        options = {"enable_checkpointing": False, "max_epochs": 2, "num_sanity_val_steps": 0, **quiet, **options}
+        trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", **options)
+        trainer.fit(module, *data, ckpt_path=ckpt_path, weights_only=False)
+        return module.seen
+
+    seen = fitted("Lightning", tsds.DataLoader(dataset, 4, shuffle=True), tsds.DataLoader(dataset, 4))
+
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from tensorstore_ds.adapters.lightning import StoreDataModule
+
+    folder = dataset.path.with_name("checkpoints")
+    saving = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+    module = StoreDataModule(dataset.path, 4, val_split="train")
+    seen |= fitted("StoreDataModule", module, enable_checkpointing=True, callbacks=[saving])
+    for step in (1, 4):  # within both epochs of three steps
+        module = StoreDataModule(dataset.path, 4)
+        seen |= fitted(f"StoreDataModule after {step}", module, ckpt_path=folder / f"step={step}.ckpt")
+    return seen
 
 
 def main() -> None:
     """Arguments: the store, then any of torch, accelerate, lightning."""
     warnings.filterwarnings("ignore", message=".*LeafSpec.. is deprecated")
     warnings.filterwarnings("ignore", message=".*does not have many workers")
+    warnings.filterwarnings("ignore", message="You defined a `validation_step` but have no `val_dataloader`")
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     path = Path(sys.argv[1])

@@ -10,13 +10,25 @@ from pathlib import Path
 import click
 
 import tensorstore_ds
-from tensorstore_ds import CheckFindings, CheckOptions
+from tensorstore_ds import CheckFindings, CheckOptions, SuspectLabel, SuspectObject
 from tsds_cli import text
 from tsds_cli.messages import Failure, interrupted, spelled
 from tsds_cli.options import json_option, options_of, out_option, path, store_argument
 from tsds_cli.progress import ProgressBar
 
 _NAMED = 5
+_APART = "apart from its oriented box"
+_ODD = {
+    "blurred": ("blurred images", "sharpness"),
+    "dark": ("dark images", "99th percentile of luminance"),
+    "bright": ("overexposed images", "5th percentile of luminance"),
+    "aspect": ("images of an odd aspect ratio", "width / height"),
+}
+_SUSPECT = {
+    "overlooked": "objects that were probably overlooked",
+    "swapped": "objects that probably have a wrong class",
+    "misplaced": "boxes that are probably misplaced",
+}
 
 
 @click.command()
@@ -28,21 +40,39 @@ _NAMED = 5
     metavar="FILE",
     help="Draw copies side by side into this PNG file, those of several splits first.",
 )
-@out_option(None, "Write all findings into this JSON file, which tsds filter --without takes.", "FILE")
+@click.option(
+    "--predictions",
+    multiple=True,
+    metavar="SPLIT=FILE|FIELD",
+    help="Find wrong labels and objects with predictions of a model: .npy of shape (rows, classes), COCO's results in "
+    "a JSON file, or a field of the store. Once for each split.",
+)
+@out_option(None, "Write all findings into this JSON file, for tsds filter --without and tsds erase --rows.", "FILE")
 @json_option
-def check(store: str | Path, options: CheckOptions, picture: Path | None, out: Path | None, as_json: bool) -> None:
+def check(
+    store: str | Path,
+    options: CheckOptions,
+    picture: Path | None,
+    predictions: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> None:
     """Say what is wrong with the content of a STORE.
 
     Finds images that are copies of each other, equal ones and such as were resized, encoded again or made brighter,
     within a split and between splits; labels of copies that disagree; images of one color, and such as cannot be
-    decoded; boxes of sizes that are not plausible; objects that lack some of their keypoints; and classes with few
-    samples. The exit status is 1 if something was found. What --out writes, tsds filter --without takes.
+    decoded; images that are blurred, dark, overexposed or of an odd aspect ratio; boxes of sizes that are not
+    plausible; objects that lack some of their keypoints; and classes with few samples. With --predictions, it also
+    finds labels and objects that a model contradicts. The exit status is 1 if something was found. What --out writes,
+    tsds filter --without takes.
 
     \b
     Examples:
       tsds check photos.tsds
       tsds check photos.tsds --out findings.json
       tsds check photos.tsds --mirrored --picture copies.png
+      tsds check photos.tsds --predictions train=probabilities.npy
+      tsds check voc.tsds --predictions val=results.json
     """
     if picture is not None and picture.suffix.lower() != ".png":
         raise Failure(f"{picture}: expected a name that ends in .png, because the picture is a PNG file.")
@@ -51,7 +81,9 @@ def check(store: str | Path, options: CheckOptions, picture: Path | None, out: P
             tensorstore_ds.check_outside_stores(each)  # before every image is read
     try:
         with ProgressBar() as bar:
-            found = tensorstore_ds.check_store(store, options, progress=bar.update)
+            found = tensorstore_ds.check_store(
+                store, options, predictions=_predictions(predictions), progress=bar.update
+            )
     except KeyboardInterrupt:
         raise interrupted("interrupted") from None
     if out is not None:
@@ -65,6 +97,20 @@ def check(store: str | Path, options: CheckOptions, picture: Path | None, out: P
         text.echo(f"{picture}: {text.count(len(found.copies), 'group')} of copies", err=as_json)
     if not found.is_clean:
         click.get_current_context().exit(1)
+
+
+def _predictions(given: tuple[str, ...]) -> str | dict[str, str] | None:
+    """A field, or files by split."""
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    by_split: dict[str, str] = {}
+    for each in given:
+        split, equals, file = each.partition("=")
+        if not equals or split in by_split:
+            expected = "SPLIT=FILE once for each split, or one FIELD"
+            raise Failure(f"--predictions: expected {expected}, found {each}. Give one file for each split.")
+        by_split[split] = file
+    return by_split or None
 
 
 def _show(found: CheckFindings, out: Path | None) -> None:
@@ -85,10 +131,16 @@ def _show(found: CheckFindings, out: Path | None) -> None:
     for title, lines in (
         ("images of one color", [each.place for each in found.constant]),
         ("images that cannot be decoded", [f"{s.place}: {message}" for s, message in found.unreadable]),
+        *(
+            (title, [f"{each.sample.place}: {name} {each.value:g}" for each in found.images if each.why == why])
+            for why, (title, name) in _ODD.items()
+        ),
+        ("labels that are probably wrong", [_label(each) for each in found.labels]),
+        *((title, [_object(each) for each in found.objects if each.why == why]) for why, title in _SUSPECT.items()),
         (
             "boxes that are not plausible",
             [
-                f"{each.sample.place}: object {each.object + 1} is {each.why}: "
+                f"{each.sample.place}: object {each.object + 1} is {_APART if each.why == 'apart' else each.why}: "
                 f"({', '.join(f'{v:g}' for v in each.box)})"
                 for each in found.boxes
             ],
@@ -113,6 +165,17 @@ def _show(found: CheckFindings, out: Path | None) -> None:
         left = f"{dropped:,} of {text.count(found.samples, 'sample')}"
         findings = "FILE of --out" if out is None else shlex.quote(str(out))
         text.echo(f"to leave out {left}: {text.program()} filter STORE OUT --without {findings}")
+
+
+def _label(found: SuspectLabel) -> str:
+    return f"{found.sample.place}: {found.label}, probably {found.suggested} (margin {found.margin:.2f})"
+
+
+def _object(found: SuspectObject) -> str:
+    where = "" if found.object is None else f"object {found.object + 1} is {found.label}, "
+    box = ", ".join(f"{v:g}" for v in found.box)
+    seen = f"detected {found.suggested} at ({box}), score {found.score:.2f}, IoU {found.iou:.2f}"
+    return f"{found.sample.place}: {where}{seen}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 import tensorstore_ds
-from tensorstore_ds.errors import OptionError
-from tsds_cli.editing import made
+from tsds_cli.editing import listed_rows, made
 from tsds_cli.options import json_option, path, path_argument, store_argument
-
-_LIMIT = 1 << 28
 
 
 @click.command(name="filter")
@@ -45,24 +40,7 @@ def filter(
     """
     if where is None and not splits and without is None:
         raise click.UsageError("Give --where, --split, --without, or several of them.")
-    drop = None if without is None else _listed(without)
-    run = partial(tensorstore_ds.filter_store, store, out, where, splits=splits or None, drop=drop)
+    listed = None if without is None else listed_rows(without)
+    drop, sha256 = (None, None) if listed is None else (listed.rows, listed.sha256)
+    run = partial(tensorstore_ds.filter_store, store, out, where, splits=splits or None, drop=drop, sha256=sha256)
     made(out, as_json, run)
-
-
-def _listed(file: Path) -> dict[str, list[int]]:
-    """The rows that a file lists."""
-    expected = f'{file}: expected {{"drop": {{"train": [3, 17]}}}}'
-    try:
-        if file.stat().st_size > _LIMIT:
-            raise OptionError(f"{expected}, found a file of more than {_LIMIT:,} bytes.")
-        data: Any = json.loads(file.read_bytes())
-        drop = data["drop"]
-        listed = {str(split): list(rows) for split, rows in drop.items()}
-    except OSError as error:
-        raise OptionError(f"{expected}, found no file that can be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OptionError(f"{expected}, found something else ({type(error).__name__}).") from error
-    if any(type(row) is not int for rows in listed.values() for row in rows):
-        raise OptionError(f"{expected}, found rows that are no whole numbers.")
-    return listed

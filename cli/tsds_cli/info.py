@@ -11,7 +11,7 @@ import click
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.options import json_option, sha256_option, store_argument
-from tsds_cli.stats import class_bar, object_counts
+from tsds_cli.stats import class_bar, titles
 from tsds_cli.warm import shown_share
 
 if TYPE_CHECKING:
@@ -48,11 +48,16 @@ def info(store: str | Path, sha256: str | None, as_json: bool) -> None:
     text.head("fields")
     fields = opened.manifest.fields.items()
     text.echo_table([(name, field.kind if field.kind != name else "", field.describe()) for name, field in fields])
+    if opened.manifest.unreadable:
+        text.head("fields that cannot be read")
+        text.echo_table([(name, field.describe()) for name, field in opened.manifest.unreadable.items()])
     _show_splits(opened)
     for name, field in opened.manifest.fields.items():
         counted = {split: counts[name] for split in opened if name in (counts := opened[split].class_counts)}
         if counted and field.kind in _NOUNS:
-            _show_classes(_NOUNS[field.kind], field.classes, counted)
+            is_alone = [each.kind for each in opened.manifest.fields.values()].count(field.kind) == 1
+            title = f"classes{'' if is_alone else f' of {name}'}, by {_NOUNS[field.kind]}"
+            _show_classes(title, field.classes, counted)
             if unlabelled := {split: n for split in opened if (n := opened[split].unlabelled.get(name))}:
                 shown = ", ".join(f"{n:,} in {split}" for split, n in unlabelled.items())
                 text.echo(f"  {sum(unlabelled.values()):,} unlabelled{f': {shown}' if len(opened) > 1 else ''}")
@@ -66,10 +71,12 @@ def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
     return {
         "path": store.place,
         "sha256": store.sha256,
+        "content_sha256": store.content_sha256,
         "format_version": manifest.version,
         "layout": store.layout,
         "nbytes": store.nbytes,
         "fields": {name: field.dump() for name, field in manifest.fields.items()},
+        "unreadable": {name: field.reason for name, field in manifest.unreadable.items()},
         "splits": {
             name: {
                 "rows": len(store[name]),
@@ -79,6 +86,7 @@ def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
             }
             for name in store
         },
+        "replaced": dict(zip(("shards", "nbytes"), store.replaced, strict=True)),
         "provenance": manifest.provenance,
         "license": manifest.license,
         "citation": manifest.citation,
@@ -95,7 +103,7 @@ def _show_head(store: Store, path: str | Path) -> None:
     rows = sum(len(store[name]) for name in store)
     facts = (text.count(rows, "sample"), words.size(store.nbytes), store.layout, f"format {manifest.version}")
     text.echo(text.Styled(words.place(path), bold=True), f"  {' · '.join(facts)}")
-    lines = [("sha256", store.sha256)]
+    lines = [("sha256", store.sha256), ("content sha256", store.content_sha256)]
     if "source" in origin:
         made = f"{origin.get('tool', '?')} {origin.get('tool_version', '')}".strip()
         when = f", {origin['created']}" if "created" in origin else ""
@@ -107,7 +115,19 @@ def _show_head(store: Store, path: str | Path) -> None:
     if isinstance(origin.get("description"), str):
         lines.append(("about", origin["description"]))
     lines += [(name, value) for name, value in (("license", manifest.license), ("cite", manifest.citation)) if value]
+    if replaced := replaced_shards(store):
+        lines.append(("note", replaced))
     text.echo_table(lines)
+
+
+def replaced_shards(store: Store) -> str:
+    """How many replaced shards are still there, and what removes them; empty for none."""
+    shards, nbytes = store.replaced
+    if not shards:
+        return ""
+    what = f"{text.count(shards, 'replaced shard')}, {words.size(nbytes)}"
+    until = f"the next tsds append, update, erase or drop removes {'it' if shards == 1 else 'them'}"
+    return f"{what}, still on this disk: {until}"
 
 
 def _show_splits(store: Store) -> None:
@@ -115,18 +135,19 @@ def _show_splits(store: Store) -> None:
     rows = []
     for name in store:
         shards = text.count(len(store.manifest.splits[name].shards), "shard")
-        objects = object_counts(store[name])
-        counted = text.count(objects["total"], "object") if objects else ""
+        known = {title: store[name].statistics_of(each) for each, title in titles(store[name], "objects", "")}
+        totals = {title: each["total"] for title, each in known.items() if "total" in each}
+        counted = ", ".join(f"{n:,} {title}" if title else text.count(n, "object") for title, n in totals.items())
         rows.append([name, f"{len(store[name]):,}", "samples", words.size(_split_nbytes(store, name)), shards, counted])
     text.echo_table(rows, right=[1, 3, 4])
 
 
-def _show_classes(noun: str, classes: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> None:
+def _show_classes(title: str, classes: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> None:
     """Classes with bars: all in their order, or if there are many those that occur most."""
     totals = [sum(split[name] for split in counts.values()) for name in classes]
     most_first = sorted(range(len(classes)), key=lambda i: -totals[i])
     splits = list(counts) if 1 < len(counts) <= _SPLIT_COLUMNS else []
-    text.head(f"classes, by {noun}")
+    text.head(title)
     rows: list[list[text.Text]] = [["#", "class", *splits, "all" if splits else "", ""]]
     for i in sorted(most_first[:_CLASSES]):
         columns = [f"{counts[split][classes[i]]:,}" for split in splits]

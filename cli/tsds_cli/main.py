@@ -29,6 +29,8 @@ GROUPS = {
     "Inspect a store": {
         "info": "Show what a STORE holds.",
         "stats": "Print the statistics of a STORE, for each split.",
+        "folds": "Show the folds of a STORE for cross validation, or write them.",
+        "view": "Show a store, a training run or a folder of images in the browser.",
         "preview": "Draw samples of a STORE as a contact sheet (PNG).",
         "check": "Say what is wrong with the content of a STORE.",
         "verify": "Check every byte of a STORE.",
@@ -37,6 +39,9 @@ GROUPS = {
     "Change a store": {
         "append": "Convert the data set SRC, and append its samples to a STORE.",
         "update": "Take what has changed in the data set SRC into a STORE.",
+        "erase": "Erase samples from a STORE in place, and every byte of them.",
+        "add": "Add a field to a STORE, such as losses or tags, from a FILE.",
+        "drop": "Drop the fields NAME from a STORE in place, and remove their files.",
         "annotate": "Note license, citation or description in a STORE.",
         "filter": "Write the samples of a STORE that meet a condition as the store OUT.",
         "split": "Divide the samples of a STORE anew, as the store OUT.",
@@ -57,7 +62,7 @@ GROUPS = {
         "export": "Write the samples of a STORE as files in the new folder OUT.",
     },
     "Train and measure": {
-        "train": "Train a vision transformer on a STORE.",
+        "train": "Train a vision transformer or a detector on a STORE.",
         "predict": "Print what the model of a CHECKPOINT predicts for IMAGES.",
         "bench": "Compare ways to load a STORE, and the files that it was made of.",
         "doctor": "Measure what holds training back, and say what to change.",

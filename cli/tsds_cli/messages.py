@@ -48,6 +48,8 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
 
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         return interrupted()  # Python 3.11 makes another error of it where a class is being made
+    if type(error) is RuntimeError and isinstance(error.__context__, KeyboardInterrupt):
+        return interrupted()  # it came while a thread was waited for, whose lock is then released twice
     if isinstance(error, TsdsError):
         return Failure(spelled(str(error), command), 128 + error.signal if isinstance(error, TrainingStopped) else 1)
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):

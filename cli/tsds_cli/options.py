@@ -28,7 +28,7 @@ _FLAGS = {
 READERS = {"classes": "read_classes", "keypoints": "read_keypoints", "class_map": "read_class_map"}
 
 #: What stands for the values of texts in the help.
-_TEXTS = {"license": "SPDX", "citation": "TEXT|@FILE"}
+_TEXTS = {"channels": "NAME,...", "license": "SPDX", "citation": "TEXT|@FILE"}
 #: Bytes of a text in a file.
 _TEXT_LIMIT = 2**20
 
@@ -102,7 +102,7 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if declared.unit == "bytes":
         return nbytes, "BYTES"
     if declared.type is Path:
-        return click.Path(path_type=Path), "DIR"
+        return click.Path(path_type=Path), "FILE" if declared.name == "weights" else "DIR"
     if origin is tuple:
         return size, "N|HxW"
     if origin is Mapping:
@@ -265,7 +265,7 @@ sha256_option = click.option(
     "--sha256",
     type=digest,
     metavar="DIGEST",
-    help="Accept only the store that tsds info shows with this digest.",
+    help="Accept only the store that tsds info shows with this digest, of the store or of its content.",
 )
 splits_option = click.option(
     "--split",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,7 +44,7 @@ def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> N
     opened = open_store(store)
     splits = list(map(opened.__getitem__, opened)) if split is None else [opened[split]]
     if as_json:
-        text.echo_json({each.name: {"rows": len(each), **each.statistics, **_absent(each)} for each in splits})
+        text.echo_json({each.name: _as_data(each) for each in splits})
         return
     for i, each in enumerate(splits):
         if i:
@@ -57,9 +57,8 @@ def _show(split: Split, *, every: bool) -> None:
     text.echo_table([*_channels(split), *_objects(split), *_keypoints(split), *_sizes(split)])
     for name, counts in split.class_counts.items():
         _show_classes(name, split.fields[name].kind, counts, every=every)
-        ignored = _ignored(split, name)
-        if ignored is not None:
-            text.echo(f"    {ignored:,} pixels are ignored")
+        if "ignored" in (known := split.statistics_of(name)):
+            text.echo(f"    {known['ignored']:,} pixels are ignored")
         if unlabelled := split.unlabelled.get(name):
             text.echo(f"    {unlabelled:,} unlabelled")
 
@@ -85,21 +84,22 @@ def class_bar(count: int, counts: Collection[int]) -> text.Styled:
 
 
 def _channels(split: Split) -> Iterator[tuple[str, str]]:
-    if split.channel_moments is not None:
-        *moments, scale = split.channel_moments
-        for name, values in zip(("mean", "std"), moments, strict=True):
-            yield name, "  ".join(f"{value:.4f}" for value in values)
-        if scale != 1:
-            yield "", f"by channel, of values divided by {scale:g}"
-    elif len(split) and "image" in split.fields:
-        yield "mean, std", "unknown: images were not decoded, or have other channels than gray and RGB"
+    for name, title in titles(split, "image", ""):
+        known = split.statistics_of(name)
+        for moment in ("mean", "std") if "mean" in known else ():
+            yield f"{title} {moment}".strip(), "  ".join(f"{value:.4f}" for value in known[moment])
+        if known.get("scale", 1) != 1:
+            yield "", f"by channel, of values divided by {known['scale']:g}"
+        if "mean" not in known and len(split):
+            unknown = "unknown: images were not decoded, or have other channels than gray and RGB"
+            yield f"{title} mean, std".strip(), unknown
 
 
 def _objects(split: Split) -> Iterator[tuple[str, str]]:
-    found = object_counts(split)
-    if found is not None:
-        spread = f"{found['min']:,} to {found['max']:,} per image, {found['mean']:.2f} on average"
-        yield "objects", f"{found['total']:,}: {spread}"
+    for name, title in titles(split, "objects", "objects"):
+        if "total" in (known := split.statistics_of(name)):
+            spread = f"{known['min']:,} to {known['max']:,} per image, {known['mean']:.2f} on average"
+            yield title, f"{known['total']:,}: {spread}"
 
 
 def _keypoints(split: Split) -> Iterator[tuple[str, str]]:
@@ -109,47 +109,25 @@ def _keypoints(split: Split) -> Iterator[tuple[str, str]]:
             yield "" if i else "keypoints", f"{name}: absent in {absent:,} of {objects:,}"
 
 
-def _absent(split: Split) -> dict[str, Any]:
+def _as_data(split: Split) -> dict[str, Any]:
     found = split.absent_keypoints
-    return {"absent_keypoints": found} if found else {}
+    absent = {"absent_keypoints": found} if found else {}
+    return {"rows": len(split), "statistics": split.statistics, **absent}
 
 
 def _sizes(split: Split) -> Iterator[tuple[str, str]]:
-    sizes = split.statistics.get("sizes")
-    if not isinstance(sizes, Mapping):
-        return
-    for side in ("height", "width"):
-        found = _range(sizes.get(side), "min", "max")
-        if found is not None:
-            spread = f"{found['min']:,} to {found['max']:,}, {found['mean']:.1f} on average"
-            yield side, f"{spread if found['min'] < found['max'] else format(found['min'], ',')}, in the source"
-    distinct = sizes.get("distinct")
-    named = [f"{size} ({n:,})" for size, n in distinct.items() if _is_count(n)] if isinstance(distinct, Mapping) else []
-    if named:
-        yield "sizes", ", ".join(named)
+    for name, title in titles(split, "size", ""):
+        known = split.statistics_of(name)
+        for side in ("height", "width"):
+            if found := known.get(side):
+                spread = f"{found['min']:,} to {found['max']:,}, {found['mean']:.1f} on average"
+                shown = spread if found["min"] < found["max"] else format(found["min"], ",")
+                yield f"{title} {side}".strip(), f"{shown}, in the source"
+        if distinct := known.get("distinct"):
+            yield f"{title} sizes".strip(), ", ".join(f"{size} ({n:,})" for size, n in distinct.items())
 
 
-# --- statistics of the expected form ----------------------------------------------------------------------------
-
-
-def object_counts(split: Split) -> Mapping[str, Any] | None:
-    """``total``, ``min``, ``max`` and ``mean`` of the objects per image."""
-    return _range(split.statistics.get("objects"), "total", "min", "max")
-
-
-def _ignored(split: Split, name: str) -> int | None:
-    """Pixels that are ignored, of a field of masks."""
-    masks = split.statistics.get("masks")
-    entry = masks.get(name) if isinstance(masks, Mapping) else None
-    found = entry.get("ignored") if isinstance(entry, Mapping) else None
-    return found if _is_count(found) else None
-
-
-def _range(value: object, *counts: str) -> Mapping[str, Any] | None:
-    if not isinstance(value, Mapping) or type(value.get("mean")) not in (int, float):
-        return None
-    return value if all(_is_count(value.get(name)) for name in counts) else None
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int
+def titles(split: Split, kind: str, alone: str) -> list[tuple[str, str]]:
+    """The fields of a kind with the names that they are shown by: `alone` if there is one, else their own."""
+    names = [name for name, field in split.fields.items() if field.kind == kind]
+    return [(name, name if len(names) > 1 else alone) for name in names]

@@ -1,4 +1,4 @@
-"""``tsds train``: a vision transformer, from a store."""
+"""``tsds train``: a vision transformer or a detector, from a store."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 @options_of(TrainOptions)
 @json_option
 def train(store: str | Path, out: Path | None, resume: bool, options: TrainOptions, as_json: bool) -> None:
-    """Train a vision transformer on a STORE.
+    """Train a vision transformer or a detector on a STORE.
 
-    Learns classes, keypoints or both, whatever the store has, with the mean and the standard deviation that the store
-    keeps. The folder of the run gets history.jsonl, curves.png, confusion.png, report.json, and the checkpoints last.pt
-    and best.pt. SIGTERM and Ctrl-C end a run with a checkpoint. With torchrun each process is a rank.
+    Learns classes, keypoints, both, or boxes, whatever the store has, with the mean and the standard deviation that the
+    store keeps. The folder of the run gets history.jsonl, report.json, pictures, and the checkpoints last.pt and
+    best.pt. SIGTERM and Ctrl-C end a run with a checkpoint. With torchrun each process is a rank.
 
     \b
     Examples:
       tsds train digits.tsds --epochs 30 --batch-size 32 --lr 2e-3
       tsds train faces.tsds --task keypoints --model tiny --image-size 224 --out runs/faces
+      tsds train voc.tsds --task detection --model ssdlite --flip --epochs 60
       tsds train photos.tsds --out runs/photos --resume
       torchrun --nproc-per-node 8 -m tsds_cli train photos.tsds --model small
     """
@@ -90,7 +91,11 @@ def _show(report: TrainReport) -> None:
     if report.best_epoch is not None:
         best = f"best {report.metric} {report.best[report.metric]:.4f} in epoch {report.best_epoch}"
         text.echo(text.Styled(best, bold=True))
-    if report.classes:
+    if report.classes and report.task == "detection":
+        named = ", ".join(f"{c['class']} {c['ap']:.3f}" for c in report.classes[:12] if c["ap"] is not None)
+        more = f" and {len(report.classes) - 12} more" if len(report.classes) > 12 else ""
+        text.echo(f"  average precision: {named}{more}")
+    elif report.classes:
         worst = sorted((c for c in report.classes if c["accuracy"] is not None), key=lambda c: c["accuracy"])[:3]
         named = ", ".join(f"{c['class']} {c['accuracy']:.1%} of {c['samples']:,}" for c in worst)
         text.echo(f"  hardest classes: {named}")

@@ -11,17 +11,10 @@ import argparse
 
 import timm
 import torch
-from timm.data import Mixup, create_loader
+from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 
-import tensorstore_ds as tsds  # tsds
-
-
-def make_loader(store: str, split: str, **options: object) -> torch.utils.data.DataLoader:
-    """timm's loader: it sets the transform of the data set itself."""
-    dataset = tsds.StoreDataset(store, split, return_as="tuple", as_pil=True, transform_of="image")  # tsds
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return create_loader(dataset, input_size=(3, 32, 32), batch_size=32, num_workers=0, device=device, **options)
+from tensorstore_ds.adapters.timm import create_loader  # tsds
 
 
 def main() -> None:
@@ -32,11 +25,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    train = make_loader(options.store, "train", is_training=True, hflip=0, scale=(0.9, 1), color_jitter=0)
-    test = make_loader(options.store, "test")
-    classes = len(tsds.open(options.store)["train"].fields["label"].classes)  # tsds
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    augmentation = {"is_training": True, "hflip": 0, "scale": (0.9, 1), "color_jitter": 0}
+    train = create_loader(options.store, "train", (3, 32, 32), 32, device=device, **augmentation)  # tsds
+    test = create_loader(options.store, "test", (3, 32, 32), 32, device=device)  # tsds
+    classes = len(train.dataset.classes)
     model = timm.create_model("test_resnet", pretrained=False, num_classes=classes)
-    model = model.to(train.device)
+    model = model.to(device)
     mixup = Mixup(mixup_alpha=0.1, num_classes=classes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(options.epochs):

@@ -14,19 +14,12 @@ import torch
 from transformers import EvalPrediction, Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 import tensorstore_ds as tsds  # tsds
+from tensorstore_ds.adapters.transformers import StoreTrainer  # tsds
 
 
 def to_inputs(sample: dict[str, Any]) -> dict[str, torch.Tensor]:  # tsds
     """A sample with the names that the model has for its inputs."""
     return {"pixel_values": sample["image"] / 255, "labels": sample["label"]}
-
-
-class StoreTrainer(Trainer):  # tsds
-    """A Trainer that trains from this library's loader; without it, the Trainer makes a loader of its own."""
-
-    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
-        """The loader, prepared: so the Trainer finds its place in it again when it resumes."""
-        return self.accelerator.prepare(tsds.DataLoader(self.train_dataset, self.args.train_batch_size, shuffle=True))
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.checking.findings import AbsentKeypoints, CheckedSample, CheckFindings, Copies, FewSamples, OddBox
+from tensorstore_ds.checking.annotations import absent_keypoints, few_samples, odd_boxes, sample_of
+from tensorstore_ds.checking.findings import CheckedSample, CheckFindings, Copies, OddImage
 from tensorstore_ds.checking.hashes import SIDE, correlations, perceptual_hashes
 from tensorstore_ds.checking.looks import look
 from tensorstore_ds.checking.options import CheckOptions
+from tensorstore_ds.checking.predictions import Given, read_predictions, suspect_labels, suspect_objects
+from tensorstore_ds.checking.quality import MEASURES, odd_images
 from tensorstore_ds.checking.search import Found, components, mirrored_pairs, near_pairs
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import ConversionError, OptionError
-from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.keywords import CheckKeywords
 from tensorstore_ds.options import chosen, takes_options
-from tensorstore_ds.reading.columns import RaggedColumn
-from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.verification import require_whole
 
 _BLOCK = 8192  # pairs, and objects, that are judged at a time: 32 MB of thumbnails, some times
@@ -37,6 +38,7 @@ def check_store(
     store: str | os.PathLike[str],
     options: CheckOptions | None = None,
     *,
+    predictions: Given | None = None,
     progress: OnProgress | None = None,
     **keywords: Unpack[CheckKeywords],
 ) -> CheckFindings:
@@ -46,11 +48,15 @@ def check_store(
 
     Copies are found by the bytes as they are stored, and by a perceptual hash of 63 bits; pairs of hashes that are near
     each other are all found, and each pair is confirmed on thumbnails of 32 x 32 pixels. Thumbnails are in a temporary
-    file, a kilobyte each; memory holds some 40 bytes for each sample.
+    file, a kilobyte each; memory holds some 50 bytes for each sample.
 
     Args:
         store: path or URL.
         options: all the rest, as one object.
+        predictions: of a model that was not trained on the samples, to find wrong labels and objects. By split, one of:
+            probabilities, floats (rows, classes), where a row with NaN has no prediction; the path of a .npy file with
+            such an array; results of COCO, such as `StoreDetections.coco_results`, or the path of their JSON file. Or
+            the name of a field of shape (classes,) with probabilities.
         progress: as of `convert`.
         keywords: options by their names, such as ``min_class=3``; each overrides `options`.
 
@@ -63,6 +69,7 @@ def check_store(
     opened = opened_for_editing(store, notify)
     if not of_kind(opened.manifest.fields, ImageField):
         raise OptionError(f"{opened.path}: expected a field of images, found none.")
+    read = read_predictions(opened, predictions)
     require_whole(opened, "Copy the store again.", reading_progress(notify))
     with tempfile.TemporaryFile(prefix="tsds-") as file:
         try:
@@ -77,16 +84,22 @@ def check_store(
     dropped = [each for group in copies for each in group.samples[1:]]
     dropped += [*constant, *(sample for sample, _ in unreadable)]
     drop = {name: tuple(sorted({each.row for each in dropped if each.split == name})) for name in opened}
+    labels = [each for name, found in read.probabilities.items() for each in suspect_labels(opened[name], found)]
+    detections = read.detections.items()
     return CheckFindings(
-        len(seen.constant),
-        tuple(copies),
-        tuple(constant),
-        tuple(unreadable),
-        tuple(odd for name in opened for odd in _odd_boxes(opened[name], options)),
-        tuple(_few_samples(opened, options.min_class)),
-        tuple(notes),
-        {name: rows for name, rows in drop.items() if rows},
-        tuple(each for name in opened for each in _absent_keypoints(opened[name])) if options.absent_keypoints else (),
+        samples=len(seen.constant),
+        copies=tuple(copies),
+        constant=tuple(constant),
+        unreadable=tuple(unreadable),
+        boxes=tuple(odd for name in opened for odd in odd_boxes(opened[name], options)),
+        classes=tuple(few_samples(opened, options.min_class)),
+        notes=tuple(notes),
+        drop={name: rows for name, rows in drop.items() if rows},
+        keypoints=tuple(each for name in opened for each in absent_keypoints(opened[name], options)),
+        images=tuple(_odd_images(seen, options)),
+        labels=tuple(sorted(labels, key=lambda each: each.margin)),
+        objects=tuple(each for name, found in detections for each in suspect_objects(opened[name], found, options)),
+        sha256=opened.sha256,
     )
 
 
@@ -100,6 +113,7 @@ class _Seen:
         hashes: of the thumbnails and, behind them, of the thumbnails mirrored: (2, n).
         digests: (n, 2) of the bytes as they are stored.
         constant: (n,) whether all pixels are the same.
+        qualities: (n, 3) measures of each image.
         unreadable: why an image cannot be decoded, by its number.
     """
 
@@ -109,6 +123,7 @@ class _Seen:
     hashes: NDArray[np.uint64]
     digests: NDArray[np.uint64]
     constant: NDArray[np.bool_]
+    qualities: NDArray[np.float32]
     unreadable: dict[int, str]
 
     def place(self, number: int) -> tuple[str, int]:
@@ -120,7 +135,7 @@ class _Seen:
     def sample(self, number: int) -> CheckedSample:
         """A sample as findings name it."""
         name, row = self.place(number)
-        return _sample(self.store[name], row)
+        return sample_of(self.store[name], row)
 
 
 def _look(store: Store, file: Any, notify: OnProgress) -> _Seen:
@@ -133,16 +148,17 @@ def _look(store: Store, file: Any, notify: OnProgress) -> _Seen:
         np.empty((2, total), np.uint64),
         np.empty((total, 2), np.uint64),
         np.zeros(total, np.bool_),
+        np.empty((total, len(MEASURES)), np.float32),
         {},
     )
     made = store.manifest.conversion_options
     is_padded = made.get("size") is not None and made.get("fit") == "pad" and made.get("objects") == "whole"
     for name, first in zip(store, starts[:-1], strict=True):
         looks = look(store[name], is_padded=is_padded) if len(store[name]) else ()
-        for start, small, digests, constant, problems in looks:
+        for start, small, digests, constant, measured, problems in looks:
             at = slice(first + start, first + start + len(small))
             file.write(small.data)  # and not through the map: there a full disk would end the process
-            seen.digests[at], seen.constant[at] = digests, constant
+            seen.digests[at], seen.constant[at], seen.qualities[at] = digests, constant, measured
             for i, mirrored in enumerate((False, True)):
                 seen.hashes[i, at] = perceptual_hashes(small, mirrored=mirrored)
             seen.unreadable |= {first + row: problem.message for row, problem in problems}
@@ -208,69 +224,9 @@ def _group(seen: _Seen, numbers: Sequence[int], exact: bool) -> Copies:
     return Copies(exact, tuple(samples), len({each.split for each in samples}) > 1, len(labels) > 1)
 
 
-def _sample(split: Split, row: int) -> CheckedSample:
-    label = None
-    for name, field in [*of_kind(split.fields, LabelField).items()][:1]:
-        index = int(split[name][row])
-        label = field.classes[index] if 0 <= index < len(field.classes) else None
-    return CheckedSample(split.name, row, split.key(row), label)
-
-
-def _odd_boxes(split: Split, options: CheckOptions) -> Iterator[OddBox]:
-    for name in of_kind(split.fields, ObjectsField):
-        table = split.table(name)
-        if "boxes" not in table.values:
-            continue
-        boxes = table["boxes"]
-        for start in range(0, len(boxes), _BLOCK):
-            some = np.asarray(boxes[start : start + _BLOCK], np.float64)
-            rows = np.searchsorted(table.offsets, np.arange(start, start + len(some)), "right") - 1
-            sides = some[:, 2:] - some[:, :2]
-            share = sides.prod(axis=1) / _areas(split, rows)
-            checks = {
-                "small": sides.min(axis=1) < options.min_box,
-                "large": share > options.max_box,
-                "long": sides.max(axis=1) > options.max_aspect * sides.min(axis=1),
-            }
-            for i in np.flatnonzero(np.logical_or.reduce(list(checks.values()))).tolist():
-                row = int(rows[i])
-                why = next(name for name, found in checks.items() if found[i])
-                x1, y1, x2, y2 = some[i].tolist()
-                yield OddBox(_sample(split, row), start + i - int(table.offsets[row]), (x1, y1, x2, y2), why)
-
-
-def _absent_keypoints(split: Split) -> Iterator[AbsentKeypoints]:
-    for name, field in of_kind(split.fields, ObjectsField).items():
-        if "keypoints" not in field.values:
-            continue
-        table = split.table(name)
-        keypoints, offsets = table["keypoints"], table.offsets
-        for start in range(0, len(keypoints), _BLOCK):
-            absent = np.isnan(keypoints[start : start + _BLOCK]).any(axis=2)
-            for i in np.flatnonzero(absent.any(axis=1) & ~absent.all(axis=1)).tolist():
-                row = int(np.searchsorted(offsets, start + i, "right")) - 1
-                names = tuple(field.keypoints[k] for k in np.flatnonzero(absent[i]).tolist())
-                yield AbsentKeypoints(_sample(split, row), start + i - int(offsets[row]), names)
-
-
-def _areas(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(n,) pixels of stored images."""
-    column = split[next(iter(of_kind(split.fields, ImageField)))]
-    if isinstance(column, RaggedColumn):
-        shapes = np.asarray(column.per_row["shape"][:], np.float64)
-        areas: NDArray[np.float64] = shapes[rows, :2].prod(axis=1)
-        return areas
-    return np.full(len(rows), float(np.prod(column.spec.shape[:2])))
-
-
-def _few_samples(store: Store, least: int) -> Iterator[FewSamples]:
-    for name, field in store.manifest.fields.items():
-        if not isinstance(field, LabelField | ObjectsField) or not field.classes:
-            continue
-        for split in (store[each] for each in store if len(store[each])):
-            values: Any = split[name]
-            labels = values["labels"] if isinstance(values, RaggedColumn) else values
-            found: Mapping[int, int] = Counter(np.asarray(labels[:]).tolist())
-            for i, text in enumerate(field.classes):
-                if found.get(i, 0) < least:
-                    yield FewSamples(name, text, split.name, found.get(i, 0))
+def _odd_images(seen: _Seen, options: CheckOptions) -> Iterator[OddImage]:
+    if not options.odd_images:
+        return
+    for number, why, value in odd_images(seen.qualities, seen.store, options):
+        if not seen.constant[number] and number not in seen.unreadable:
+            yield OddImage(seen.sample(number), why, value)

@@ -52,13 +52,27 @@ class Copies:
 
 
 @dataclass(frozen=True)
+class OddImage:
+    """An image that is blurred, dark, overexposed, or of an odd aspect ratio.
+
+    Attributes:
+        why: ``blurred``, ``dark``, ``bright`` or ``aspect``.
+        value: its sharpness; the 99th percentile (dark) or the 5th (bright) of luminance, 0 to 255; width / height.
+    """
+
+    sample: CheckedSample
+    why: str
+    value: float
+
+
+@dataclass(frozen=True)
 class OddBox:
     """An object whose box is not plausible.
 
     Attributes:
         object: its number in the sample.
         box: x1 y1 x2 y2 in pixels of the stored image.
-        why: ``small``, ``large`` or ``long``.
+        why: ``small``, ``large``, ``long``, or ``apart`` from its oriented box.
     """
 
     sample: CheckedSample
@@ -92,6 +106,49 @@ class FewSamples:
 
 
 @dataclass(frozen=True)
+class SuspectLabel:
+    """A label that is probably wrong, because predictions contradict it.
+
+    Attributes:
+        label: that the sample has.
+        suggested: the class that it probably has.
+        self_confidence: the predicted probability of the label.
+        margin: this probability, less the largest one of other classes: -1 to 1.
+    """
+
+    sample: CheckedSample
+    label: str
+    suggested: str
+    self_confidence: float
+    margin: float
+
+
+@dataclass(frozen=True)
+class SuspectObject:
+    """An object that is missing or probably wrong, because a detection contradicts it.
+
+    Attributes:
+        object: its number in the sample; None if it is missing.
+        why: ``overlooked``: there is no object where the detection is; ``misplaced``: the boxes overlap too little;
+            ``swapped``: the classes differ.
+        label: class of the object; None if it is missing.
+        suggested: class of the detection.
+        score: of the detection.
+        iou: intersection over union of detection and object; of the nearest object if it is missing.
+        box: of the detection, x1 y1 x2 y2 in pixels of the stored image.
+    """
+
+    sample: CheckedSample
+    object: int | None
+    why: str
+    label: str | None
+    suggested: str
+    score: float
+    iou: float
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
 class CheckFindings:
     """What `check_store` has found.
 
@@ -106,6 +163,10 @@ class CheckFindings:
         notes: what the user should know of how it was looked for.
         drop: rows of each split to be left out, so that of copies one stays, and no image is constant or unreadable.
             Of copies in several splits that in the split other than ``train`` stays.
+        images: images that are blurred, dark, overexposed, or of an odd aspect ratio.
+        labels: labels that predictions contradict, the least probable first (the smallest margin).
+        objects: objects that detections contradict, in the order of rows.
+        sha256: digest of the store, whose rows these are.
     """
 
     samples: int
@@ -117,12 +178,16 @@ class CheckFindings:
     notes: tuple[str, ...] = ()
     drop: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     keypoints: tuple[AbsentKeypoints, ...] = ()
+    sha256: str = ""
+    images: tuple[OddImage, ...] = ()
+    labels: tuple[SuspectLabel, ...] = ()
+    objects: tuple[SuspectObject, ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found."""
-        found = self.copies or self.constant or self.unreadable or self.boxes or self.classes or self.keypoints
-        return not found
+        named = "copies", "constant", "unreadable", "boxes", "classes", "keypoints", "images", "labels", "objects"
+        return not any(getattr(self, name) for name in named)
 
     @property
     def leaks(self) -> tuple[Copies, ...]:

@@ -16,8 +16,8 @@ SIDE = 32
 _LOW = 8  # frequencies of each direction that a hash is made of
 
 
-def thumbnail(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """A gray image (32, 32) of pixels (H, W, C), by Pillow's bilinear filter, whose support grows with the reduction.
+def as_gray(pixels: NDArray[Any]) -> Image.Image:
+    """A gray image of pixels (H, W, C).
 
     Numbers of 16 bits are divided by 256, and others spread over their range. Of four channels the last one is opacity,
     and left out.
@@ -29,11 +29,12 @@ def thumbnail(pixels: NDArray[Any]) -> NDArray[np.uint8]:
         low, high = float(values.min()), float(values.max())
         pixels = np.rint((values - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
     image = as_image(pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, :1])
-    if image.mode != "L":
-        image = image.convert("L")
-    if image.size != (SIDE, SIDE):
-        image = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+    return image if image.mode == "L" else image.convert("L")
+
+
+def thumbnail(gray: Image.Image) -> NDArray[np.uint8]:
+    """A gray image (32, 32), by Pillow's bilinear filter, whose support grows with the reduction."""
+    return np.asarray(gray if gray.size == (SIDE, SIDE) else gray.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
 def is_constant(pixels: NDArray[Any]) -> bool:

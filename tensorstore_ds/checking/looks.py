@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from tensorstore_ds.checking.hashes import SIDE, is_constant, thumbnail
+from tensorstore_ds.checking.hashes import SIDE, as_gray, is_constant, thumbnail
+from tensorstore_ds.checking.quality import MEASURES, qualities, reduced
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import ImageField, SizeField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -25,8 +27,16 @@ _BLOCK_ROWS = 512
 #: Thumbnails whose pixels differ in at most so many levels of 256 get a second look: all pixels are compared.
 _EVEN = 4
 
-#: The first of a block's rows; thumbnails (n, 32, 32); digests (n, 2) uint64; whether each is constant, (n,); problems.
-Looks = tuple[int, NDArray[np.uint8], NDArray[np.uint64], NDArray[np.bool_], list[tuple[int, Problem]]]
+
+class Looks(NamedTuple):
+    """What is known of the images of a block of rows."""
+
+    start: int  #: The first of the rows.
+    thumbnails: NDArray[np.uint8]  #: (n, 32, 32).
+    digests: NDArray[np.uint64]  #: (n, 2).
+    constant: NDArray[np.bool_]  #: (n,) whether all pixels are equal.
+    qualities: NDArray[np.float32]  #: (n, 3), see `qualities`; NaN for images without a measure.
+    problems: list[tuple[int, Problem]]  #: Rows that cannot be decoded, and why.
 
 
 def look(split: Split, *, is_padded: bool = False) -> Iterator[Looks]:
@@ -50,7 +60,8 @@ def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, rows: in
     count = stop - start
     thumbnails = np.zeros((count, SIDE, SIDE), np.uint8)
     digests, constant = np.zeros((count, 2), np.uint64), np.zeros(count, np.bool_)
-    problems = []
+    measured, problems = np.full((count, len(MEASURES)), np.nan, np.float32), []
+    of_shape: dict[tuple[int, ...], list[tuple[int, NDArray[np.uint8]]]] = {}
     stored = column[start:stop]
     shapes = column.per_row["shape"][start:stop] if isinstance(column, RaggedColumn) else None
     sizes = split.first(SizeField) if is_padded else None
@@ -62,18 +73,27 @@ def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, rows: in
             if isinstance(image, bytes):
                 stored_shape = tuple(np.asarray(shapes)[i].tolist())
                 pixels = _decoded(image, stored_shape, split.key(start + i))
-            thumbnails[i] = small = thumbnail(pixels)
+            gray = as_gray(pixels)
+            thumbnails[i] = small = thumbnail(gray)
             if before is not None and not isinstance(image, bytes):
                 small, pixels = (_without_padding(each, before[i]) for each in (small, pixels))
                 small = small[1:-1, 1:-1] if min(small.shape) > 2 else small[:0]  # without what is part of both
-            if small.size and int(small.max()) - int(small.min()) > _EVEN:
-                continue  # most images
+                gray = Image.fromarray(_without_padding(np.asarray(gray), before[i]))
+            if small.size and int(small.max()) - int(small.min()) > _EVEN:  # most images
+                shown = reduced(gray)
+                of_shape.setdefault((*shown.shape, pixels.dtype == np.uint8), []).append((i, shown))
+                continue
             if isinstance(image, bytes):  # a JPEG file at a scale may hide thin lines
                 pixels = _decoded(image, stored_shape, split.key(start + i), scale=1)
             constant[i] = is_constant(pixels)
         except SourceError as error:
             problems.append((start + i, error.problems[0]))
-    return start, thumbnails, digests, constant, problems
+    for (*_, is_light), images in of_shape.items():
+        rows_of = [row for row, _ in images]
+        measured[rows_of] = qualities(np.stack([shown for _, shown in images]))
+        if not is_light:
+            measured[rows_of, 1:] = np.nan  # the largest number that counts as white is not known
+    return Looks(start, thumbnails, digests, constant, measured, problems)
 
 
 def _without_padding(pixels: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:

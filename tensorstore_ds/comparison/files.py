@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder, VOCDetection
 from torchvision.transforms import v2
 
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.imaging.codecs import FORMATS
+from tensorstore_ds.imaging.codecs import open_image as open_any_image
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.sources.voc.layout import find_layout
 from tensorstore_ds.training.crops import How, Size, torchvision_steps
@@ -111,7 +111,7 @@ def image_transform(
 ) -> Callable[[Any], torch.Tensor]:
     """From a PIL image to a (C, H, W) uint8 tensor of the stored size, where images were resized, or a crop of it."""
     spec = getattr(split.fields[image], "spec", None)
-    channels = spec.shape[-1] if spec is not None else len(split.statistics.get("channels", {}).get("mean", "RGB"))
+    channels = spec.shape[-1] if spec is not None else len(split.statistics_of(image).get("mean", "RGB"))
     steps: list[Any] = [functools.partial(in_mode, mode=_MODES.get(channels, "RGB"))]
     options = store.manifest.conversion_options
     if options.get("size") is not None:
@@ -141,7 +141,7 @@ def cover(image: Image.Image, height: int, width: int) -> Any:
 def open_image(path: str) -> Image.Image:
     """Decode a file; torchvision's own loader would turn gray images into colors first."""
     with open(path, "rb") as file:
-        image = Image.open(file, formats=FORMATS)
+        image = open_any_image(file, max_pixels=2**63, key=path)
         image.load()
     return image
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, encode_sample
+from tensorstore_ds.conversion.large import Spool, Values, spool_jpeg, spool_pixels, write_pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
@@ -23,13 +24,14 @@ from tensorstore_ds.format.kinds import (
     EncodedImageField,
     KeyField,
     MaskField,
+    ObjectsField,
     RaggedImageField,
     RawImageField,
     SizeField,
 )
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
 from tensorstore_ds.imaging.codecs import OnDecode
 from tensorstore_ds.regular_files import status_of
 from tensorstore_ds.sources.base import Sample, Source
@@ -76,10 +78,14 @@ class RowFormat:
     ) -> RowFormat:
         """What follows from the fields of a source and its first sample; `is_ragged`: pixels of differing sizes."""
         dtype, encoding = first.pixels.dtype.name, "raw" if image.encoding == "auto" else image.encoding
+        names = image.channel_names
+        if names is not None and len(names) != first.shape[2]:
+            message = f"expected {len(names)} channels for the names {', '.join(names)}, found {first.shape[2]}."
+            raise SourceError(Problem(first.key, "array-shape", message), "Name each channel, or leave out `channels`.")
         if is_ragged:
-            own: Field = RaggedImageField.of(dtype, image.max_pixels)
+            own: Field = replace(RaggedImageField.of(dtype, image.max_pixels), channels=names)
         elif encoding == "raw":
-            own = RawImageField(ArraySpec(dtype, first.shape))
+            own = RawImageField(ArraySpec(dtype, first.shape), channels=names)
         else:
             own = EncodedImageField.of(encoding, image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
@@ -107,7 +113,7 @@ class BlockResult:
     first_row: int  #: the block's place in the shard
     rows: int  #: samples stored; their fixed rows stand there, back to back
     #: For each table the number of values of each sample, (rows,), and the values; a ragged value is a table, too.
-    tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
+    tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, Values]]]
     statistics: Statistics
     skipped: tuple[Problem, ...]  #: samples left out and boxes dropped
     left_out: tuple[Problem, ...]  #: what the samples have that is not stored, each once
@@ -141,7 +147,7 @@ def convert_block(
         SourceError: a sample is bad, and bad samples are not to be skipped.
         OSError: the rows could not be written.
     """
-    rows = BlockRows(job.format, [])
+    rows = BlockRows(job.format, [], (block.folder, block.first_row))
     # Before they are read: what changes from here on is noticed by a run that goes on.
     files = identities(path for reference in block.references for path in job.source.files(reference))
     for i, reference in enumerate(block.references):
@@ -167,8 +173,10 @@ def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
 class BlockRows:
     """The rows of a block, encoded one by one until they are written."""
 
-    def __init__(self, format: RowFormat, skipped: list[Problem]) -> None:
+    def __init__(self, format: RowFormat, skipped: list[Problem], place: tuple[Path, int] | None = None) -> None:
         self.format = format
+        self._place = place  # the folder of the shard and the first row, where large images are written at once
+        self._large: dict[int, Spool | None] = {}  # their rows, and the files of those that are not in place
         self.skipped = skipped  #: problems of samples and boxes that are left out
         self.nbytes = 0  #: of the images, where they differ in size
         self._left_out: dict[Problem, None] = {}
@@ -183,26 +191,29 @@ class BlockRows:
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
         image = self.format.image
-        encoded = encode_sample(sample, image, on_decode, self._masks, self.format.least_worth)
+        encoded = encode_sample(
+            sample, image, on_decode, self._masks, self.format.least_worth, by_parts=self._place is not None
+        )
         channels = encoded.shape[2]
         if image.encoding == "jpeg" and image.color == "auto" and (channels, self.format.channels) == (1, 3):
-            encoded = encode_sample(sample, replace(image, color="rgb"), on_decode, self._masks)  # as the others are
+            as_others = replace(image, color="rgb")
+            encoded = encode_sample(sample, as_others, on_decode, self._masks, by_parts=self._place is not None)
         self._check_shape(encoded)
         bad = faults(encoded.problems)
         if bad and self.format.on_error != "skip":
             raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
-        if encoded.file_nbytes:
-            self._statistics.add({"file_nbytes": encoded.file_nbytes})
-        if bad and not len(encoded.objects["boxes"]):
-            self._statistics.add({"emptied": 1})
+        sums = ImageSums() if encoded.parts is None else self._write_large(encoded)
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             if encoded.pixels.size:  # as they were before they were encoded: to decode them again takes long
-                self._statistics.add_pixels(encoded.pixels, encoded.scale)
-            self._statistics.add({"images_of": {str(channels): 1}})
+                sums = ImageSums.of_pixels(encoded.pixels, encoded.scale)
+            sums = replace(sums, images_of={str(channels): 1})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
         elif isinstance(self.format.fields["image"], RaggedImageField):
             self.nbytes += encoded.pixels.nbytes
+        self._statistics.add({"image": replace(sums, file_nbytes=encoded.file_nbytes)})
+        if bad and not len(encoded.objects["boxes"]):
+            self._statistics.add({name: ObjectSums(emptied=1) for name in of_kind(self.format.fields, ObjectsField)})
         self.skipped += encoded.problems
         self._left_out.update(dict.fromkeys(sample.left_out))
         self.object_nbytes += sum(
@@ -210,6 +221,28 @@ class BlockRows:
             for values in encoded.objects.values()
         )
         self._rows.append(encoded)
+
+    def _write_large(self, encoded: EncodedSample) -> ImageSums:
+        """Write a large image into its place, or into a file of its own beside that; raises `SourceError`."""
+        (folder, first_row), row, field = (
+            cast("tuple[Path, int]", self._place),
+            len(self._rows),
+            self.format.fields["image"],
+        )
+        spool = None
+        if isinstance(field, RawImageField):
+            sums = write_pixels(encoded, raw_path(folder, "image"), (first_row + row) * field.spec.row_nbytes)
+        else:
+            spool = Spool(folder / "image" / f"large-{first_row + row}")
+            if isinstance(field, RaggedImageField):
+                sums = spool_pixels(encoded, spool.path)
+            else:
+                sums = spool_jpeg(encoded, spool.path, self.format.image)
+                sums = replace(sums, images_of={str(encoded.shape[2]): 1})
+        encoded.parts.close()
+        encoded.parts = None
+        self._large[row] = spool
+        return sums
 
     def _check_shape(self, encoded: EncodedSample) -> None:
         field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.pixels.dtype
@@ -232,20 +265,49 @@ class BlockRows:
 
     def write(self, folder: Path, first_row: int, files: bytes = b"") -> BlockResult:
         """Write the fixed rows into place in a shard's folder, and give back the rest."""
-        tables = {}
+        tables: dict[str, tuple[NDArray[np.int64], Mapping[str, Values]]] = {}
         for name, field in self.format.fields.items():
             if isinstance(field, ArrayField):
+                if isinstance(field, RawImageField) and self._large:
+                    self._write_between(name, field, folder, first_row)
+                    continue
                 rows = field.rows(name, self._rows)
                 if self._rows:  # not through a map: there a full disk would kill the process
                     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
                     write_at(raw_path(folder, name), data, first_row * rows[:1].nbytes)
-                    field.add_statistics(self._statistics, name, rows)
+                    self._statistics.add({name: field.sums(rows)})
             elif isinstance(field, TableField):
-                tables[name] = field.rows(name, self._rows)
-                field.add_statistics(self._statistics, name, *tables[name])
+                tables[name] = found = field.rows(name, self._rows)
+                if name == "image" and self._large:
+                    small = [each for row, each in enumerate(self._rows) if row not in self._large]
+                    self._statistics.add({name: field.sums(*field.rows(name, small))} if small else {})
+                    tables[name] = self._with_spools(*found)
+                elif self._rows:
+                    self._statistics.add({name: field.sums(*found)})
                 tables |= {f"{name}/{value}": each for value, each in field.lists(name, self._rows).items()}
         skipped, left_out = tuple(self.skipped), tuple(self._left_out)
         return BlockResult(first_row, len(self._rows), tables, self._statistics, skipped, left_out, files)
+
+    def _write_between(self, name: str, field: RawImageField, folder: Path, first_row: int) -> None:
+        """Write the images that are not large, one by one."""
+        for row, each in enumerate(self._rows):
+            if row not in self._large:
+                data = np.ascontiguousarray(each.pixels).reshape(-1).view(np.uint8).data
+                write_at(raw_path(folder, name), data, (first_row + row) * field.spec.row_nbytes)
+                self._statistics.add({name: field.sums(each.pixels[None])})
+
+    def _with_spools(
+        self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.int64], dict[str, Values]]:
+        """Values of images with those of large ones, which are in files, between them."""
+        name = next(each for each in values if each != "shape")
+        numbers, pieces, start = values[name], list[NDArray[Any] | Spool](), 0
+        stops = np.cumsum(lengths)
+        for row, spool in cast("dict[int, Spool]", self._large).items():
+            stop = int(stops[row])  # it has none of these
+            pieces += [numbers[start:stop], spool]
+            lengths[row], start = spool.path.stat().st_size // numbers.itemsize, stop
+        return lengths, {**values, name: [*pieces, numbers[start:]]}
 
 
 def raw_path(folder: Path, array: str) -> Path:

@@ -20,6 +20,7 @@ from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size
+from tensorstore_ds.imaging.oriented import as_corners
 from tensorstore_ds.imaging.placement import box_faults, clip
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, Source
@@ -35,7 +36,36 @@ _FAULTS = {
 }
 
 
-class CropSource(Source):
+class PartSource(Source):
+    """Samples are parts of the images of another source; a reference ends with ``\\0`` and the number of the image."""
+
+    has_parts: bool = True
+    _source: Source
+    _images: list[tuple[int, str, Any]]  #: the first image of each split, its name, and its references
+
+    def whole(self, split: str, reference: Reference) -> str:
+        return self._source.whole(*self._image(reference))
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        value = self._source.column(name)
+        return lambda split, reference: value(*self._image(reference))
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        return self._source.files(self._image(reference)[1])
+
+    def common_files(self) -> tuple[Path, ...]:
+        return self._source.common_files()
+
+    def _image(self, reference: Reference) -> tuple[str, Reference]:
+        """The split of the source, and the source's own reference, of the image that a part is from."""
+        return self._numbered(int(str(reference).rpartition("\0")[2]))
+
+    def _numbered(self, number: int) -> tuple[str, Reference]:
+        first, split, listed = self._images[bisect_right(self._images, number, key=lambda each: each[0]) - 1]
+        return split, listed[number - first]
+
+
+class CropSource(PartSource):
     """The objects of a source, one after the other: those of one image follow one another.
 
     A reference is the image's key, the number of the object in its annotation, and the number of the image among all,
@@ -46,13 +76,11 @@ class CropSource(Source):
         options: `margin`, `min_side`, `size`, `fit`, `color` and `max_pixels` say how a crop is cut.
     """
 
-    has_parts: bool = True
-
     def __init__(self, source: Source, options: ConvertOptions) -> None:
         super().__init__(source.path, options)
         self.name = source.name  # of the format that it has
         self._source, self._options = source, options
-        self._images: list[tuple[int, str, Any]] = []  # the first image of each split, its name, and its references
+        self._images = []
         self._values: frozenset[str] = frozenset()
         self._decoded: tuple[str, NDArray[Any]] = ("", np.empty((0, 0, 0), np.uint8))  # the last image
 
@@ -138,6 +166,8 @@ class CropSource(Source):
             value = objects[name][i : i + 1]
             if name == "keypoints":
                 value = value - corner
+            elif name == "oriented_boxes":
+                value = as_corners(value) - corner
             elif name == "polygons":
                 value = [corners - corner for corners in value]
             values[name] = value
@@ -148,25 +178,6 @@ class CropSource(Source):
     def key(self, split: str, reference: Reference) -> str:
         key, i, _ = str(reference).split("\0")
         return f"{key}#{i}"
-
-    def whole(self, split: str, reference: Reference) -> str:
-        return self._source.whole(*self._image(reference))
-
-    def column(self, name: str) -> Callable[[str, Reference], str]:
-        value = self._source.column(name)
-        return lambda split, reference: value(*self._image(reference))
-
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        return self._source.files(self._image(reference)[1])
-
-    def common_files(self) -> tuple[Path, ...]:
-        return self._source.common_files()
-
-    def _image(self, reference: Reference) -> tuple[str, Reference]:
-        """The split of the source, and the source's own reference, of the image that a crop is from."""
-        number = int(str(reference).rpartition("\0")[2])
-        first, split, listed = self._images[bisect_right(self._images, number, key=lambda each: each[0]) - 1]
-        return split, listed[number - first]
 
     def _kept(self, split: str, reference: Reference, left_out: Counter[str]) -> tuple[list[int], list[int]]:
         """The numbers of the objects of an image that are stored, and their labels; `left_out` counts the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import math
 import os
@@ -10,35 +11,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.conversion.smart import pixel_file, worth
-from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
-from tensorstore_ds.format.kinds.objects import FLAGS, LISTS
+from tensorstore_ds.format.kinds.objects import FLAGS, LISTS, PI
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import (
     ImageHeader,
     OnDecode,
     bad_image,
+    check_pixels as check_size_of_image,
     decode_file,
     decode_image,
     decode_mask,
+    encode_png,
     further_frames,
+    is_storable,
     open_image,
     orientation,
     own_pixel_limit,
     read_image_header,
 )
-from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg, find_entries, find_restarts, scale_for
+from tensorstore_ds.imaging.jpeg import JPEG, MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
+from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
+from tensorstore_ds.imaging.parts import Part, left_out_of, opened_tiff
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
-from tensorstore_ds.regular_files import archive_of, check_machine, read_file
+from tensorstore_ds.imaging.tiff import TiffImage
+from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.regular_files import archive_of, check_machine, open_file, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons that are the resizing's doing, not a fault of the source.
@@ -47,6 +55,10 @@ BOX_CROPPED = "box-cropped"
 _ROUNDING = 1e-9
 #: An image is decoded at least so many times as large as it is to become.
 _RESERVE = 2
+#: An image that is resized or encoded as a whole takes so many times its pixels, about.
+_COPIES = 3
+_BY_PARTS = 'Use `encoding="raw"` or `encoding="jpeg"` without a size, which read it by parts, or `tiles`.'
+_NOT_KEPT = "this {} file is not kept: stores hold no files of this format. Its image is stored as a {} file."
 #: Characters of a path in an error.
 _SHOWN = 100
 
@@ -57,19 +69,22 @@ def encode_sample(
     on_decode: OnDecode | None = None,
     masks: Mapping[str, MaskField] = MappingProxyType({}),
     least_worth: float = math.inf,
+    *,
+    by_parts: bool = False,
 ) -> EncodedSample:
     """Decode a sample's image, fit it, its objects and its masks to the size asked for, and encode it.
 
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
         least_worth: of the encoding ``smart``, the least `worth` of an image that is kept as pixels.
+        by_parts: whether large TIFF files may be left to `EncodedSample.parts`.
 
     Raises:
         SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
         ConversionError: memory is short, or the disk fails.
     """
     try:
-        return _encode_sample(sample, options, on_decode, masks, least_worth)
+        return _encode_sample(sample, options, on_decode, masks, least_worth, by_parts)
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
         raise
@@ -81,16 +96,24 @@ def _encode_sample(
     on_decode: OnDecode | None,
     masks: Mapping[str, MaskField],
     least_worth: float,
+    by_parts: bool,
 ) -> EncodedSample:
     source: Any = sample.image
+    parts: TiffImage | None = None
     try:
-        if isinstance(source, str | Path):
-            source = read_file(source, sample.key)
-        size, scale, original = _decode(source, sample, options, on_decode)
+        tiff = None if options.encoding == "source" else opened_tiff(source, options.color, sample.key)
+        if tiff is not None:
+            sample.left_out += left_out_of(tiff, sample.key)
+            size, scale, original = tiff.shape[:2], 1, _decode_tiff(tiff, sample.key, options, on_decode, by_parts)
+            parts = tiff if not original.size else None
+        else:
+            if isinstance(source, str | Path):
+                source = read_file(source, sample.key)
+            size, scale, original = _decode(source, sample, options, on_decode)
     except SourceError as error:
         raise with_path(error, sample.key, sample.image) from error
     placement = options.placement(size)
-    objects, problems = fitted_objects(sample, size, placement)
+    objects, problems = fitted_objects(sample, size, placement, options)
     pixels = original
     if placement is not None:
         left, top, right, bottom = (edge / scale for edge in placement.box)
@@ -99,7 +122,9 @@ def _encode_sample(
         message = "expected finite numbers as pixels, found NaN or infinity"
         resized = ", or numbers too large to be resized" if pixels is not original else ""
         raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
-    encoded = _encode(sample.key, source, pixels, options)
+    if parts is not None:
+        _check_jpeg(sample.key, parts, options)
+    encoded = _encode(sample.key, source, pixels, options) if parts is None else None
     height, width = size if placement is None else placement.size
     shape = height, width, pixels.shape[2]
     if encoded is not None:
@@ -124,8 +149,40 @@ def _encode_sample(
         texts=_checked_texts(sample),
         problems=problems,
         scale=scale if placement is None else 1,
-        file_nbytes=len(source) if isinstance(source, bytes) else 0,
+        file_nbytes=len(source) if isinstance(source, bytes) else 0 if tiff is None else tiff.file_nbytes,
+        parts=parts,
     )
+
+
+def _decode_tiff(
+    tiff: TiffImage, key: str, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
+) -> NDArray[Any]:
+    """All pixels of a TIFF file that Pillow does not read; none, (0, 0, C), where it is to be encoded by parts."""
+    size = tiff.shape[:2]
+    check_size_of_image(size, options.max_pixels, key)
+    if tiff.is_large and by_parts and options.placement(size) is None and options.encoding in ("auto", "raw", "jpeg"):
+        if on_decode is not None:
+            on_decode(tiff.band_nbytes)
+        return np.empty((0, 0, tiff.shape[2]), tiff.dtype)
+    if _COPIES * tiff.nbytes > (limit := memory_limit()):
+        needed = f"{_COPIES * tiff.nbytes:,} bytes of memory are needed to resize or encode it as a whole"
+        raise ConversionError(f"{key}: {needed}, {limit:,} may be used. {_BY_PARTS}")
+    if on_decode is not None:
+        on_decode(_COPIES * tiff.nbytes)
+    pixels = tiff.read(0, 0, *size)
+    tiff.close()
+    return pixels
+
+
+def _check_jpeg(key: str, tiff: TiffImage, options: ImageOptions) -> None:
+    """Raise `SourceError` for a large image that cannot become a JPEG file."""
+    if options.encoding != "jpeg":
+        return
+    height, width, channels = tiff.shape
+    _check_depth(key, tiff.dtype, channels)
+    if max(height, width) > MOST_SIDE:
+        message = f"JPEG has at most {MOST_SIDE:,} pixels in a row and rows, this image has {width}x{height}."
+        raise SourceError(Problem(key, "too-many-pixels", message), 'Use `encoding="raw"`, or `tiles`.')
 
 
 def _decode(
@@ -136,13 +193,18 @@ def _decode(
     There are none where files are kept and only their headers are read.
     """
     key = sample.key
+    if isinstance(source, Part):
+        source = source.pixels()
     if not isinstance(source, bytes):
         pixels = decode_image(source, color=options.color, max_pixels=options.max_pixels, key=key, on_decode=on_decode)
         return pixels.shape[:2], 1, pixels
     header = read_image_header(source, max_pixels=options.max_pixels, key=key)
     if header.image is not None:
         sample.left_out += further_frames(header.image, key)
-    if options.encoding == "source" and options.check == "headers":
+        if options.encoding == "source" and not is_storable(source):
+            message = _NOT_KEPT.format(header.image.format, "PNG" if header.dtype == "uint16" else "JPEG")
+            sample.left_out += (Problem(key, "file-not-kept", message),)
+    if options.encoding == "source" and options.check == "headers" and is_storable(source):
         return header.size, 1, np.empty((0, 0, header.channels), header.dtype)
     scale = _scale(header, options)
     pixels = decode_file(source, header, color=options.color, key=key, on_decode=on_decode, scale=scale)
@@ -183,7 +245,7 @@ def with_path(error: SourceError, key: str, image: Any) -> SourceError:
 
 
 def fitted_objects(
-    sample: Sample, size: tuple[int, int], placement: Placement | None
+    sample: Sample, size: tuple[int, int], placement: Placement | None, options: ImageOptions
 ) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """The objects of a sample whose image has this (height, width), as they are stored; and the boxes dropped.
 
@@ -192,10 +254,12 @@ def fitted_objects(
     """
     check_size(sample, size)
     if sample.objects is None:
-        return {}, ()
+        return {}, sample.problems
     objects = in_pixels(sample.objects, size) if sample.relative else sample.objects
     placed, problems = place_objects(sample.key, objects, size, placement, sample.annotation)
-    return _encode_objects(sample.key, placed), problems
+    if options.oriented_boxes == "polygons" and "polygons" in placed:
+        placed = {**placed, "oriented_boxes": _with_rectangles(placed)}
+    return _encode_objects(sample.key, placed), (*sample.problems, *problems)
 
 
 def check_size(sample: Sample, size: tuple[int, int]) -> None:
@@ -214,11 +278,12 @@ def check_size(sample: Sample, size: tuple[int, int]) -> None:
 def _is_turned(sample: Sample) -> bool:
     """Whether EXIF says that the image file of a sample is to be turned by a quarter."""
     image: Any = sample.image
-    with contextlib.suppress(SourceError), own_pixel_limit():
+    with contextlib.suppress(SourceError), own_pixel_limit(), contextlib.ExitStack() as stack:
         if isinstance(image, str | Path):
-            image = read_file(image, sample.key)
-        opened = open_image(image, key=sample.key) if isinstance(image, bytes) else image
-        return not isinstance(opened, np.ndarray) and orientation(opened, sample.key) >= 5
+            image = stack.enter_context(open_file(image, sample.key))
+        is_file = isinstance(image, bytes | io.IOBase)
+        opened = open_image(cast(Any, image), key=sample.key) if is_file else image
+        return not isinstance(opened, np.ndarray | Part) and orientation(opened, sample.key) >= 5
     return False
 
 
@@ -229,7 +294,22 @@ def in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:
     moved = {name: objects[name] * scales[name] for name in scales if name in objects}
     if "polygons" in objects:
         moved["polygons"] = [corners * scale for corners in objects["polygons"]]
+    if "oriented_boxes" in objects:
+        moved["oriented_boxes"] = as_corners(objects["oriented_boxes"]) * scale
     return {**objects, **moved}
+
+
+def _with_rectangles(objects: Objects) -> NDArray[np.float64]:
+    """(M, 4, 2) corners of oriented boxes: where there is none, of the smallest rectangle around the polygons."""
+    polygons = objects["polygons"]
+    corners = np.full((len(polygons), 4, 2), np.nan)
+    if "oriented_boxes" in objects:
+        corners[:] = as_corners(objects["oriented_boxes"])
+    for i in np.flatnonzero(np.isnan(corners).any(axis=(1, 2))):
+        around = smallest_rectangle(polygons[i])
+        if not oriented_faults(around[None])[0]:  # a polygon without an area has no oriented box
+            corners[i] = around
+    return corners
 
 
 def _encode_objects(key: str, objects: Objects) -> dict[str, Any]:
@@ -238,6 +318,8 @@ def _encode_objects(key: str, objects: Objects) -> dict[str, Any]:
     for name, (dtype, _) in OBJECT_VALUES.items():
         if name in objects:
             value = objects[name] != 0 if name in FLAGS else objects[name]
+            if name == "oriented_boxes":
+                value = _oriented(key, value)
             with np.errstate(over="ignore"):  # infinity is refused below
                 if name in LISTS:
                     values[name] = [np.ascontiguousarray(each, dtype) for each in value]
@@ -253,6 +335,13 @@ def _encode_objects(key: str, objects: Objects) -> dict[str, Any]:
     if any((np.isnan(corners[:, 0]) != np.isnan(corners[:, 1])).any() for corners in values.get("polygons", ())):
         raise bad_image(key, "annotation", "expected corners with two coordinates in polygons, found one that is NaN.")
     return values
+
+
+def _oriented(key: str, value: NDArray[Any]) -> NDArray[np.float64]:
+    """(M, 5) of oriented boxes, or of their corners (M, 4, 2)."""
+    boxes: NDArray[np.float64] = corners_to_oriented(as_corners(value))
+    boxes[:, 4] = np.clip(boxes[:, 4], -PI, PI)
+    return boxes
 
 
 def _checked_texts(sample: Sample) -> Mapping[str, Sequence[str]]:
@@ -274,27 +363,45 @@ def _encode_mask(
     """
     key, source = f"{sample.key} ({name})", sample.masks.get(name)
     if source is None:  # of several sources, this one has no masks
-        source = np.full(size, field.ignored or 0, field.spec.dtype)
-    try:
-        if isinstance(source, str | Path):
-            source = read_file(source, key)
-        mask = decode_mask(source, max_pixels=max_pixels, key=key)
-    except SourceError as error:
-        raise with_path(error, sample.key, sample.masks.get(name)) from error
-    if mask.shape != size:
-        of_mask, of_image = ("x".join(map(str, each)) for each in (mask.shape, size))
-        message = f"the mask is {of_mask} (height x width), the image is {of_image} as it is shown."
-        raise bad_image(key, "size-mismatch", message)
+        mask = np.full(size, field.ignored or 0, field.spec.dtype)
+    else:
+        mask = mask_of_image(sample, name, size, max_pixels)
     wrong = mask[field.wrong(mask)]
     if wrong.size:
         message = f"expected pixels in {field.expected()}, found {int(wrong[0])}."
         advice = "Name all classes with `classes`, that of 0 first, or correct the mask."
-        if source[:2] == JPEG if isinstance(source, bytes) else getattr(source, "format", None) == "JPEG":
+        if _is_jpeg(source, key):
             advice = "This mask is a JPEG, which changes the numbers: write all masks again as PNG."
         raise SourceError(Problem(key, "mask-range", message), advice)
     if placement is not None:
         mask = resize_nearest(mask, placement, field.ignored or 0)
     return mask.astype(field.spec.dtype, copy=False)
+
+
+def mask_of_image(sample: Sample, name: str, size: tuple[int, int], max_pixels: int) -> NDArray[Any]:
+    """(H, W) integers of a mask that a sample has, whose image has this (height, width).
+
+    Raises:
+        SourceError: the mask cannot be decoded, or has another size.
+    """
+    key, source = f"{sample.key} ({name})", sample.masks[name]
+    try:
+        if isinstance(source, str | Path):
+            source = read_file(source, key)
+        mask = decode_mask(source, max_pixels=max_pixels, key=key)
+    except SourceError as error:
+        raise with_path(error, sample.key, sample.masks[name]) from error
+    if mask.shape != size:
+        of_mask, of_image = ("x".join(map(str, each)) for each in (mask.shape, size))
+        message = f"the mask is {of_mask} (height x width), the image is {of_image} as it is shown."
+        raise bad_image(key, "size-mismatch", message)
+    return mask
+
+
+def _is_jpeg(source: Any, key: str) -> bool:
+    if isinstance(source, str | Path):
+        source = read_file(source, key)
+    return bool(source[:2] == JPEG) if isinstance(source, bytes) else getattr(source, "format", None) == "JPEG"
 
 
 def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:
@@ -305,26 +412,41 @@ def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) 
             raise OptionError(
                 f'{key}: this source has no image files to keep. Use `encoding="raw"` or `encoding="jpeg"`.'
             )
-        return source
-    if pixels.dtype != np.uint8 or pixels.shape[2] not in (1, 3):
-        message = f"JPEG keeps 8-bit gray or RGB, this image is {pixels.dtype} with {pixels.shape[2]} channels."
-        raise bad_image(key, "unsupported-depth", message)
+        if is_storable(source):
+            return source
+        if pixels.dtype == np.uint16:
+            return encode_png(pixels)
+    _check_depth(key, pixels.dtype, pixels.shape[2])
     return encode_jpeg(pixels, options.quality, options.subsampling)
 
 
+def _check_depth(key: str, dtype: np.dtype[Any], channels: int) -> None:
+    if dtype != np.uint8 or channels not in (1, 3):
+        message = f"JPEG keeps 8-bit gray or RGB, this image is {dtype} with {channels} channels."
+        raise bad_image(key, "unsupported-depth", message)
+
+
 def place_objects(
-    key: str, objects: Objects, source: tuple[int, int], placement: Placement | None, annotation: str = ""
+    key: str,
+    objects: Objects,
+    source: tuple[int, int],
+    placement: Placement | None,
+    annotation: str = "",
+    *,
+    is_tile: bool = False,
 ) -> tuple[Objects, tuple[Problem, ...]]:
     """Check boxes against their image, move boxes and keypoints with it, and clip boxes to what is stored.
 
     A box that is not finite, is reversed, has no area or lies outside of its image is dropped with its object and
-    listed. So is a box of which the crop leaves nothing, or less than the placement's `min_visibility` (reason
-    `box-cropped`). Keypoints are moved, never clipped: one outside of the stored image keeps its coordinates there.
+    listed; an oriented box likewise, also one whose corners are not in order around it. So is a box of which the crop
+    leaves nothing, or less than the placement's `min_visibility` (reason `box-cropped`). Keypoints are moved, never
+    clipped: one outside of the stored image keeps its coordinates there.
 
     Args:
         objects: in pixels of the source image, whose (height, width) is `source`.
         placement: how that was fitted; None if it was not.
         annotation: the file that they are from, if it is known.
+        is_tile: whether boxes that the crop drops are no problem, because other tiles have them.
 
     Returns:
         The objects that remain, in pixels of the stored image, and the problems.
@@ -334,6 +456,9 @@ def place_objects(
         return moved, ()
     boxes = moved["boxes"]
     faults = box_faults(boxes, source)
+    oriented = oriented_faults(objects["oriented_boxes"]) if "oriented_boxes" in objects else np.full(len(faults), "")
+    is_oriented = (faults == "") & (oriented != "")
+    faults = np.where(is_oriented, oriented, faults)
     height, width = source if placement is None else placement.size
     with np.errstate(invalid="ignore"):  # infinite or NaN boxes are faults already
         clipped = clip(boxes, source)
@@ -346,11 +471,14 @@ def place_objects(
             seen, area = ((box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]) for box in (clipped, whole))
             lost |= seen < (placement.min_visibility - _ROUNDING) * area
     problems = []
-    for i in np.flatnonzero(lost | (faults != "")):
+    for i in np.flatnonzero((lost & (not is_tile)) | (faults != "")):
         reason = str(faults[i]) or (BOX_CROPPED if placement is not None else "box-empty")
-        numbers = ", ".join(f"{v:g}" for v in boxes[i])
+        what, means, shown = "box", _FAULTS, boxes[i]
+        if is_oriented[i]:
+            what, means, shown = "oriented box", _ORIENTED_FAULTS, np.asarray(objects["oriented_boxes"][i]).reshape(-1)
+        numbers = ", ".join(f"{v:g}" for v in shown)
         which = f"object {i + 1} of {len(boxes)}{f' in {annotation}' if annotation else ''}"
-        message = f"{which}: the box ({numbers}) {_FAULTS[reason]}, in an image of {source[0]}x{source[1]}."
+        message = f"{which}: the {what} ({numbers}) {means[reason]}, in an image of {source[0]}x{source[1]}."
         problems.append(Problem(key, reason, message))
     remains = ~lost & (faults == "")
     moved["boxes"] = clipped
@@ -369,6 +497,8 @@ def _moved(key: str, objects: Objects, source: tuple[int, int], placement: Place
         moved["area"] = moved["area"] * (math.prod(placement.resized) / ((right - left) * (bottom - top)))
     if "polygons" in moved:
         moved["polygons"] = [placement.move(corners) for corners in moved["polygons"]]
+    if "oriented_boxes" in moved:
+        moved["oriented_boxes"] = placement.move(as_corners(moved["oriented_boxes"]))
     if "rle" in moved:
         masks = [mask_of_runs(runs, source, key) if len(runs) else None for runs in moved["rle"]]
         none = np.empty(0, np.uint32)
@@ -387,3 +517,4 @@ _FAULTS = {
     "box-outside": "lies outside",
     BOX_CROPPED: "is cut off by the crop",
 }
+_ORIENTED_FAULTS = {**_FAULTS, "box-reversed": "has sides below 0, or corners that are not in order around it"}

@@ -15,6 +15,7 @@ from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.blocks import SKIP, or_skipped
 from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
     AnySource,
@@ -24,7 +25,7 @@ from tensorstore_ds.conversion.preparation import (
     prepare,
     survey,
 )
-from tensorstore_ds.conversion.result import note_of_channels, note_of_swapped, notes_of_classes
+from tensorstore_ds.conversion.result import note_of_channels, note_of_quality, note_of_swapped, notes_of_classes
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
@@ -160,6 +161,7 @@ def estimate(
             *surveyed.notes,
             *prepared.notes,
             *notes_of_classes(options, prepared.format.fields),
+            *(() if prepared.is_surveyed else note_of_quality(options.image, "raw")),
             *note_of_channels(surveyed.kept_channels),
             *note_of_swapped(options, [surveyed.sizes]),
         ),
@@ -178,8 +180,9 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
     places = ((each.source_split, one) for each in prepared.splits.values() for one in each[::step])
     for split, reference in places:
         with or_skipped("skip", bad), own_pixel_limit():
-            encode_sample(source.read(split, reference), replace(image, encoding="raw", budget=None))
-            some.append((split, reference))
+            as_pixels = replace(image, encoding="raw", budget=None)
+            if encode_sample(source.read(split, reference), as_pixels, by_parts=True).parts is None:
+                some.append((split, reference))  # else it is too large to be tried in each encoding
         if len(some) == _COMPARED:
             break
     ways: list[dict[str, Any]] = [{"encoding": "raw"}, {"encoding": "jpeg"}]
@@ -215,14 +218,21 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
 def _try(prepared: Prepared, bad: list[Problem]) -> tuple[int, float, float]:
     """Convert some samples; bytes and seconds a sample, and the ratio of compression. `bad` is as of `_compare`."""
     stored: list[bytes] = []
+    large: list[float] = []  # by how much each image is larger than what was encoded of it
     began = time.perf_counter()
     for encoded in prepared.encoded(max(1, prepared.samples // _TRIED), bad):
-        stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if encoded.image is None else encoded.image)
+        with or_skipped("skip", bad):
+            data, times = encoded.image, 1.0
+            if encoded.parts is not None:
+                data, times = about(encoded, prepared.format.image)
+            stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if data is None else data)
+            large.append(times)
         if time.perf_counter() - began > _TRIED_SECONDS or sum(map(len, stored)) > _TRIED_NBYTES:
             break
-    seconds = (time.perf_counter() - began) / max(1, len(stored))
+    seconds = (time.perf_counter() - began) * sum(large) / max(1, len(stored)) ** 2
+    nbytes = sum(round(len(each) * times) for each, times in zip(stored, large, strict=True)) // max(1, len(stored))
     data = b"".join(stored)
     small = _SMALL + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
     is_compressed = data and isinstance(prepared.format.fields["image"], RawImageField)
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if is_compressed else 1.0
-    return len(data) // max(1, len(stored)) + small, seconds, compressed
+    return nbytes + small, seconds, compressed

@@ -7,10 +7,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import meant
-from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.base import Reference, Source
 
 FOLDER, DUPLICATES, COLUMN = "folder", "duplicates", "column:"
@@ -88,4 +89,5 @@ def _digest(source: Source, split: str, reference: Reference) -> str:
         raise OptionError(
             f"`split_by`: {DUPLICATES} are files of equal bytes; samples of {source.path.name} share all files."
         )
-    return hashlib.sha256(read_file(files[0], source.key(split, reference))).hexdigest()
+    with open_file(files[0], source.key(split, reference), 0) as file, os_errors(files[0]):
+        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()

@@ -15,12 +15,14 @@ from tensorstore_ds.imaging.placement import Fit, Placement, place, shrink
 from tensorstore_ds.options import changed, check, deciding, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.tiling import MOST_SIDE
 
 OnError = Literal["fail", "skip", "skip-image"]
 Subsampling = Literal["4:2:0", "4:4:4"]
 Check = Literal["eighth", "full", "headers"]
 Encoding = Literal["auto", "raw", "jpeg", "source", "smart"]
 Objects = Literal["whole", "crops"]
+OrientedBoxes = Literal["source", "polygons"]
 
 
 @declared
@@ -29,9 +31,10 @@ class ImageOptions:
 
     encoding: Encoding = option(
         "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; "
-        "``source``, the bytes of the source files; or ``smart``, each as ``jpeg`` or as pixels, whichever saves more "
-        "decoding for its space, within `budget`. ``auto`` is ``raw`` if all images have one size or `size` is given, "
-        "else ``source``, or ``jpeg`` with `max_side`, or ``raw`` where there are no files.",
+        "``source``, the bytes of the source files, but AVIF and HEIC as JPEG files; or ``smart``, each as ``jpeg`` or "
+        "as pixels, whichever saves more decoding for its space, within `budget`. ``auto`` is ``raw`` if all images "
+        "have one size or `size` is given, else ``source``, or ``jpeg`` with `max_side`, or ``raw`` where there are no "
+        "files.",
         default="auto",
     )
     budget: int | None = option(
@@ -68,11 +71,16 @@ class ImageOptions:
         default="pad",
     )
     min_visibility: float = option(
-        'Minimum share of a box\'s area that must remain after `fit="crop"`. Objects below it are left out and listed. '
-        "With 0, only boxes that are completely outside of the crop are left out.",
+        'Minimum share of a box\'s area that must remain after `fit="crop"`, or in a tile of `tiles`. Objects below it '
+        "are left out, and after a crop they are listed. With 0, only boxes that are completely outside are left out.",
         default=0.0,
         at_least=0,
         at_most=1,
+    )
+    oriented_boxes: OrientedBoxes = option(
+        "Which objects have an oriented box: ``source``, those that have one in the source; ``polygons``, also those "
+        "with polygons, around which it is the smallest rectangle.",
+        default="source",
     )
     max_side: int | None = option(
         "Make images whose longer side has more pixels smaller, to so many, together with their boxes, keypoints and "
@@ -85,6 +93,11 @@ class ImageOptions:
         "The color channels to store. ``auto`` keeps gray or color images as they are, stores a mixture of both as "
         "RGB, and drops alpha.",
         default="auto",
+    )
+    channels: str | None = option(
+        "Names of the channels of images that are stored as pixels, such as ``red,green,blue,near infrared``.",
+        default=None,
+        shown="gray, RGB or RGBA by their number",
     )
     max_pixels: int = option(
         "Refuse images with more pixels before they are decoded, because a small file can expand to more than fits "
@@ -104,6 +117,16 @@ class ImageOptions:
                 f'`encoding="source"` keeps files as they are: leave out `{resized}` and `color`, '
                 'or use `encoding="jpeg"`.'
             )
+        if self.channels is not None:
+            names = self.channel_names or ()
+            if len(set(names)) != len(names) or "" in names:
+                raise OptionError(
+                    f"`channels`: expected names that differ, with commas between them, found {self.channels}."
+                )
+            if self.encoding in ("jpeg", "smart", "source"):
+                raise OptionError(
+                    f'`channels` is for pixels: use `encoding="raw"`, found `encoding="{self.encoding}"`.'
+                )
         if self.budget is not None and self.encoding != "smart":
             raise OptionError('`budget` is for `encoding="smart"`: add that, or leave it out.')
         if self.encoding in ("jpeg", "smart") and self.color == "rgba":
@@ -111,6 +134,11 @@ class ImageOptions:
         if self.size is not None and math.prod(self.size) > self.max_pixels:
             found = f"{self.size[0]}x{self.size[1]}"
             raise refusal("size", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)
+
+    @property
+    def channel_names(self) -> tuple[str, ...] | None:
+        """The names in `channels`."""
+        return None if self.channels is None else tuple(name.strip() for name in self.channels.split(","))
 
     def placement(self, size: tuple[int, int]) -> Placement | None:
         """Where an image of (height, width) comes to lie; None: it is stored in its own size."""
@@ -160,6 +188,27 @@ class ConvertOptions(ImageOptions, SourceOptions):
         "``whole`` stores images with the objects in them; ``crops`` makes a sample of each object: its part of the "
         "image, its class as the label, and its keypoints in the pixels of that part.",
         default="whole",
+    )
+    tiles: tuple[int, int] | None = option(
+        "Cut every image into tiles of this (height, width) in pixels, and make a sample of each, with the part of the "
+        "objects and masks that is in it. Tiles that reach beyond a smaller image are black there.",
+        default=None,
+        at_least=1,
+        at_most=MOST_SIDE,
+        shown="images as they are",
+    )
+    overlap: float = option(
+        "With `tiles`, the share of a tile that the next one shows again. The last one in a row ends with the image.",
+        default=0.2,
+        at_least=0,
+        below=1,
+    )
+    empty_tiles: float = option(
+        "With `tiles`, the share of the tiles without objects that is stored, chosen by a hash of their keys and "
+        "`seed`.",
+        default=1.0,
+        at_least=0,
+        at_most=1,
     )
     margin: float = option(
         'With `objects="crops"`, how much of a box\'s width and height is added at each of its sides. Where that lies '
@@ -212,6 +261,16 @@ class ConvertOptions(ImageOptions, SourceOptions):
             raise OptionError('`objects="crops"` stores parts of images: use `encoding="raw"` or `encoding="jpeg"`.')
         if self.objects != "crops" and (self.margin != 0.1 or self.min_side != 1):
             raise OptionError('`margin` and `min_side` belong to `objects="crops"`: add that, or leave them out.')
+        if self.tiles is None and (self.overlap != 0.2 or self.empty_tiles != 1):
+            raise OptionError("`overlap` and `empty_tiles` belong to `tiles`: add that, or leave them out.")
+        if self.tiles is not None:
+            if self.objects == "crops":
+                raise OptionError('`tiles` and `objects="crops"` cut images differently: leave out one of them.')
+            if self.encoding == "source":
+                raise OptionError('`tiles` stores parts of images: use `encoding="raw"` or `encoding="jpeg"`.')
+            if math.prod(self.tiles) > self.max_pixels:
+                found = f"{self.tiles[0]}x{self.tiles[1]}"
+                raise refusal("tiles", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)
         if self.license is not None:
             object.__setattr__(self, "license", license_expression(self.license))
 

@@ -19,6 +19,8 @@ from tensorstore_ds.sources.base import Contents, Reference
 #: A block, the unit of work of one process, has about this many bytes of pixels and at most this many samples.
 BLOCK_NBYTES = 2 * 1024**2
 BLOCK_ROWS = 512
+#: Where samples are parts of images, so that an image is decoded for few blocks.
+BLOCK_OF_PARTS_NBYTES = 32 * 1024**2
 
 S = TypeVar("S")
 _ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation", "test"))}
@@ -120,11 +122,7 @@ def share_rows(
         OptionError: the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty.
     """
     _check_shares(fractions, option)
-    salt = seed.to_bytes(16, "little", signed=True)
-    digests = (
-        hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest() for key in keys
-    )
-    hashes = np.frombuffer(b"".join(digests), "<u8")
+    hashes = key_hashes((key.encode("utf-8", "surrogateescape") for key in keys), seed)
     shares = list(fractions.values())
     divided = _divide_groups(hashes, shares) if are_groups else _divide(hashes, labels, shares)
     parts = dict(zip(fractions, divided, strict=True))
@@ -147,6 +145,12 @@ def share_rows(
     return parts
 
 
+def key_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
+    """64 bits of each key that also depend on the seed, (n,)."""
+    salt = seed.to_bytes(16, "little", signed=True)
+    return np.frombuffer(b"".join(hashlib.blake2b(key, digest_size=8, salt=salt).digest() for key in keys), "<u8")
+
+
 def _check_shares(fractions: Mapping[str, float], option: str) -> None:
     if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
         advice = "Write 80 percent as 0.8."
@@ -155,7 +159,7 @@ def _check_shares(fractions: Mapping[str, float], option: str) -> None:
         )
     for name in fractions:
         if not NAME.fullmatch(name):
-            raise OptionError(f"`{option}`: expected names of a-z, 0-9, _ and -, found {name!r}.")
+            raise OptionError(f"`{option}`: expected names of a-z, 0-9, _ and -, such as train, found {name!r}.")
 
 
 def in_order(splits: Mapping[str, S]) -> dict[str, S]:
@@ -195,9 +199,9 @@ def plan_shards(splits: Mapping[str, Selection], rows_per_shard: int) -> dict[Sh
     }
 
 
-def block_rows(row_nbytes: int) -> int:
+def block_rows(row_nbytes: int, nbytes: int = BLOCK_NBYTES) -> int:
     """How many samples a block has at most, whose rows in the largest field have about so many bytes."""
-    return max(1, min(BLOCK_ROWS, BLOCK_NBYTES // max(1, row_nbytes)))
+    return max(1, min(BLOCK_ROWS, nbytes // max(1, row_nbytes)))
 
 
 def plan_blocks(shard: Selection, rows: int, folder: Path) -> Iterator[Block]:

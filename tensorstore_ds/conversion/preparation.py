@@ -32,16 +32,27 @@ from tensorstore_ds.conversion.blocks import (
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
+from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
+from tensorstore_ds.conversion.tiles import TileSource
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import MaskField, RaggedImageField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
-from tensorstore_ds.imaging.codecs import color_of, further_frames, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.imaging.codecs import (
+    check_pixels as check_size_of_image,
+    color_of,
+    further_frames,
+    open_image,
+    oriented_size,
+    own_pixel_limit,
+)
+from tensorstore_ds.imaging.heif import HEIF_FORMATS
 from tensorstore_ds.imaging.jpeg import JPEG
+from tensorstore_ds.imaging.parts import Part, left_out_of, opened_tiff
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.regular_files import open_file, tidied
@@ -61,6 +72,10 @@ SURVEYED = 1024
 ENCODED_AGAIN = (
     "JPEG files are decoded and encoded again, which takes time and loses some quality. "
     'A conversion with `encoding="source"` keeps them as they are.'
+)
+RECODED = (
+    "AVIF and HEIC files are stored as JPEG files of the same size, with `quality` {1}: {0:,}. "
+    "Stores hold files that every reader can decode."
 )
 #: Of each color; of others it depends on the images.
 _CHANNELS = {"rgb": 3, "rgba": 4}
@@ -103,6 +118,8 @@ def as_wanted(sources: Sequence[Source], options: ConvertOptions) -> Source:
     source = sources[0]
     if len(sources) > 1 or options.class_map or options.key_prefix:
         source = JoinedSource(sources, options, options.class_map or {})
+    if options.tiles is not None:
+        return TileSource(source, options)
     return CropSource(source, options) if options.objects == "crops" else source
 
 
@@ -170,6 +187,8 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
         ConversionError: there is not enough room on the disk, or in memory for one image.
     """
     contents = source.scan()
+    if options.oriented_boxes == "polygons":
+        contents = _with_rectangles(contents, str(source.path))
     if contents.problems and options.on_error == "fail":
         raise SourceError(contents.problems, SKIP)
     check_fields(contents.fields, options.image, str(source.path))
@@ -183,7 +202,30 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
         if out is not None and options.encoding in ("auto", "raw") and options.layout == "memmap":
             check_fits_disk(out, sum(map(len, splits.values())) * nbytes)
         check_memory(nbytes)
-    return learn(source, contents, splits, options.image, options.on_error)
+    prepared = learn(source, contents, splits, options.image, options.on_error)
+    field = prepared.format.fields["image"]
+    if options.layout == "zarr" and isinstance(field, RawImageField) and 4 * field.spec.row_nbytes > memory_limit():
+        found = f"found images of {field.spec.row_nbytes:,} bytes"
+        raise OptionError(
+            f'`layout="zarr"`: expected images that can be compressed in memory, {found}. Use `encoding="jpeg"`, '
+            '`tiles`, or `layout="memmap"`.'
+        )
+    return prepared
+
+
+def _with_rectangles(contents: Contents, where: str) -> Contents:
+    """The same with oriented boxes, which `encode_sample` makes of polygons."""
+    field = contents.fields.get("objects")
+    if not isinstance(field, ObjectsField) or "polygons" not in field.values:
+        found = ", ".join(field.values) if isinstance(field, ObjectsField) else "none"
+        message = f"{where}: `oriented_boxes`: expected objects with polygons, found {found}. Leave it out."
+        raise OptionError(message)
+    every = {**field.values, **ObjectsField.of("oriented_boxes").values}
+    values = {name: every[name] for name in (*OBJECT_VALUES, *every) if name in every}
+    note = "objects with polygons have the smallest rectangle around them as their oriented box"
+    others = ", unless they have one in the source" if "oriented_boxes" in field.values else ""
+    fields = {**contents.fields, "objects": replace(field, values=values)}
+    return replace(contents, fields=fields, notes=(*contents.notes, f"{note}{others}."))
 
 
 def learn(
@@ -201,16 +243,22 @@ def learn(
     nbytes: list[int] = []
     bad: list[Problem] = []
     notes: list[str] = []
-    samples, worth = sum(map(len, splits.values())), math.inf
+    samples, worth, is_recoded = sum(map(len, splits.values())), math.inf, False
     for encoded in islice(_encoded(source, contents, some, image, on_error, bad), 1 if is_raw else PROBED):
         first = first or encoded
-        nbytes.append(len(encoded.image or b""))
+        if encoded.parts is not None and image.encoding == "jpeg":
+            with or_skipped(on_error, bad):
+                data, times = about(encoded, image)
+                nbytes.append(round(len(data) * times))
+        else:
+            nbytes.append(len(encoded.image or b""))
+            is_recoded |= image.encoding == "source" and len(encoded.image or b"") != encoded.file_nbytes
     if first is None:
         nothing = Problem(str(source.path), "empty-source", "no sample can be read here.")
         advice = NOTHING_LEFT if bad else "Name the files to be converted, or another `format`."
         raise SourceError([*contents.problems, *bad] or nothing, advice)
     is_ragged = surveyed is not None and surveyed.is_ragged
-    row_nbytes = sum(nbytes) // len(nbytes)
+    row_nbytes = sum(nbytes) // max(1, len(nbytes))
     if image.encoding == "smart":
         budget = usual_budget() if image.budget is None else image.budget
         every = (split[:: math.ceil(samples / SURVEYED)] for split in splits.values())
@@ -220,10 +268,11 @@ def learn(
         notes.append(f"these images take about {words.size(total)}, of the {words.size(budget)} that they may take.")
     if image.encoding in ("jpeg", "smart") and _is_encoded_again(source, splits, first):
         notes.append(ENCODED_AGAIN)
-    notes += [f"`{name}` changes nothing here: {why}." for name, why in _unused(image)]
+    unused = _unused(image, isinstance(source, TileSource), is_recoded)
+    notes += [f"`{name}` changes nothing here: {why}." for name, why in unused]
     format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged, least_worth=worth)
     if surveyed is not None and is_ragged:
-        row_nbytes = surveyed.pixels // surveyed.images * first.pixels[0, 0].nbytes
+        row_nbytes = surveyed.pixels // surveyed.images * first.shape[2] * first.pixels.itemsize
     row_nbytes = max(format.fixed_nbytes, row_nbytes)
     return Prepared(source, contents, splits, format, row_nbytes, surveyed is not None, tuple(notes), tuple(bad))
 
@@ -234,14 +283,20 @@ def _without(split: Selection, name: str, odd: Mapping[tuple[str, int], Problem]
     return replace(split, rows=np.delete(np.asarray(split.rows), rows)) if rows else split
 
 
-def _unused(image: ImageOptions) -> Iterator[tuple[str, str]]:
+def _unused(image: ImageOptions, is_tiled: bool, is_recoded: bool) -> Iterator[tuple[str, str]]:
     """The options that were given and decide nothing, and why."""
     usual = ImageOptions()
+    is_open = image.encoding == "auto" and image.size is None  # `note_of_quality` tells it when all images are known
+    becomes_jpeg = image.encoding in ("jpeg", "smart") or is_recoded or is_open
     for names, is_used, why in (
-        (("quality", "subsampling"), image.encoding in ("jpeg", "smart"), "images are not encoded as JPEG"),
+        (("quality", "subsampling"), becomes_jpeg, "images are not encoded as JPEG"),
         (("check",), image.encoding in ("auto", "source"), "images are decoded anyway"),
         (("fit",), image.size is not None, "images keep their sizes"),
-        (("min_visibility",), image.size is not None and image.fit == "crop", 'only `fit="crop"` cuts objects'),
+        (
+            ("min_visibility",),
+            is_tiled or (image.size is not None and image.fit == "crop"),
+            'only `fit="crop"` cuts objects',
+        ),
     ):
         yield from ((name, why) for name in names if not is_used and getattr(image, name) != getattr(usual, name))
 
@@ -272,7 +327,8 @@ def _encoded(
         for selection in selections:
             for reference in selection:
                 with or_skipped(on_error, bad):
-                    yield encode_sample(source.read(selection.source_split, reference), image, masks=masks)
+                    sample = source.read(selection.source_split, reference)
+                    yield encode_sample(sample, image, masks=masks, by_parts=True)
 
 
 def check_fits_disk(out: Path, nbytes: int) -> None:
@@ -311,6 +367,8 @@ _NOTES = {
     "raw": "images have {} sizes: each is kept as pixels of its own size. "
     "Pass `size` for one size, or choose another `encoding`.",
 }
+#: What becomes of an image with ``encoding="source"``: its file is kept, it is encoded again, or there is no file.
+_KEPT, _RECODED, _NO_FILE = "kept", "recoded", "no file"
 GRAY, COLOR = Kind(1, "uint8"), Kind(3, "uint8")
 _NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
 
@@ -327,6 +385,7 @@ class Survey:
     left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
     stored_sizes: set[tuple[int, int]] = field(default_factory=set)  #: (height, width) as stored, of two at most
     files: int = 0  #: images that are files
+    recoded: int = 0  #: of these, files that no store holds
     pixels: int = 0  #: of all images, height times width
     differing: Problem | None = None  #: what keeps the images from being stored, with the way out of it all
     image: ImageOptions = field(default_factory=ImageOptions)  #: how they are stored
@@ -381,7 +440,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
             try:
                 sample = prepared.source.read(split, reference)
                 try:
-                    height, width, kind = _header(sample, options)
+                    height, width, kind, file = _header(sample, options)
                 except SourceError as error:
                     raise with_path(error, sample.key, sample.image) from error
                 if only not in (None, kind.dtype):
@@ -389,7 +448,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
                     surveyed.odd[name, row] = Problem(sample.key, "unsupported-depth", message)
                     continue
                 placement = options.placement((height, width))
-                surveyed.problems += faults(fitted_objects(sample, (height, width), placement)[1])
+                surveyed.problems += faults(fitted_objects(sample, (height, width), placement, options)[1])
             except SourceError as error:
                 surveyed.problems += error.problems
                 continue
@@ -403,7 +462,8 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
             surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
             surveyed.kinds[kind] += 1
             surveyed.pixels += height * width
-            surveyed.files += isinstance(sample.image, bytes | str | Path)
+            surveyed.files += file != _NO_FILE
+            surveyed.recoded += file == _RECODED
     return surveyed
 
 
@@ -417,6 +477,8 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
         surveyed.is_ragged = surveyed.image.encoding == "raw"
         surveyed.kept = _NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}")
         notes.append(surveyed.kept)
+    if surveyed.recoded and surveyed.image.encoding == "source":
+        notes.append(RECODED.format(surveyed.recoded, options.quality))
     if surveyed.odd:
         first = next(iter(surveyed.odd.values())).where
         many = "image has pixels" if len(surveyed.odd) == 1 else "images have pixels"
@@ -430,18 +492,29 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
         surveyed.differing = _differing(surveyed, options, where, masks, bool(mixed))
 
 
-def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind]:
-    """Height, width and kind of a sample's image; raises `SourceError`."""
+def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, str]:
+    """Height, width and kind of an image, and one of `_KEPT`, `_RECODED` and `_NO_FILE`; raises `SourceError`."""
     image = sample.image
+    tiff = None if options.encoding == "source" else opened_tiff(image, "auto", sample.key)
+    if tiff is not None:
+        check_size_of_image(tiff.shape[:2], options.max_pixels, sample.key)
+        sample.left_out += left_out_of(tiff, sample.key)
+        return (*tiff.shape[:2], Kind(tiff.shape[2], tiff.dtype.name), _KEPT if tiff.is_for_pillow else _NO_FILE)
+    if isinstance(image, Part):
+        return (*image.size, Kind(image.shape[2], image.dtype.name), _NO_FILE)
     if isinstance(image, np.ndarray):
         dtype = "uint8" if image.dtype == np.bool_ else image.dtype.newbyteorder("=").name
-        return image.shape[0], image.shape[1], Kind(image.shape[2] if image.ndim == 3 else 1, dtype)
+        return image.shape[0], image.shape[1], Kind(image.shape[2] if image.ndim == 3 else 1, dtype), _NO_FILE
     if isinstance(image, bytes | str | Path):
         with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, sample.key) as file:
             opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
             sample.left_out += further_frames(opened, sample.key)
-            return (*oriented_size(opened, sample.key), _kind(opened))
-    return (*oriented_size(image, sample.key), _kind(image))
+            return (
+                *oriented_size(opened, sample.key),
+                _kind(opened),
+                _RECODED if opened.format in HEIF_FORMATS else _KEPT,
+            )
+    return (*oriented_size(image, sample.key), _kind(image), _NO_FILE)
 
 
 def _kind(image: Image.Image) -> Kind:

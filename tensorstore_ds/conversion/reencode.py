@@ -165,7 +165,7 @@ class Reencoding:
             statistics, own = Statistics(), [shard for each, shard in shards.items() if each[0] == name]
             for shard in own:
                 statistics.add(shard.statistics)
-            kept = {key: value for key, value in split.statistics.items() if key != "channels"}
+            kept = {field: known for field, known in split.statistics.items() if field not in changed}
             splits[name] = SplitEntry(tuple(shard.shard for shard in own), {**kept, **statistics.summary()})
         return replace(
             before,

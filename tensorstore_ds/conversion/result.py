@@ -16,7 +16,7 @@ from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELDS
 from tensorstore_ds.conversion.encode import BOX_CROPPED
 from tensorstore_ds.conversion.history import now
-from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
@@ -24,12 +24,10 @@ from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
 
-#: Sums of all samples that a note may be about.
-_NOTED = ("images_of", "emptied", "keypoints", "file_nbytes")
 #: A store that takes so many times the bytes of its source's image files, and so many bytes more, gets a note.
 LARGER, LARGER_NBYTES = 1.5, 64 * 1024**2
 #: So many keypoints are named in a note.
@@ -154,25 +152,26 @@ def commit(
         statistics = Statistics()
         for shard in finished:
             statistics.add(shard.statistics)
-        whole.add({name: statistics.sums[name] for name in _NOTED if name in statistics.sums})
+        whole.add(statistics)
         splits[name] = SplitEntry(tuple(shard.shard for shard in finished), statistics.summary())
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, NOTHING_LEFT)
     notes = [*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits)]
-    notes += note_of_swapped(options, (split.statistics.get("sizes", {}).get("distinct") for split in splits.values()))
-    notes += note_of_keypoints(fields, whole.sums.get("keypoints"))
-    if emptied := whole.sums.get("emptied"):
+    notes += note_of_swapped(options, (split.statistics.get("size", {}).get("distinct") for split in splits.values()))
+    notes += note_of_keypoints(fields, whole)
+    if emptied := sum(sums.emptied for sums in whole.values() if isinstance(sums, ObjectSums)):
         notes.append(
             f"images that lost all their boxes, and are stored as images without objects: {emptied:,}. "
             'Pass `on_error="skip-image"` to leave them out.'
         )
+    encoding, of_images = cast(ImageField, fields["image"]).encoding, cast(ImageSums, whole["image"])
+    is_recoded = any(problem.reason == "file-not-kept" for problem in left_out)
+    notes += note_of_quality(options.image, encoding, is_recoded=is_recoded)
     if options.objects == "whole" and not is_part:
-        notes += note_of_size(
-            sum(shard.nbytes for split in splits.values() for shard in split.shards), whole.sums.get("file_nbytes", 0)
-        )
-    encoding = cast(ImageField, fields["image"]).encoding
-    for note in (*notes, *note_of_channels(whole.sums.get("images_of", {}), is_kept=encoding == "source")):
+        nbytes = sum(shard.nbytes for split in splits.values() for shard in split.shards)
+        notes += note_of_size(nbytes, of_images.file_nbytes)
+    for note in (*notes, *note_of_channels(of_images.images_of, is_kept=encoding == "source")):
         workspace.note(note)
     counts = dict(Counter(problem.reason for problem in skipped))
     provenance = {
@@ -218,7 +217,7 @@ def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] |
     Args:
         sizes: of the images of each split, as "480x640" (height x width); None where there are too many.
     """
-    if options.size is None or options.size[0] == options.size[1] or options.objects == "crops":
+    if options.size is None or options.size[0] == options.size[1] or options.objects == "crops" or options.tiles:
         return []
     height, width = options.size
     each = list(sizes)
@@ -230,24 +229,29 @@ def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] |
     return [f"{what}: pass {width}x{height} if height and width were mixed up."]
 
 
-def note_of_keypoints(fields: Mapping[str, Field], sums: Sequence[int] | None) -> list[str]:
-    """Which keypoints are absent in how many objects that have others: `sums` has these objects, and the counts."""
-    objects = next(iter(of_kind(fields, ObjectsField).values()), None)
-    if objects is None or not sums or not any(sums[1:]):
-        return []
-    counts = Counter(dict(zip(objects.keypoints, sums[1:], strict=True)))
-    absent = [f"{name} in {n:,}" for name, n in counts.most_common() if n]
-    shown = ", ".join(absent[:NAMED]) + (f", and {len(absent) - NAMED} more" if len(absent) > NAMED else "")
-    return [f"keypoints that are absent, of {sums[0]:,} objects with keypoints: {shown}."]
+def note_of_keypoints(fields: Mapping[str, Field], whole: Statistics) -> list[str]:
+    """Which keypoints are absent in how many objects that have others."""
+    notes = []
+    for name, each in of_kind(fields, ObjectsField).items():
+        objects, *counts = cast(ObjectSums, whole[name]).keypoints or [0]
+        of_each = Counter(dict(zip(each.keypoints, counts, strict=False)))
+        absent = [f"{keypoint} in {n:,}" for keypoint, n in of_each.most_common() if n]
+        shown = ", ".join(absent[:NAMED]) + (f", and {len(absent) - NAMED} more" if len(absent) > NAMED else "")
+        if absent:
+            notes.append(f"keypoints that are absent, of {objects:,} objects with keypoints: {shown}.")
+    return notes
 
 
 def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, SplitEntry]) -> list[str]:
     """How many samples have no label, where others have one or could."""
-    if not of_kind(fields, LabelField):
-        return []
-    bare = {name: split.rows - sum(split.statistics.get("class_counts", ())) for name, split in splits.items()}
-    shown = ", ".join(f"{count:,} of {splits[name].rows:,} in {name}" for name, count in bare.items() if count)
-    return [f"samples without a label: {shown}."] if shown else []
+    notes = []
+    for each in of_kind(fields, LabelField):
+        counts = {name: sum(s.statistics[each]["class_counts"]) if s.rows else 0 for name, s in splits.items()}
+        bare = {name: split.rows - counts[name] for name, split in splits.items()}
+        shown = ", ".join(f"{count:,} of {splits[name].rows:,} in {name}" for name, count in bare.items() if count)
+        if shown:
+            notes.append(f"samples without {'a label' if each == 'label' else each}: {shown}.")
+    return notes
 
 
 def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
@@ -261,6 +265,18 @@ def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
         '`encoding="source"` keeps the files as they are, without `size` and `color`, and a smaller `size` takes less'
     )
     return [f"{what} as files. {advice}."]
+
+
+def note_of_quality(image: ImageOptions, encoding: Encoding, *, is_recoded: bool = False) -> list[str]:
+    """What the user should know where ``encoding="auto"`` has become one that `quality` and `subsampling` do not serve.
+
+    Args:
+        is_recoded: whether ``source`` has encoded some images as JPEG.
+    """
+    if image.encoding != "auto" or image.size is not None or is_recoded or encoding in ("jpeg", "smart"):
+        return []
+    given = [name for name in ("quality", "subsampling") if getattr(image, name) != getattr(ImageOptions(), name)]
+    return [f"`{name}` changes nothing here: images are not encoded as JPEG." for name in given]
 
 
 def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> list[str]:

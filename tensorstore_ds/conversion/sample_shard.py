@@ -30,6 +30,7 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.statistics import ImageSums
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.sources.files import encoding_problem
@@ -60,6 +61,9 @@ class SampleFormat:
         if image.encoding == "smart":
             advice = 'Convert a folder or a list, or use `encoding="jpeg"`.'
             raise OptionError(f'`encoding="smart"`: expected samples of which all are there, found a stream. {advice}')
+        if image.oriented_boxes == "polygons":
+            advice = "Convert a folder or a list, or give each sample its `oriented_boxes`."
+            raise OptionError(f'`oriented_boxes="polygons"`: expected a source, found a stream of samples. {advice}')
         if self._asked is None:
             self.reader.learn(parts_of(key, sample))
             check_fields(self.reader.fields, image, WHERE)
@@ -76,9 +80,10 @@ class SampleFormat:
 
     def adopt(self, shard: FinishedShard) -> None:
         """Take the format from a shard of an interrupted run."""
-        channels = shard.statistics.sums.get("channels") or {"sum": ()}
+        image = shard.statistics.get("image")
+        channels = len(image.sum) if isinstance(image, ImageSums) else 0
         self.reader.use(_without_own(shard.fields))
-        self.rows = RowFormat(shard.fields, self.options.image, self.options.on_error, len(channels["sum"]))
+        self.rows = RowFormat(shard.fields, self.options.image, self.options.on_error, channels)
 
 
 class SampleShard:

@@ -9,7 +9,15 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 
 from tensorstore_ds.conversion.blocks import Job
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks
+from tensorstore_ds.conversion.plan import (
+    BLOCK_NBYTES,
+    BLOCK_OF_PARTS_NBYTES,
+    Block,
+    Selection,
+    ShardName,
+    block_rows,
+    plan_blocks,
+)
 from tensorstore_ds.conversion.preparation import Prepared
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import run_blocks
@@ -74,7 +82,8 @@ def write_shards(
         on_block: called with the `identities` of the files of each block.
         writers, on_rows, note: see `convert_shards`.
     """
-    job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes)
+    nbytes = BLOCK_OF_PARTS_NBYTES if prepared.source.has_parts else BLOCK_NBYTES
+    job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes, nbytes)
     workers = usable_cores() if workers is None else workers
     workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
     with contextlib.ExitStack() as stack:

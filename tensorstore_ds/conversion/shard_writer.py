@@ -21,6 +21,7 @@ from typing import BinaryIO
 import numpy as np
 
 from tensorstore_ds.conversion.blocks import BlockResult, raw_path
+from tensorstore_ds.conversion.large import data_of
 from tensorstore_ds.durable import sync, write_all
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
@@ -105,7 +106,8 @@ class ShardWriter:
             ends = self._lengths[name] + np.cumsum(lengths, dtype=np.int64)
             write_all(self._files[f"{name}/offsets"], ends.astype("<i8").tobytes())
             for value, array in values.items():
-                write_all(self._files[f"{name}/{value}"], np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                for data in data_of(array):
+                    write_all(self._files[f"{name}/{value}"], data)
             self._lengths[name] += int(lengths.sum())
 
     def finish(

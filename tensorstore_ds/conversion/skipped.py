@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 
 from tensorstore_ds.errors import FormatError, Problem
@@ -18,15 +18,17 @@ MENDED = "mended"
 
 @dataclass(frozen=True, slots=True)
 class MoreSkipped:
-    """What a step adds to the file.
+    """What a step adds to the file, or removes from it.
 
     Attributes:
         lines: at its end.
         counts: ``skipped`` and ``left_out`` of the provenance after that.
+        left: the file without lines that are removed; None if it keeps all.
     """
 
     lines: Sequence[Problem] = ()
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    left: bytes | None = None
 
 
 def more_skipped(
@@ -38,20 +40,49 @@ def more_skipped(
         stored: keys of samples that the store has as the step found them: what was listed of them is taken back.
     """
     before, now = skipped_in(store), {"skipped": dict.fromkeys(skipped), "left_out": dict.fromkeys(left_out)}
-    known = store.manifest.provenance
-    counts = {name: Counter(each if isinstance(each := known.get(name), Mapping) else {}) for name in now}
+    counts = _counts(store)
     gone = {p.where for p in before if p.where in stored and p not in now["skipped"]}
     lines = [Problem(where, MENDED, "the store has this sample now. Lines before this one are void.") for where in gone]
     lines.sort(key=lambda problem: problem.where)
-    for problem in before:
-        if problem.where in gone:
-            counts["skipped" if counts["skipped"][problem.reason] > 0 else "left_out"][problem.reason] -= 1
+    _uncount(counts, (problem for problem in before if problem.where in gone))
     there = {problem for problem in before if problem.where not in gone}
     for name, problems in now.items():
         new = [problem for problem in problems if problem not in there]
         counts[name].update(problem.reason for problem in new)
         lines += new
     return MoreSkipped(lines, {name: dict(+each) for name, each in counts.items()} if lines else {})
+
+
+def fewer_skipped(store: Store, chosen: Callable[[Sequence[Problem]], Set[Problem]]) -> MoreSkipped:
+    """The file without the lines of some problems.
+
+    Args:
+        chosen: which of its problems are to be removed.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    lines = _lines(store)
+    problems = _parsed(lines)
+    gone = chosen(problems)
+    if not gone:
+        return MoreSkipped()
+    counts = _counts(store)
+    _uncount(counts, (problem for problem in _valid(problems) if problem in gone))
+    left = b"".join(line for line, each in zip(lines, problems, strict=True) if each not in gone)
+    return MoreSkipped((), {name: dict(+each) for name, each in counts.items()}, left)
+
+
+def _counts(store: Store) -> dict[str, Counter[str]]:
+    """``skipped`` and ``left_out`` of the provenance."""
+    known = store.manifest.provenance
+    names = "skipped", "left_out"
+    return {name: Counter(each if isinstance(each := known.get(name), Mapping) else {}) for name in names}
+
+
+def _uncount(counts: Mapping[str, Counter[str]], problems: Iterable[Problem]) -> None:
+    for problem in problems:
+        counts["skipped" if counts["skipped"][problem.reason] > 0 else "left_out"][problem.reason] -= 1
 
 
 def skipped_lines(problems: Iterable[Problem]) -> bytes:
@@ -83,15 +114,27 @@ def skipped_in(store: Store) -> list[Problem]:
     Raises:
         FormatError: the file is damaged.
     """
-    text = skipped_bytes(store)
+    return _valid(_parsed(_lines(store)))
+
+
+def _lines(store: Store) -> list[bytes]:
+    return [line + b"\n" for line in skipped_bytes(store).split(b"\n") if line]
+
+
+def _valid(problems: Sequence[Problem]) -> list[Problem]:
+    """Those that no later line takes back."""
+    mended = {problem.where: i for i, problem in enumerate(problems) if problem.reason == MENDED}
+    return [problem for i, problem in enumerate(problems) if i > mended.get(problem.where, -1)]
+
+
+def _parsed(lines: Iterable[bytes]) -> list[Problem]:
+    """The problem of each line."""
     try:
-        lines = [json.loads(line) for line in text.decode().split("\n") if line]
-        problems = [Problem(*(_text(line[name]) for name in ("where", "reason", "message"))) for line in lines]
+        objects = [json.loads(line.decode()) for line in lines]
+        return [Problem(*(_text(each[name]) for name in ("where", "reason", "message"))) for each in objects]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         problem = Problem(SKIPPED, "manifest", f"expected a JSON object a line ({error}).")
         raise FormatError(problem) from error
-    mended = {problem.where: i for i, problem in enumerate(problems) if problem.reason == MENDED}
-    return [problem for i, problem in enumerate(problems) if i > mended.get(problem.where, -1)]
 
 
 def _text(value: object) -> str:

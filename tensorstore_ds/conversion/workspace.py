@@ -197,7 +197,7 @@ class Workspace:
             return FinishedShard(
                 parse_shard(data["shard"]),
                 parse_fields(data["fields"]),
-                Statistics(data["statistics"]),
+                Statistics.parse(data["statistics"]),
                 tuple(Problem(**item) for item in data["skipped"]),
                 int(data["samples"]),
                 data["origin"],
@@ -213,7 +213,7 @@ class Workspace:
         entry = {
             "shard": finished.shard.dump(),
             "fields": {name: field.dump() for name, field in finished.fields.items()},
-            "statistics": finished.statistics.sums,
+            "statistics": finished.statistics.dump(),
             **{name: [asdict(each) for each in getattr(finished, name)] for name in ("skipped", "left_out")},
             "samples": finished.samples,
             "origin": finished.origin,

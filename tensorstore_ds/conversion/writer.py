@@ -95,6 +95,8 @@ class Writer:
         self._process = os.getpid()
         if self._options.split is not None:
             raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
+        if self._options.tiles is not None:
+            raise OptionError("`tiles`: expected a folder, a file or a list, found a stream. Convert one of these.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
             workspace = stack.enter_context(Workspace(self._out))
             workspace.clean([shard for shard in workspace.finished_names() if self._is_usable(workspace, *shard)])

@@ -22,6 +22,7 @@ from tensorstore_ds.training.augmentation import train_plan, train_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory, let_go
 from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.learner import Learner, image_dtype
+from tensorstore_ds.training.models import model_options
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.recipe import completed
 from tensorstore_ds.training.torch_threads import halves, time_threads
@@ -67,9 +68,9 @@ def student_of(split: Split, options: TrainOptions, device: torch.device) -> Stu
         OptionError: the store has nothing to learn from, or images that a model cannot take as they are.
         FormatError: a label is not the index of a class.
     """
-    task = task_of(split)
+    task = task_of(split, model=options.model)
     height, width, channels = image_shape(split)
-    vit = options.vit((height, width), channels)
+    vit = model_options(options, task, (height, width), channels)
     options = completed(options, vit)
     transform = train_transform(split, options, vit, dtype=image_dtype(options, device))
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here

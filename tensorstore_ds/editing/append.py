@@ -33,7 +33,6 @@ from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, first_of_kind
-from tensorstore_ds.format.statistics import class_counts
 from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import declarations, takes_options, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -137,7 +136,7 @@ def update(
 
     Shards with changed samples are written anew, in which the files of fields that did not change are copied. The
     manifest is replaced last, in one step. Whoever has the store open goes on with what it was: shards that were
-    replaced stay until the next `append` or `update`.
+    replaced stay until the next `append`, `update` or `erase`.
 
     Args:
         store, source, dry_run, progress, keywords: as of `append`.
@@ -171,10 +170,11 @@ class _Growing:
     def _run(self, path: Path, source: Path) -> GrowthSummary:
         with locked(path), one_line_for_failures(path, goes_on=False), decompressing():
             opened = open_store(path)
+            opened.check_rewritable()
             if opened.manifest.chunk_size != CHUNK_SIZE:
                 raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found others. Repack the store.")
             if not self.dry_run:
-                remove_leftovers(path, opened.manifest)
+                opened, _ = remove_leftovers(opened)
             options = with_changes(_options(opened), self.changes)
             check_apart(source, path)
             known = _Known(opened)
@@ -248,15 +248,10 @@ class _Growing:
         skipped = self._skipped(store, others.values(), found, known)
         changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
         manifest = changed.run(step)
-        replaced = sum(
-            shard.nbytes
-            for name, split in store.manifest.splits.items()
-            for shard, number in zip(split.shards, split.numbers, strict=True)
-            if number in manifest.splits[name].replaced
-        )
+        replaced = open_store(store.path).replaced[1]
         if replaced:
             note = f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store open. "
-            note += "The next append or update removes them."
+            note += "The next append, update, erase or drop removes them."
             self._note(note)
             found.notes[note] = None
         rows = {name: entry.rows for name, entry in manifest.splits.items()}
@@ -462,8 +457,7 @@ def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
         for name, each in other.manifest.fields.items():
             unused |= set(each.classes)
             for split in other:
-                counts = class_counts(other[split].statistics, name, each.kind, each.classes)
-                used |= {found for found, count in counts.items() if count}
+                used |= {found for found, count in other[split].class_counts.get(name, {}).items() if count}
     return dict.fromkeys(unused - used, "")
 
 

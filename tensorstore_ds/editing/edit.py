@@ -23,7 +23,7 @@ from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side,
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, first_of_kind
 from tensorstore_ds.options import declarations, meant
-from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
 
@@ -41,6 +41,7 @@ def filter_store(
     *,
     splits: Collection[str] | None = None,
     drop: Mapping[str, Sequence[int]] | None = None,
+    sha256: str | None = None,
     progress: OnProgress | None = None,
 ) -> Summary:
     """Write a store of the samples that meet a condition, and leave out the others. No image is decoded.
@@ -54,36 +55,27 @@ def filter_store(
             (their number), ``classes`` (of the objects) and each field that is one number a sample; None for all.
         splits: those that are kept; None for all.
         drop: rows of each split that are left out, too.
+        sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for the rows of
+            `drop`; None for whichever is there.
         progress: as of `convert`.
 
     Raises:
         OptionError: `where` is no condition or names what is no column; there is no such split or row; or no sample
             meets it.
-        FormatError: the store is damaged.
+        FormatError: the store is damaged, or has another digest than `sha256`.
         StoreExistsError: `out` exists.
         ConversionError: the disk is full.
     """
     notify = progress or in_notebook()
-    opened, target = opened_for_editing(store, notify), tidied(out)
-    condition, names = None if where is None else Condition(where), _chosen(opened, splits)
-    _chosen(opened, drop)
+    opened, target = opened_for_editing(store, notify, sha256), tidied(out)
+    condition, names = None if where is None else Condition(where), chosen_splits(opened, splits)
+    chosen_splits(opened, drop)
     pieces = {}
     for name in names:
         rows = np.arange(len(opened[name])) if condition is None else condition.rows(opened[name])
-        dropped = list((drop or {}).get(name, ()))
-        if beyond := [row for row in dropped if not 0 <= row < len(opened[name])]:
-            raise OptionError(
-                f"expected rows of {name} from 0 to {len(opened[name]) - 1:,} to leave out, found {beyond[0]:,}. "
-                "Are they of another store?"
-            )
-        pieces[name] = [Piece(opened, name, np.setdiff1d(rows, np.array(dropped, np.int64)))]
+        pieces[name] = [Piece(opened, name, np.setdiff1d(rows, listed_rows(opened[name], drop or {}, "leave out")))]
     if condition is not None and not any(len(piece.rows) for each in pieces.values() for piece in each):
-        known = [*dict.fromkeys(n for f in opened.manifest.fields.values() for n in getattr(f, "classes", ()))]
-        hints = [
-            f" There is no class {text!r}.{meant(text, known)}"
-            for text in condition.unknown_texts(opened.manifest.fields)
-        ]
-        raise OptionError(f"`where`: expected a condition that some samples meet, found none that do.{''.join(hints)}")
+        raise no_sample_meets(condition, opened)
     step = {"command": "filter", "where": where, "splits": list(names), "dropped": sum(map(len, (drop or {}).values()))}
     return write_store(target, pieces, opened.manifest.fields, step, notify)
 
@@ -123,7 +115,7 @@ def split_store(
     every = [(name, len(opened[name])) for name in opened]
     labels = None if label is None else np.concatenate([np.asarray(opened[name][label][:]) for name, _ in every])
     are_groups = group_by is not None or SOURCE_BOX in opened.manifest.fields
-    group = _of_image(opened) if group_by is None else _group(opened, group_by)
+    group = _of_image(opened) if group_by is None else row_group(_splits(opened), group_by, "group_by")
     keys = (group(name, row) for name, count in every for row in range(count))
     total = sum(count for _, count in every)
     parts = share_rows(shares, keys, total, labels, seed, are_groups=are_groups, option="shares")
@@ -164,7 +156,7 @@ def sample_store(
     opened, target = opened_for_editing(store, notify), tidied(out)
     label = first_of_kind(opened.manifest.fields, LabelField)
     pieces = {}
-    for name in _chosen(opened, splits):
+    for name in chosen_splits(opened, splits):
         rng = np.random.default_rng([seed, *name.encode()])
         order = rng.permutation(len(opened[name]))
         labels = np.zeros(len(order), np.int64) if label is None else np.asarray(opened[name][label][:])
@@ -306,10 +298,34 @@ def _prefixes(stores: Sequence[Store]) -> list[str]:
     return [f"{i}-{name}/" if names.count(name) > 1 else f"{name}/" for i, name in enumerate(names)]
 
 
-def _chosen(store: Store, splits: Collection[str] | None) -> list[str]:
+def chosen_splits(store: Store, splits: Collection[str] | None) -> list[str]:
+    """The splits of a store that are named; all for None. Raises `OptionError` for another name."""
     if unknown := [name for name in splits or () if name not in store]:
         raise OptionError(f"{store.path}: expected splits of {', '.join(store)}, found {unknown[0]!r}.")
     return [name for name in store if splits is None or name in splits]
+
+
+def listed_rows(split: Split, listed: Mapping[str, Sequence[int]], purpose: str) -> NDArray[np.int64]:
+    """The rows of a split that are listed by its name; raises `OptionError` if it has no such row.
+
+    Args:
+        purpose: of the rows, for the message, such as "leave out".
+    """
+    rows = list(listed.get(split.name, ()))
+    if beyond := [row for row in rows if not 0 <= row < len(split)]:
+        raise OptionError(
+            f"expected rows of {split.name} from 0 to {len(split) - 1:,} to {purpose}, found {beyond[0]:,}. "
+            "Are they of another store?"
+        )
+    return np.array(rows, np.int64)
+
+
+def no_sample_meets(condition: Condition, store: Store) -> OptionError:
+    """The error for a condition that no sample meets."""
+    fields = store.manifest.fields
+    known = [*dict.fromkeys(name for each in fields.values() for name in getattr(each, "classes", ()))]
+    hints = [f" There is no class {text!r}.{meant(text, known)}" for text in condition.unknown_texts(fields)]
+    return OptionError(f"`where`: expected a condition that some samples meet, found none that do.{''.join(hints)}")
 
 
 def _of_image(store: Store) -> Callable[[str, int], str]:
@@ -319,21 +335,30 @@ def _of_image(store: Store) -> Callable[[str, int], str]:
     return lambda split, row: store[split].key(row).rpartition("#")[0] or store[split].key(row)
 
 
-def _group(store: Store, by: str) -> Callable[[str, int], str]:
-    """The function that says the group of a row of a split."""
-    fields = store.manifest.fields
+def _splits(store: Store) -> dict[str, Split]:
+    return {name: store[name] for name in store}
+
+
+def row_group(splits: Mapping[str, Split], by: str, option: str) -> Callable[[str, int], str]:
+    """The function that returns the group of a row of a split; raises `OptionError`, which names the option.
+
+    Args:
+        splits: by name; all have the same fields.
+        by: as `group_by` of `split_store`.
+    """
+    fields = next(iter(splits.values())).fields
     if by == DUPLICATES:
         image = next(name for name, field in fields.items() if isinstance(field, ImageField))
 
         def digest(split: str, row: int) -> str:
-            stored = store[split][image][row]
+            stored = splits[split][image][row]
             return hashlib.sha256(stored if isinstance(stored, bytes) else stored.tobytes()).hexdigest()
 
         return digest
     if isinstance(field := fields.get(by), ArrayField) and not field.spec.shape:
-        return lambda split, row: str(store[split][by][row])
-    of_key = key_group(by, "group_by")
+        return lambda split, row: str(splits[split][by][row])
+    of_key = key_group(by, option)
     numbers = [name for name, each in fields.items() if isinstance(each, ArrayField) and not each.spec.shape]
-    keys = (store[split].key(row) for split in store for row in range(len(store[split])))
-    check_finds(by, "group_by", keys, numbers)
-    return lambda split, row: of_key(store[split].key(row))
+    keys = (each.key(row) for each in splits.values() for row in range(len(each)))
+    check_finds(by, option, keys, numbers)
+    return lambda split, row: of_key(splits[split].key(row))

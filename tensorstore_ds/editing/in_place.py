@@ -1,7 +1,8 @@
 """Change a store in place: new shards, and after them the manifest that lists them, in one step.
 
-No file of a shard is changed: a shard with other samples, or with more fields, is a new one with a number of its own.
-Those that it replaces stay for readers that have the store open, until the store is changed once more.
+No file of a shard is changed: a shard with other samples or other fields is a new one with a number of its own. Files
+that are the same in both have two names, where the file system can do that. Shards that are replaced stay for readers
+that have the store open, until the store is changed once more. `erase` and `drop_fields` remove them at once.
 """
 
 from __future__ import annotations
@@ -9,34 +10,40 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds import words
 from tensorstore_ds.conversion.history import with_step
-from tensorstore_ds.conversion.result import OnProgress, Progress
+from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
-from tensorstore_ds.durable import partial_of, sync, write_file
-from tensorstore_ds.editing.rows import Piece, count_rows, pixels_of, pooled_channels, shards_of, write_shard
-from tensorstore_ds.errors import ConversionError
-from tensorstore_ds.format.arrays import GROUP, dump_json
+from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
+from tensorstore_ds.editing.rows import Piece, Rows, count_rows, shards_of, weight_of, write_shard
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
+from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
-from tensorstore_ds.format.kinds import ImageField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, dump, shard_path
-from tensorstore_ds.format.root import change_root
+from tensorstore_ds.format.root import change_root, parse_root
 from tensorstore_ds.format.statistics import Statistics, join_summaries
-from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import SKIPPED
+from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.remote.location import is_url
 
 #: A split and a row of it.
 Place = tuple[str, int]
+#: What ``skipped.jsonl`` is to be, while its lines are removed. Until then the manifest lists both, and of
+#: ``skipped.jsonl`` only the lines that stay at its beginning: each state of the disk is a valid store.
+REST = "skipped-rest"
 
 
 @dataclass
@@ -46,15 +53,19 @@ class Changes:
     Attributes:
         added: for each split rows of that split of the store of new samples, which come to its end.
         replaced: for each split and field, by row, where in the store of known samples its value is taken from.
+        erased: rows of each split that are removed, in order; a split with some has no `replaced` values.
+        given: for each field and split values of all rows, which take the place of what is there.
     """
 
     added: dict[str, list[int]] = field(default_factory=dict)
     replaced: dict[str, dict[str, dict[int, Place]]] = field(default_factory=dict)
+    erased: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    given: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing changes."""
-        return not self.added and not self.replaced
+        return not self.added and not self.replaced and not self.erased and not self.given
 
 
 class InPlace:
@@ -64,7 +75,7 @@ class InPlace:
         own: the store, which is locked, and the new numbers of its classes.
         sources: the same of the store of ``new`` samples, and of that of ``known`` ones.
         fields: of all of them.
-        skipped: what its ``skipped.jsonl`` gets.
+        skipped: what its ``skipped.jsonl`` gets or loses.
     """
 
     def __init__(
@@ -80,14 +91,20 @@ class InPlace:
         self._fields, self._changes, self._notify, self._skipped = fields, changes, notify, skipped
         store, before = self._store, self._store.manifest.fields
         self._reshaped = [n for n, f in fields.items() if n not in before or before[n].arrays != f.arrays]
+        self._drops = not before.keys() <= fields.keys()
         self._made: list[Path] = []
         self._done, self._total = 0, sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store)
 
-    def run(self, step: Mapping[str, Any]) -> Manifest:
+    def run(
+        self,
+        step: Mapping[str, Any],
+        edited: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> Manifest:
         """Write what is new, and replace the manifest last.
 
         Args:
             step: for the provenance: ``command`` and what it did.
+            edited: gives the provenance that the step is added to, from that of before.
 
         Raises:
             ConversionError: there is something in the store that is not of it.
@@ -102,7 +119,11 @@ class InPlace:
                 sync(store.path / name)
             files |= self._skipped_file()
             changed = replace(manifest, fields=self._fields, splits=entries, files=files)
-            data = change_root(before, partial(_change, changed, step, self._skipped.counts))
+            counts = self._skipped.counts
+            data = change_root(
+                before, partial(_change, changed, lambda known: with_step({**edited(known), **counts}, **step))
+            )
+            parse_root(data)  # a manifest that nobody could open is not written
             write_file(root, data)
         except BaseException:
             with suppress(OSError):  # what cannot be removed now is removed by the next call
@@ -110,6 +131,7 @@ class InPlace:
                     for folder in self._made:
                         shutil.rmtree(folder, ignore_errors=True)
                     _cut_skipped(store.path, manifest)
+                    _remove_rest(store.path, manifest)
             raise
         return changed
 
@@ -118,16 +140,19 @@ class InPlace:
         before = self._store.manifest.splits.get(name, SplitEntry(()))
         shards, gone, first = list[Shard](), list[int](), 0
         free = max((*before.numbers, *before.replaced), default=-1) + 1
-        for place, (shard, number) in enumerate(zip(before.shards, before.numbers, strict=True)):
+        for shard, number in zip(before.shards, before.numbers, strict=True):
             rows = np.arange(first, first + shard.rows)
+            kept = self._kept(name, rows)
             changed = self._changed(name, rows)
-            if changed:
-                piece = Piece(self._store, name, rows, self._numbers)
-                shards.append(self._write(name, place, free, [piece], changed))
+            if changed or self._drops or len(kept) < len(rows):
                 gone.append(number)
-                free += 1
+                if len(kept):
+                    piece = Piece(self._store, name, kept, self._numbers)
+                    shards.append(self._write(name, len(shards), free, [piece], changed))
+                    free += 1
+                self._advance(len(rows) - len(kept))
             else:
-                shards.append(shard)
+                shards.append(replace(shard, number=None if number == len(shards) else number))
                 self._advance(shard.rows)
             first += shard.rows
         if added := self._added(name):
@@ -135,10 +160,14 @@ class InPlace:
             for group in shards_of([added], max(1, most)):
                 shards.append(self._write(name, len(shards), free, group, {}))
                 free += 1
-        return SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
+        entry = SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
+        # a number is never used again, also that of a last shard of which nothing is left
+        last = max((*entry.numbers, *gone), default=-1)
+        there = (n for n in before.replaced if n > last or (self._store.path / shard_path(name, n)).is_dir())
+        return replace(entry, replaced=(*gone, *there))
 
     def _write(
-        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Sequence[Piece]]
+        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Sequence[Rows]]
     ) -> Shard:
         folder = self._store.path / shard_path(name, number)
         self._made.append(folder)  # before anything is in it
@@ -146,19 +175,30 @@ class InPlace:
         shard = write_shard(*args, changed=changed)
         return replace(shard, number=None if number == place else number)
 
-    def _changed(self, name: str, rows: NDArray[np.int64]) -> dict[str, list[Piece]]:
+    def _kept(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some rows that are not erased."""
+        erased = self._changes.erased.get(name)
+        return rows if erased is None else np.setdiff1d(rows, erased, assume_unique=True)
+
+    def _changed(self, name: str, rows: NDArray[np.int64]) -> dict[str, list[Rows]]:
         """The pieces of the fields that are not those of before in some of these rows, which follow one another."""
         replaced = self._changes.replaced.get(name, {})
         first, last = int(rows[0]) if len(rows) else 0, int(rows[-1]) + 1 if len(rows) else 0
         found = {}
         for each in self._fields:
             some = [row for row in replaced.get(each, {}) if first <= row < last]
-            if some or each in self._reshaped:
+            if some or each in self._reshaped or self._given(name, each):
                 found[each] = list(self._pieces(name, each, first, last))
         return found
 
-    def _pieces(self, name: str, each: str, first: int, last: int) -> Iterator[Piece]:
+    def _given(self, name: str, each: str) -> Rows | None:
+        return self._changes.given.get(each, {}).get(name)
+
+    def _pieces(self, name: str, each: str, first: int, last: int) -> Iterator[Rows]:
         """Where the values of a field come from, for the rows ``[first, last)``."""
+        if (given := self._given(name, each)) is not None:
+            yield given.part(first, last)
+            return
         taken = self._changes.replaced.get(name, {}).get(each, {})
         for row in sorted(row for row in taken if first <= row < last):
             if first < row:
@@ -171,34 +211,26 @@ class InPlace:
             yield Piece(self._store, name, np.arange(first, last), self._numbers)
 
     def _statistics(self, name: str, before: SplitEntry) -> dict[str, Any]:
-        """Of all samples of a split; of images and masks that stay as they are, from those of before."""
+        """Of all samples of a split; a field that stays as it is in them is not counted again."""
         added, taken = self._added(name), self._changes.replaced.get(name, {})
-        counted = {n: f for n, f in self._fields.items() if isinstance(f, ArrayField | ObjectsField)}
-        image = first_of_kind(self._fields, ImageField) or ""
-        known = dict(before.statistics)
-        if before.rows and (taken or self._reshaped):
-            again = {n: f for n, f in counted.items() if n != image or n in taken}
-            sums = Statistics()
-            for each in again:
-                sums.add(count_rows(list(self._pieces(name, each, 0, before.rows)), {each: again[each]}))
-            channels = known.get("channels")
-            if image in taken and image not in again:
-                channels = pooled_channels(list(self._pieces(name, image, 0, before.rows)))
-            known = {**({"channels": channels} if channels else {}), **sums.summary()}
-        if added:
-            split = added.store[name]
-            channels = split.statistics.get("channels")  # of image files, which are not decoded
-            new = {**({"channels": channels} if channels else {}), **count_rows([added], counted).summary()}
-            if before.rows:
-                own = self._store[name]
-                known = join_summaries((known, len(own), pixels_of(own)), (new, len(split), pixels_of(split)))
-            else:
-                known = new
-        for counts, each in (("class_counts", "label"), ("object_counts", "objects")):
-            if counts in known and each in self._fields:
-                missing = len(self._fields[each].classes) - len(known[counts])
-                known[counts] = [*known[counts], *[0] * missing]
-        return known
+        found: dict[str, Any] = {}
+        for each, own in self._fields.items():
+            known = before.statistics.get(each)
+            if name in self._changes.erased:
+                kept = Piece(self._store, name, self._kept(name, np.arange(before.rows)), self._numbers)
+                known = count_rows([kept], each, own) if len(kept.rows) else None
+            if before.rows and (each in taken or each in self._reshaped or self._given(name, each)):
+                known = count_rows(list(self._pieces(name, each, 0, before.rows)), each, own)
+            if added:
+                whole = Piece(self._store, name, np.arange(before.rows))
+                parts = [(known, weight_of(whole, each, own))] if before.rows else []
+                parts += [(count_rows([added], each, own), weight_of(added, each, own))]
+                known = join_summaries(own.kind, parts)
+            if isinstance(known, Mapping) and isinstance(known.get("class_counts"), list):
+                missing = len(own.classes) - len(known["class_counts"])
+                known = {**known, "class_counts": [*known["class_counts"], *[0] * missing]}
+            found |= {each: known} if known else {}
+        return found
 
     def _added(self, name: str) -> Piece | None:
         """The rows that come to the end of a split."""
@@ -208,12 +240,23 @@ class InPlace:
         return Piece(store, name, np.array(rows, np.int64), numbers)
 
     def _skipped_file(self) -> dict[str, File]:
-        """``skipped.jsonl`` with more lines, behind those that readers of the store as it was go on to see."""
+        """``skipped.jsonl`` with more lines, behind those that readers of the store as it was go on to see.
+
+        Or with fewer: the lines before the first one that goes are listed, and the others wait in a file of their own.
+        """
+        if self._skipped.left is not None:
+            left, before = self._skipped.left, skipped_bytes(self._store)
+            lines = zip(before.splitlines(keepends=True), left.splitlines(keepends=True), strict=False)
+            first = b"".join(line for line, _ in takewhile(lambda pair: pair[0] == pair[1], lines))
+            if first == left:
+                return {SKIPPED: _listed(left)}
+            write_file(self._store.path / REST, left)
+            return {SKIPPED: _listed(first), REST: _listed(left)}
         if not self._skipped.lines:
             return {}
         data = skipped_bytes(self._store) + skipped_lines(self._skipped.lines)
         write_file(self._store.path / SKIPPED, data)
-        return {SKIPPED: File(len(data), hashlib.sha256(data).hexdigest())}
+        return {SKIPPED: _listed(data)}
 
     def _advance(self, rows: int) -> None:
         self._done += rows
@@ -232,32 +275,132 @@ class InPlace:
         folder.mkdir()
         data = dump_json(GROUP)
         write_file(folder / "zarr.json", data)
-        return {listed: File(len(data), hashlib.sha256(data).hexdigest())}
+        return {listed: _listed(data)}
 
 
-def _change(changed: Manifest, step: Mapping[str, Any], counts: Mapping[str, Any], data: dict[str, Any]) -> None:
+def _listed(data: bytes) -> File:
+    return File(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _change(changed: Manifest, provenance: Callable[[dict[str, Any]], dict[str, Any]], data: dict[str, Any]) -> None:
     """Change a manifest, as JSON has it; members that this version does not know stay."""
     dumped = dump(changed)
     for name in ("fields", "splits", "files"):
         data[name] = dumped[name]
-    data["provenance"] = with_step({**data.get("provenance", {}), **counts}, **step)
+    data["provenance"] = provenance(data.get("provenance", {}))
 
 
-def remove_leftovers(path: Path, manifest: Manifest) -> None:
-    """Remove what no manifest lists: what an interrupted call has left, and shards that were replaced before."""
-    for name in ("zarr.json", SKIPPED):
+def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
+    """The path of a store that can be changed in place; raises `OptionError` if it is packed, or given by URL.
+
+    Args:
+        what: to do, for the advice: "erase the samples".
+    """
+    if is_url(store):
+        advice = f"Pull it, {what}, and push it to a new URL. tsds push does not overwrite a store."
+        raise OptionError(f"{words.place(store)}: expected a store on this disk, found a URL. {advice}")
+    path = tidied(store)
+    if path.is_file():
+        opened = open_store(path)  # says what is wrong if it is no store
+        advice = f"Unpack it with tsds unpack, {what}, and pack it again."
+        raise OptionError(f"{opened.path}: expected a store that is a folder, found a packed one. {advice}")
+    with one_line_for_failures(path, goes_on=False):
+        if path.is_dir() and (chunk_size := open_store(path).manifest.chunk_size) != CHUNK_SIZE:
+            raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found {chunk_size}. Repack the store.")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Shards that were removed because no manifest lists them, and their bytes."""
+
+    shards: int = 0
+    nbytes: int = 0
+
+
+def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store, Leftovers]:
+    """Remove what no manifest lists: what an interrupted call has left, and shards that were replaced before.
+
+    Args:
+        all_replaced: False keeps replaced shards that take no room, because their data are those of other shards, too:
+            who has opened the store before several fields were added reads on.
+
+    Returns:
+        The store, opened again if its manifest was replaced for that, and what was removed.
+    """
+    path = store.path
+    if REST in store.manifest.files:
+        _take_rest(path, store.manifest)
+        store = open_store(path)
+    manifest, removed = store.manifest, Leftovers()
+    for name in ("zarr.json", SKIPPED, REST):
         partial_of(path / name).unlink(missing_ok=True)
     _cut_skipped(path, manifest)
+    _remove_rest(path, manifest)
     for folder in [path / entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]:
         split = manifest.splits.get(folder.name)
         entries = list(os.scandir(folder))
-        shards = [entry.path for entry in entries if _is_unlisted(entry, () if split is None else split.numbers)]
+        listed = [] if split is None else split.numbers
+        if split is not None and not all_replaced:
+            listed += [n for n in split.replaced if not own_nbytes(path / shard_path(folder.name, n), "zarr.json")]
+        shards = [entry.path for entry in entries if _is_unlisted(entry, listed)]
         others = {entry.name for entry in entries} - {Path(shard).name for shard in shards}
         if split is None and others <= {"zarr.json", "zarr.json.partial"}:
             shutil.rmtree(folder)
         elif split is not None:
             for shard in shards:
-                shutil.rmtree(shard)
+                removed = Leftovers(removed.shards + 1, removed.nbytes + _remove_shard(Path(shard)))
+            if shards:
+                sync(folder)
+    return store, removed
+
+
+def removed_after(path: Path, done: str) -> Leftovers:
+    """Open a store again, and remove what its manifest does not list, after that was replaced.
+
+    Args:
+        done: what was done to the store, for the error: "the samples are erased from the store".
+
+    Raises:
+        ConversionError: something cannot be removed.
+    """
+    try:
+        _, removed = remove_leftovers(open_store(path))
+        sync(path)
+    except (OSError, OutputError, FormatError) as error:
+        name = getattr(error, "filename", None)
+        reason = f"{name}: {error.strerror}" if isinstance(error, OSError) and isinstance(name, str) else str(error)
+        what = f"{done}, but their old files could not all be removed ({reason})"
+        raise ConversionError(f"{path}: {what}. Run the same command again to remove them.") from error
+    return removed
+
+
+def _remove_shard(folder: Path) -> int:
+    """Remove a shard, its list of files first, by which readers see that it is gone; returns its bytes."""
+    nbytes = own_nbytes(folder)
+    (folder / "zarr.json").unlink(missing_ok=True)
+    shutil.rmtree(folder)
+    return nbytes
+
+
+def _take_rest(path: Path, manifest: Manifest) -> None:
+    """Let the lines of `REST` be ``skipped.jsonl``."""
+    data = (path / REST).read_bytes()
+    if _listed(data) != manifest.files[REST]:
+        raise FormatError(
+            Problem(REST, "checksum", "expected the bytes that are listed, found others."), "Copy it again."
+        )
+    write_file(path / SKIPPED, data)
+
+    def change(data: dict[str, Any]) -> None:
+        data["files"][SKIPPED] = data["files"].pop(REST)
+
+    write_file(path / "zarr.json", change_root((path / "zarr.json").read_bytes(), change))
+
+
+def _remove_rest(path: Path, manifest: Manifest) -> None:
+    if REST not in manifest.files:
+        (path / REST).unlink(missing_ok=True)
 
 
 def _is_unlisted(entry: os.DirEntry[str], listed: Sequence[int]) -> bool:
@@ -274,3 +417,4 @@ def _cut_skipped(path: Path, manifest: Manifest) -> None:
         (path / SKIPPED).unlink(missing_ok=True)
     elif (path / SKIPPED).is_file() and (path / SKIPPED).stat().st_size > manifest.files[SKIPPED].size:
         os.truncate(path / SKIPPED, manifest.files[SKIPPED].size)
+        sync(path / SKIPPED)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.durable import copied, sync, write_all
+from tensorstore_ds.durable import copied, linked, sync, write_all
 from tensorstore_ds.editing.behind import Behind
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
@@ -29,15 +30,9 @@ from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, Objec
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import ArraySpec, Layout
-from tensorstore_ds.format.statistics import (
-    Statistics,
-    Summary as StatisticsSummary,
-    as_channels,
-    common_channels,
-    join_summaries,
-)
+from tensorstore_ds.format.statistics import Statistics, Sums, join_summaries
 from tensorstore_ds.reading.columns import Column, RaggedColumn
-from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import require_whole
 
 #: Runs of rows: (n, 2) first row, and the one behind the last.
@@ -46,6 +41,20 @@ Runs = NDArray[np.int64]
 _ROWS = 10_000
 #: Bytes of a file that wait for the disk at most.
 _UNSYNCED = 256 * 1024**2
+
+
+class Rows(Protocol):
+    """Values of some rows, which are appended to a shard: a `Piece` of a store, or values that were given."""
+
+    @property
+    def rows(self) -> Sized:
+        """As many as there are rows."""
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Rows ``[start, stop)`` of these."""
+
+    def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
+        """Write the values of some fields."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,12 @@ class Piece:
     def part(self, start: int, stop: int) -> Piece:
         """Rows ``[start, stop)`` of these."""
         return replace(self, rows=self.rows[start:stop])
+
+    def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
+        """As `Rows.append`: what the store lacks is unknown."""
+        rows = _PieceRows(writer, self)
+        for name in names:
+            rows.append(name, writer.fields[name])
 
 
 def write_store(
@@ -98,6 +113,7 @@ def write_store(
     workspace = Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note)))
     workspace.check_free()
     for store in stores.values():
+        store.check_rewritable()
         require_whole(store, "Copy the store again; no store is made of a damaged one.", reading_progress(notify))
     first = next(iter(stores.values()))
     done = 0
@@ -116,15 +132,12 @@ def write_store(
         for name, pieces in splits.items():
             shards, statistics = [], Statistics()
             known = _known_statistics(pieces, fields)
-            uncounted = [each for each, field in fields.items() if known and isinstance(field, ImageField | MaskField)]
             for index, group in enumerate(shards_of(pieces, max(1, most))):
                 folder = workspace.store / shard_path(name, index)
-                shards.append(write_shard(folder, group, fields, first, statistics, advance, uncounted))
+                shards.append(write_shard(folder, group, fields, first, statistics, advance, known))
                 sync(folder.parent)
             summary = {**statistics.summary(), **known}
-            if "channels" not in summary and (pooled := pooled_channels(pieces)) is not None:
-                summary["channels"] = pooled
-            entries[name] = SplitEntry(tuple(shards), summary)
+            entries[name] = SplitEntry(tuple(shards), {each: summary[each] for each in fields if each in summary})
         before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
         manifest = replace(
             first.manifest,
@@ -203,6 +216,14 @@ class _WholeShard:
         paths = [f"{array}/{geometry.data_path}" for array, geometry in arrays.items() if geometry.rows]
         return {path: listing[path].sha256 for path in paths}
 
+    def link(self, path: str, folder: Path) -> bool:
+        """Let a file of a shard of the same store be one of its files; False if it has to be copied."""
+        name = f"{self.store.manifest.shard_path(self.split, self.index)}/{path}"
+        if self.store.path not in folder.parents:
+            return False
+        with self.store.open_file(name) as source:  # it is still the file of this store
+            return linked(self.store.path / name, folder / path, os.fstat(source.fileno()))
+
     def copy(self, path: str, file: BinaryIO, copying: Behind, syncing: Behind) -> None:
         """Copy one of its files, and sync it behind; stops where `copying` does."""
         unsynced = 0
@@ -238,15 +259,16 @@ def write_shard(
     statistics: Statistics,
     advance: Callable[[int], None],
     uncounted: Collection[str] = (),
-    changed: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
+    changed: Mapping[str, Sequence[Rows]] = MappingProxyType({}),
 ) -> Shard:
     """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
 
-    Where they are all rows of a shard, the data files of fields in which nothing changes are copied as they are. A
-    field, or a value of objects, that a piece's store lacks is unknown in its rows.
+    Where they are all rows of a shard, the data files of fields in which nothing changes are copied as they are; within
+    a store, they are linked if the file system can do that. A field, or a value of objects, that a piece's store lacks
+    is unknown in its rows.
 
     Args:
-        changed: other pieces, of as many rows, that some fields are taken from.
+        changed: other rows, as many, that some fields are taken from.
         first: the store whose layout it has.
         statistics: receives the sums of its values.
         advance: called with the number of rows that were written.
@@ -259,8 +281,12 @@ def write_shard(
         {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
     )
     copies = whole.data_files(kept) if whole else {}
-    counted = [name for name, each in fields.items() if isinstance(each, ArrayField | ObjectsField)]
-    read = [name for name in fields if name not in kept or (name in counted and name not in uncounted)]
+    sums: Mapping[str, Callable[..., Sums | None]] = {
+        name: each.sums
+        for name, each in fields.items()
+        if isinstance(each, ArrayField | ObjectsField) and name not in uncounted
+    }
+    read = [name for name in fields if name not in kept or name in sums]
     is_final = {}  # by array that is written: whether its bytes are not compressed after
     for name, each in fields.items():
         for path, spec in array_paths(name, each).items():
@@ -269,23 +295,24 @@ def write_shard(
                 is_final[path] = (spec.layout or first.layout) == "memmap"
     behinds = hashing, syncing, counting, copying = [Behind() for _ in range(4)]
 
-    def count(name: str, call: Callable[..., None], *values: object) -> None:
-        if name not in uncounted:
-            counting.do(call, statistics, name, *values)
+    def count(name: str, *values: Any) -> None:
+        if name in sums:
+            counting.do(lambda: statistics.add({name: sums[name](*values)}))
 
     with ExitStack() as stack:
         opened = {path: stack.enter_context(raw_path(folder, path).open("xb", buffering=0)) for path in is_final}
         files = {path: _File(file, is_final[path], hashing, syncing) for path, file in opened.items()}
         for path in copies:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in copies}
+        rest = [path for path in copies if whole and not whole.link(path, folder)]
+        targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in rest}
         for behind in behinds:  # files are closed after they are stopped
             stack.callback(behind.stop)  # if an interrupt comes while they are waited for
             stack.enter_context(behind)
-        for path in copies:
+        for path in rest:
             if whole:
                 copying.do(whole.copy, path, targets[path], copying, syncing)
-        writer = _Writer({name: fields[name] for name in read}, files, count)
+        writer = FieldWriter({name: fields[name] for name in read}, files, count)
         for name, own in changed.items():
             for part in _parts(own):
                 writer.append(part, [name])
@@ -297,20 +324,20 @@ def write_shard(
     return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE, digests, copies)
 
 
-def count_rows(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> Statistics:
-    """The sums of the values of some fields in the rows of pieces; nothing is written."""
-    statistics = Statistics()
+def count_rows(rows: Sequence[Rows], name: str, field: Field) -> dict[str, Any]:
+    """Count a field's statistics in some rows; statistics of image files are joined instead."""
+    if not isinstance(field, ArrayField | ObjectsField):
+        return joined_statistics([piece for piece in rows if isinstance(piece, Piece)], name, field)
+    if type(field) is ArrayField:  # has none
+        return {}
+    statistics, sums = Statistics(), field.sums
+    writer = FieldWriter({name: field}, {}, lambda name, *values: statistics.add({name: sums(*values)}))
+    for part in _parts(rows):
+        writer.append(part, [name])
+    return dict(statistics.summary().get(name, {}))
 
-    def count(name: str, call: Callable[..., None], *values: object) -> None:
-        call(statistics, name, *values)
 
-    writer = _Writer(fields, {}, count)
-    for part in _parts(pieces):
-        writer.append(part, fields)
-    return statistics
-
-
-def _parts(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def _parts(pieces: Sequence[Rows]) -> Iterator[Rows]:
     for piece in pieces:
         for start in range(0, len(piece.rows), _ROWS):
             yield piece.part(start, start + _ROWS)
@@ -323,27 +350,38 @@ def _stays(name: str, field: Field, piece: Piece) -> bool:
     return is_same and own is not None and own.arrays == field.arrays and not (name == "key" and piece.prefix)
 
 
-def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Of pixels and masks, where the pieces are whole splits that tell them; else nothing, and they are counted."""
-    joined: StatisticsSummary | None = None
-    for piece in pieces:
-        split = piece.store[piece.split]
-        if not np.array_equal(np.sort(piece.rows), np.arange(len(split))):
-            return {}
-        own = (piece.store.manifest.splits[piece.split].statistics, len(split), pixels_of(split))
-        joined = own if joined is None else (join_summaries(joined, own), joined[1] + own[1], joined[2] + own[2])
-    known = {} if joined is None else {name: joined[0][name] for name in ("channels", "masks") if name in joined[0]}
-    counted = [field for field in fields.values() if isinstance(field, ImageField) and isinstance(field, ArrayField)]
-    masks = {name for name, field in fields.items() if isinstance(field, MaskField)}
-    is_all = ("channels" in known or not counted) and masks <= set(known.get("masks", ()))
-    return known if is_all else {}
+def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """Statistics that need no counting: of image files, and of pixels and masks if all pieces are whole splits."""
+    splits = [(np.sort(piece.rows), len(piece.store[piece.split])) for piece in pieces if len(piece.rows)]
+    is_whole = all(np.array_equal(rows, np.arange(count)) for rows, count in splits)
+    found = {
+        name: joined_statistics(pieces, name, field)
+        for name, field in fields.items()
+        if isinstance(field, ImageField | MaskField) and (is_whole or isinstance(field, TableField))
+    }
+    return {name: known for name, known in found.items() if known}
 
 
-def pixels_of(split: Split) -> int:
-    """Pixels of all images as they are stored; 0 without images."""
-    if split.first(ImageField) is None:
-        return 0
-    return int(split.image_shapes[:, :2].astype(np.int64).prod(axis=1).sum())
+def joined_statistics(pieces: Sequence[Piece], name: str, field: Field) -> dict[str, Any]:
+    """A field's statistics, joined from the splits of the pieces; empty if one of the splits lacks them.
+
+    The weight of each split is the number of pixels of these rows for images, else the number of rows.
+    """
+    filled = [piece for piece in pieces if len(piece.rows)]
+    parts = ((piece.store[piece.split].statistics.get(name), weight_of(piece, name, field)) for piece in filled)
+    return join_summaries(field.kind, parts)
+
+
+def weight_of(piece: Piece, name: str, field: Field) -> int:
+    """The weight of a piece's rows in the statistics of a field: pixels of images, else samples."""
+    if not isinstance(field, ImageField):
+        return len(piece.rows)
+    if isinstance(field, ArrayField):
+        return len(piece.rows) * math.prod(field.spec.shape[:2])
+    split = piece.store[piece.split]
+    shape = split.table(name).per_row["shape"] if name in split.fields else None
+    shapes = shape.take(piece.rows) if isinstance(shape, Column) else np.empty((0, 2))
+    return int(shapes[:, :2].astype(np.int64).prod(axis=1).sum())
 
 
 class _File:
@@ -372,30 +410,29 @@ class _File:
             self._unsynced = 0
 
 
-class _Writer:
+class FieldWriter:
     """Appends rows to the files of a shard.
 
     Args:
+        fields: that are written.
         files: of its arrays, by path; what has none is only counted.
-        count: called with the name of a field, its method that adds to statistics, and values.
+        count: called with the name of a field, and values that its `sums` are of.
 
     Attributes:
         lengths: of its tables, as `Shard.lengths`.
     """
 
     def __init__(self, fields: Mapping[str, Field], files: Mapping[str, _File], count: Callable[..., None]) -> None:
-        self._fields = fields
+        self.fields = fields
         self._files = files
         self.count = count
         self.lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
         for group in self.lengths:
             self.write(f"{group}/offsets", bytes(8))
 
-    def append(self, piece: Piece, names: Iterable[str]) -> None:
-        """Some fields of the rows of a piece."""
-        rows = _Rows(self, piece)
-        for name in names:
-            rows.append(name, self._fields[name])
+    def append(self, rows: Rows, names: Iterable[str]) -> None:
+        """Some fields of some rows."""
+        rows.append(self, names)
 
     def offsets(self, name: str, lengths: NDArray[np.int64]) -> None:
         """Rows of a table that have these numbers of values."""
@@ -411,10 +448,10 @@ class _Writer:
             self._files[path].write(data)
 
 
-class _Rows:
+class _PieceRows:
     """The rows of a piece, appended to a shard field by field."""
 
-    def __init__(self, writer: _Writer, piece: Piece) -> None:
+    def __init__(self, writer: FieldWriter, piece: Piece) -> None:
         self._piece = piece
         self._split = piece.store[piece.split]
         self._runs = runs_of(piece.rows)
@@ -446,12 +483,12 @@ class _Rows:
                 shape = min(step, rows - start), *each.spec.shape
                 values = np.full(shape, unknown_number(each), each.spec.dtype)
                 self._write(name, values)
-                self._count(name, each.add_statistics, values)
+                self._count(name, values)
             return
         none = np.zeros(rows, np.int64)
         self._offsets(name, none)
         if isinstance(each, ObjectsField):
-            self._count(name, each.add_statistics, none, {"labels": np.empty(0, np.int64)} if each.classes else {})
+            self._count(name, none, {"labels": np.empty(0, np.int64)} if each.classes else {})
 
     def _fixed(self, name: str, each: ArrayField, column: Column, numbers: NDArray[np.int64] | None) -> None:
         for values in _pieces(column, self._runs):
@@ -460,7 +497,7 @@ class _Rows:
             elif numbers is not None and isinstance(each, MaskField):
                 raise OptionError(f"{name}: expected classes of labels or objects, found those of masks. Keep them.")
             self._write(name, values)
-            self._count(name, each.add_statistics, values)
+            self._count(name, values)
 
     def _objects(self, name: str, each: ObjectsField, column: RaggedColumn, numbers: NDArray[np.int64] | None) -> None:
         """Objects whose class is gone are left out."""
@@ -493,7 +530,7 @@ class _Rows:
             else:
                 self._write(f"{name}/{value}", unknown_object(each, value, int(lengths.sum())))
         self._per_row(name, each, column)
-        self._count(name, each.add_statistics, lengths, {} if labels is None else {"labels": labels})
+        self._count(name, lengths, {} if labels is None else {"labels": labels})
 
     def _keypoints(self, name: str, value: str, each: ObjectsField, column: RaggedColumn, runs: Runs) -> None:
         """Keypoints or their visibility, at the places that their names have."""
@@ -592,44 +629,14 @@ def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
             yield column[start : min(start + step, last)]
 
 
-def pooled_channels(pieces: Sequence[Piece]) -> dict[str, Any] | None:
-    """Mean and standard deviation of the channels of image files, which are not decoded: those of where they are from.
-
-    Each split counts as often as it has rows here. None where a split does not say, or they do not fit together.
-    """
-    found = []
-    for piece in pieces:
-        if not any(isinstance(each, ImageField) for each in piece.store[piece.split].fields.values()):
-            return None
-        moments = piece.store[piece.split].channel_moments
-        if moments is None:
-            return None
-        found.append((len(piece.rows), *moments))
-    if not found or len({scale for *_, scale in found}) != 1:
-        return None
-    channels: int | None = len(found[0][1])
-    for _, of_channels, *_ in found:
-        channels = None if channels is None else common_channels(channels, len(of_channels))
-    if channels is None:
-        return None
-    weights = np.array([rows for rows, *_ in found], np.float64)
-    means: NDArray[np.float64] = np.array([as_channels(mean, channels) for _, mean, *_ in found])
-    stds: NDArray[np.float64] = np.array([as_channels(std, channels) for *_, std, _ in found])
-    if not weights.sum():
-        return None
-    mean = np.average(means, axis=0, weights=weights)
-    variance = np.average(stds**2 + means**2, axis=0, weights=weights) - mean**2
-    return {"mean": mean.tolist(), "std": np.sqrt(variance.clip(0)).tolist(), "scale": found[0][3]}
-
-
 def reading_progress(notify: OnProgress) -> Callable[[int, int], None]:
     """What a store is read with, which tells of the bytes."""
     return lambda done, total: notify(Progress("checksum", done, total))
 
 
-def opened_for_editing(path: str | os.PathLike[str], notify: OnProgress) -> Store:
-    """A store on this disk: of one by URL, all is fetched first."""
-    store = open_store(path)
+def opened_for_editing(path: str | os.PathLike[str], notify: OnProgress, sha256: str | None = None) -> Store:
+    """A store on this disk, the one of a digest if there is one: of one by URL, all is fetched first."""
+    store = open_store(path, sha256=sha256)
     if store.is_remote:
         store.fetch(reading_progress(notify))
         store = open_store(store.path)

@@ -14,6 +14,8 @@ EXPORT_FORMATS = Plugins(
         "voc": ("voc", "VocExporter", "Pascal VOC: an XML file for each image"),
         "coco": ("coco", "CocoExporter", "COCO's JSON"),
         "yolo": ("yolo", "YoloExporter", "Ultralytics: a text file of boxes for each image"),
+        "dota": ("dota", "DotaExporter", "DOTA: a text file of four corners for each object"),
+        "cvat": ("cvat", "CvatExporter", "CVAT for images 1.1: an XML file"),
         "labelme": ("labelme", "LabelmeExporter", "labelme: a JSON file for each image"),
         "npy": ("npy", "NpyExporter", "NumPy's .npy files"),
         "webdataset": ("webdataset", "WebDatasetExporter", "WebDataset: tar files"),

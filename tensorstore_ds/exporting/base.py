@@ -13,7 +13,7 @@ from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting.samples import ExportedSample, Names, samples_of
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import of_image, of_kind
 
 if TYPE_CHECKING:
     from tensorstore_ds.reading.store import Store
@@ -50,7 +50,7 @@ class Exporter:
         self.files = 0
         fields = store.manifest.fields
         self.label = next(iter(of_kind(fields, LabelField).values()), None)
-        self.objects = next(iter(of_kind(fields, ObjectsField).values()), None)
+        self.objects = next(iter(of_image(fields, ObjectsField).values()), None)
         self.check()
 
     def check(self) -> None:

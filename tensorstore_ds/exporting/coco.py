@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from tensorstore_ds.exporting.base import Exporter
 from tensorstore_ds.exporting.samples import ExportedSample, Names, extent, short
 from tensorstore_ds.format.kinds import ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.imaging.outlines import dump_counts, split_polygons
 
 
@@ -63,30 +64,41 @@ class CocoExporter(Exporter):
 
     def _annotations(self, sample: ExportedSample) -> Iterator[dict[str, Any]]:
         values = sample.objects or {}
-        known = ("boxes", "labels", "keypoints", "visibility", "iscrowd", "area", "polygons", "rle")
+        known = ("boxes", "oriented_boxes", "labels", "keypoints", "visibility", "iscrowd", "area", "polygons", "rle")
         self.leave_out(values, *known)
-        for i, (x1, y1, x2, y2) in enumerate(values["boxes"].tolist()):
-            width, height = extent(x1, x2), extent(y1, y2)
-            area = float(values["area"][i]) if "area" in values else np.nan  # as it is also where it is not known
-            each: dict[str, Any] = {
-                "category_id": int(values["labels"][i]) + 1 if "labels" in values else 1,
-                "bbox": [short(x1), short(y1), width, height],
-                "area": width * height if np.isnan(area) else short(area),
-                "iscrowd": int(values["iscrowd"][i]) if "iscrowd" in values else 0,
-            }
-            if "rle" in values and len(values["rle"][i]):
-                each["segmentation"] = {"counts": dump_counts(values["rle"][i]), "size": list(sample.size)}
-            elif "polygons" in values:
-                rings = split_polygons(values["polygons"][i])
-                each["segmentation"] = [[short(v) for v in ring.reshape(-1).tolist()] for ring in rings]
-            if "keypoints" in values:
-                points = values["keypoints"][i]
-                absent = np.isnan(points[:, 0])
-                seen = values["visibility"][i] if "visibility" in values else np.where(absent, 0, 2)
-                rows = zip(np.where(absent[:, None], 0, points).tolist(), seen.tolist(), strict=True)
-                each["keypoints"] = [v for (x, y), visible in rows for v in (short(x), short(y), visible)]
-                each["num_keypoints"] = int((~absent).sum())
-            yield each
+        return annotations_of(values, sample.size)
+
+
+def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    """The annotations of an image, without their ids; `values` are its objects as ``split["objects"][row]``."""
+    oriented = np.asarray(values.get("oriented_boxes", np.full((len(values["boxes"]), 5), np.nan)), np.float64)
+    corners = oriented_to_corners(oriented)
+    for i, (x1, y1, x2, y2) in enumerate(values["boxes"].tolist()):
+        width, height = extent(x1, x2), extent(y1, y2)
+        area = float(values["area"][i]) if "area" in values else np.nan  # as it is also where it is not known
+        rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
+        runs = values["rle"][i] if "rle" in values else np.empty(0, np.uint32)
+        is_turned = not len(runs) and not rings and not np.isnan(oriented[i, 0])
+        around = short(oriented[i, 2:4].prod()) if is_turned else width * height
+        each: dict[str, Any] = {
+            "category_id": int(values["labels"][i]) + 1 if "labels" in values else 1,
+            "bbox": [short(x1), short(y1), width, height],
+            "area": around if np.isnan(area) else short(area),
+            "iscrowd": int(values["iscrowd"][i]) if "iscrowd" in values else 0,
+        }
+        if len(runs):
+            each["segmentation"] = {"counts": dump_counts(runs), "size": list(size)}
+        elif is_turned or "polygons" in values:
+            rings = [corners[i]] if is_turned else rings
+            each["segmentation"] = [[short(v) for v in ring.reshape(-1).tolist()] for ring in rings]
+        if "keypoints" in values:
+            points = values["keypoints"][i]
+            absent = np.isnan(points[:, 0])
+            seen = values["visibility"][i] if "visibility" in values else np.where(absent, 0, 2)
+            rows = zip(np.where(absent[:, None], 0, points).tolist(), seen.tolist(), strict=True)
+            each["keypoints"] = [v for (x, y), visible in rows for v in (short(x), short(y), visible)]
+            each["num_keypoints"] = int((~absent).sum())
+        yield each
 
 
 class _File:

@@ -14,7 +14,8 @@ from tensorstore_ds.durable import partial_of, writing
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting import EXPORT_FORMATS
 from tensorstore_ds.exporting.base import Exporter, sync_all
-from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.options import meant
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import open as open_store
@@ -64,8 +65,8 @@ def export(
     Args:
         store: path or URL of the store.
         out: the new folder; must not exist. It grows in ``OUT.partial``, and appears when it is complete.
-        to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``labelme``, ``npy``, ``webdataset``,
-            ``parquet``, ``huggingface``.
+        to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``npy``,
+            ``webdataset``, ``parquet``, ``huggingface``.
         splits: those that are written; None for all.
         progress: called with (samples done, samples in all).
 
@@ -105,8 +106,11 @@ def export(
         note = work.put_store(target)
     left_out = Counter(exporter.left_out)
     for name, each in opened.manifest.fields.items():
-        if not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
+        is_second = isinstance(each, LabelField | ObjectsField) and each is not exporter.label
+        is_second = is_second and each is not exporter.objects and ArrayField not in exporter.takes
+        if is_second or not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
             left_out[name] += sum(len(opened[split]) for split in names)
+    left_out |= dict.fromkeys(opened.manifest.unreadable, sum(len(opened[split]) for split in names))
     samples = {name: len(opened[name]) - exporter.missing[name] for name in names}
     notes = (*exporter.notes, note) if note else tuple(exporter.notes)
     return ExportSummary(target, samples, exporter.files, dict(left_out), time.monotonic() - began, notes)

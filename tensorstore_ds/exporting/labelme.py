@@ -13,15 +13,21 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting.base import Exporter
 from tensorstore_ds.exporting.samples import ExportedSample, Names, short
 from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.imaging.outlines import split_polygons
 from tensorstore_ds.imaging.placement import clip
 from tensorstore_ds.sources.base import FLAGS
 
 _VERSION = "5.4.1"  # of labelme, which has written files of this form since 5.0
 
+_ROUNDING = 0.01  # pixels
+
 
 class LabelmeExporter(Exporter):
-    """An object is a rectangle, or its polygons; what is of one object, such as its keypoints, has one group."""
+    """An object is its polygons, or a rectangle, turned where it has an oriented box.
+
+    What is of one object, such as its keypoints, has one group.
+    """
 
     name: ClassVar[str] = "labelme"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
@@ -56,8 +62,12 @@ class LabelmeExporter(Exporter):
     def _shapes(self, sample: ExportedSample) -> Iterator[dict[str, Any]]:
         """The shapes of a sample; what its objects have besides is counted."""
         field, values = self.need_objects(), sample.objects or {}
-        self.leave_out(values, "boxes", "labels", "keypoints", "polygons", *FLAGS)
+        self.leave_out(values, "boxes", "oriented_boxes", "labels", "keypoints", "polygons", *FLAGS)
         unlike: set[str] = set()
+        oriented = (
+            values["oriented_boxes"] if "oriented_boxes" in values else np.full((len(values["boxes"]), 5), np.nan)
+        )
+        corners = oriented_to_corners(oriented.astype(np.float64))
         for i, box in enumerate(values["boxes"]):
             label = field.classes[int(values["labels"][i])] if "labels" in values else "object"
             rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
@@ -72,7 +82,15 @@ class LabelmeExporter(Exporter):
             flags = {flag: bool(values[flag][i]) for flag in FLAGS if flag in values}
             for ring in drawn:
                 yield _shape("polygon", label, ring, group, flags)
-            if not drawn:
+            is_turned = not np.isnan(oriented[i, 0])
+            if drawn and is_turned:
+                unlike.add("oriented boxes beside polygons")
+            elif is_turned:
+                if not np.allclose(_hull([corners[i]], sample.size), box, atol=_ROUNDING):
+                    unlike.add("boxes that are not the hulls of their oriented boxes")
+                turned = _shape("rotation", label, corners[i], group, flags)
+                yield {**turned, "direction": short(oriented[i, 4] % (2 * np.pi))}  # as X-AnyLabeling has it
+            elif not drawn:
                 yield _shape("rectangle", label, box.reshape(2, 2), group, flags)
             for name, at in named:
                 yield _shape("point", name, at[None], group, {})

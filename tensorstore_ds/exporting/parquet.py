@@ -18,7 +18,7 @@ from tensorstore_ds.sources.parquet import METADATA
 
 _ROWS = 100  # of a group, so that a viewer reads the first without the others
 _FILE_NBYTES = 500_000_000
-_VALUES = ("keypoints", "visibility", "difficult", "truncated", "occluded", "iscrowd", "area", "rle")
+_VALUES = ("oriented_boxes", "keypoints", "visibility", "difficult", "truncated", "occluded", "iscrowd", "area", "rle")
 
 
 class ParquetExporter(Exporter):
@@ -112,7 +112,7 @@ class ParquetExporter(Exporter):
             dtype = field.values[name].dtype
             if name == "keypoints":
                 yield name, (pa.list_(numbers[0]), sequence_feature(numbers[1]))
-            elif name in ("visibility", "rle"):
+            elif name in ("oriented_boxes", "visibility", "rle"):
                 yield name, (pa.list_(getattr(pa, dtype)()), sequence_feature(value_feature(dtype)))
             else:
                 yield name, (getattr(pa, dtype)(), value_feature(dtype))

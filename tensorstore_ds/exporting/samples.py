@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, TextField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import of_image, of_kind
+from tensorstore_ds.imaging.codecs import encode_png
 from tensorstore_ds.machine import map_in_threads
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import netpbm_pixels
@@ -103,7 +102,7 @@ def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[Exp
     if "image" not in split.fields:
         raise OptionError(f"{split.name}: expected images, found none in this store. There is nothing to export.")
     label = split.first(LabelField)
-    objects = split.first(ObjectsField)
+    objects = next(iter(of_image(split.fields, ObjectsField)), None)
     keys = split.first(KeyField)
 
     def encoded(row: int) -> bytes:
@@ -129,10 +128,7 @@ def image_file(stored: bytes | NDArray[Any], where: str) -> bytes:
         expected = "8-bit gray, RGB or RGBA, or 16-bit gray"
         message = f"{where}: expected {expected}, found {pixels.dtype} with {pixels.shape[2]} channels"
         raise OptionError(f"{message}. No image file keeps that: export to npy.")
-    buffer = io.BytesIO()
-    flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
-    Image.fromarray(np.ascontiguousarray(flat)).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+    return encode_png(pixels)
 
 
 def suffixes_of(image: bytes) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -16,7 +17,7 @@ _FLAGS = tuple(flag for flag in FLAGS if flag != "iscrowd")
 
 
 class VocExporter(Exporter):
-    """Boxes are written as they are, with fractions; keypoints as parts with a name."""
+    """Boxes are written as they are, with fractions, oriented ones as by roLabelImg; keypoints as parts with a name."""
 
     name: ClassVar[str] = "voc"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
@@ -41,15 +42,18 @@ class VocExporter(Exporter):
         size = SubElement(root, "size")
         for tag, number in zip(("width", "height", "depth"), (*sample.size[::-1], sample.channels), strict=True):
             SubElement(size, tag).text = str(number)
-        self.leave_out(values, "boxes", "labels", "keypoints", *_FLAGS)
+        self.leave_out(values, "boxes", "oriented_boxes", "labels", "keypoints", *_FLAGS)
         for i, box in enumerate(values["boxes"].tolist()):
             each = SubElement(root, "object")
             SubElement(each, "name").text = field.classes[int(values["labels"][i])] if "labels" in values else "object"
             for flag in (flag for flag in _FLAGS if flag in values):
                 SubElement(each, flag).text = str(int(values[flag][i]))
-            bounds = SubElement(each, "bndbox")
-            for tag, edge in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True):
-                SubElement(bounds, tag).text = f"{short(edge):.10g}"
+            _numbers(each, "bndbox", ("xmin", "ymin", "xmax", "ymax"), box)
+            if "oriented_boxes" in values:
+                oriented = values["oriented_boxes"][i]
+                SubElement(each, "type").text = "bndbox" if np.isnan(oriented[0]) else "robndbox"
+                if not np.isnan(oriented[0]):
+                    _numbers(each, "robndbox", ("cx", "cy", "w", "h", "angle"), oriented.tolist())
             if "keypoints" in values:
                 points = SubElement(each, "keypoints")
                 for name, (x, y) in zip(field.keypoints, values["keypoints"][i].tolist(), strict=True):
@@ -58,3 +62,10 @@ class VocExporter(Exporter):
                         point.attrib |= {"x": f"{short(x):.10g}", "y": f"{short(y):.10g}"}
         xml: bytes = tostring(root, encoding="utf-8")
         return xml
+
+
+def _numbers(parent: Element, tag: str, names: Sequence[str], values: Sequence[float]) -> None:
+    """An element with a number in each of its own."""
+    element = SubElement(parent, tag)
+    for name, value in zip(names, values, strict=True):
+        SubElement(element, name).text = f"{short(value):.10g}"

@@ -75,6 +75,10 @@ def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
         out.write(bytes(crcs) + encode_index(entries))
 
 
+#: Decoders refuse a larger window of a frame, or should.
+WINDOW_MAX_NBYTES = 2**27
+
+
 def decompress_chunk(data: bytes, out: NDArray[np.uint8]) -> None:
     """Unpack one Zstandard frame that says that it holds just as many bytes as `out`.
 
@@ -104,7 +108,9 @@ def frame_problem(data: bytes, nbytes: int) -> str | None:
         return "expected a frame without dictionary or reserved bits, found one with them"
     single = bool(flags & _SINGLE_SEGMENT)
     width = (1 if single else 0, 2, 4, 8)[flags >> 6]
-    at = 5 if single else 6  # else a byte tells the window
+    at = 5 if single else 6  # else a byte tells the window: an exponent, and eighths to add
+    if not single and (1 << 10 + (data[5] >> 3)) // 8 * (8 + (data[5] & 7)) > WINDOW_MAX_NBYTES:
+        return f"expected a window of at most {WINDOW_MAX_NBYTES} bytes, found a larger one"
     size = int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
     if not width or size != nbytes:
         return f"expected a frame of {nbytes} bytes, found one that says {size if width else 'no number'}"

@@ -21,8 +21,8 @@ from tensorstore_ds.format.kinds import (
     RaggedImageField,
     TextField,
 )
-from tensorstore_ds.format.kinds.base import ArrayField, Field
-from tensorstore_ds.format.kinds.image import FILE_LISTS
+from tensorstore_ds.format.kinds.base import ArrayField, Field, image_of
+from tensorstore_ds.format.kinds.image import CRC, FILE_LISTS
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import ArraySpec
@@ -169,6 +169,8 @@ def _joined(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]
             message = f"expected {name}, which others have, found none, and all of its numbers are classes."
             raise FieldsDifferError(own.index(None), message, _APART)
         return replace(first, ignored=limit)
+    if isinstance(first, EncodedImageField) and any(CRC not in getattr(field, "per_row", ()) for field in own):
+        first = replace(first, per_row={name: spec for name, spec in first.per_row.items() if name != CRC})
     limits = [field.max_pixels for field in own if isinstance(field, EncodedImageField | RaggedImageField)]
     return replace(first, max_pixels=max(limits)) if isinstance(first, EncodedImageField | RaggedImageField) else first
 
@@ -187,9 +189,9 @@ def _shape(field: Field) -> dict[str, Any]:
         data["classes"] = []
     if isinstance(field, ObjectsField):
         known = {value: spec.dump() for value, spec in field.per_row.items()}
-        return {"kind": field.kind, "per_row": known}
+        return {"kind": field.kind, "per_row": known, "image": image_of(field)}
     if isinstance(field, EncodedImageField):  # rows of a side that lacks these lists have empty ones
-        data["per_row"] = {value: spec for value, spec in data["per_row"].items() if value not in FILE_LISTS}
+        data["per_row"] = {n: spec for n, spec in data["per_row"].items() if n not in (*FILE_LISTS, CRC)}
     return {name: value for name, value in data.items() if name != "max_pixels"}
 
 
@@ -240,7 +242,7 @@ def _joined_objects(name: str, own: Sequence[Field | None], class_map: Mapping[s
     if len(set(flat)) != len(flat):
         message = f"expected the same pairs of keypoints in {name}, found others."
         raise FieldsDifferError(max(fields), message, "Name them with `keypoints`.")
-    return ObjectsField(values, classes, keypoints, pairs, skeleton, per_row=first.per_row)
+    return ObjectsField(values, classes, keypoints, pairs, skeleton, first.image, per_row=first.per_row)
 
 
 def _notes(sides: Sequence[Side], fields: Mapping[str, Field], class_map: Mapping[str, str]) -> Iterator[str]:

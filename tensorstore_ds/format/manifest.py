@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tensorstore_ds.format.arrays import ArrayGeometry, shard_arrays
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.base import Field, UnreadableField
 from tensorstore_ds.format.schema import Layout
 
 FORMAT_VERSION = "1.0"
@@ -82,7 +82,12 @@ class SplitEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a store says of itself."""
+    """All that a store says of itself.
+
+    Attributes:
+        fields: those that this version can read.
+        unreadable: the other ones. Their files are in all shards, too.
+    """
 
     layout: Layout
     chunk_size: int
@@ -93,6 +98,7 @@ class Manifest:
     license: str | None = None
     citation: str | None = None
     version: str = FORMAT_VERSION
+    unreadable: Mapping[str, UnreadableField] = field(default_factory=dict)
 
     @property
     def conversion_options(self) -> Mapping[str, Any]:
@@ -142,7 +148,7 @@ def dump(manifest: Manifest) -> dict[str, Any]:
         "format_version": manifest.version,
         "layout": manifest.layout,
         "chunk_size": manifest.chunk_size,
-        "fields": {name: field.dump() for name, field in manifest.fields.items()},
+        "fields": {name: each.dump() for part in (manifest.fields, manifest.unreadable) for name, each in part.items()},
         "splits": {
             name: {
                 "rows": split.rows,

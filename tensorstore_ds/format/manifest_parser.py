@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.kinds import KINDS, UnknownField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.base import Field, UnreadableField
 from tensorstore_ds.format.manifest import FORMAT_VERSION, File, Manifest, Shard, SplitEntry
 from tensorstore_ds.format.manifest_values import ManifestValues, brief
-from tensorstore_ds.format.schema import LAYOUTS, Layout
+from tensorstore_ds.format.schema import LAYOUTS, NAME, ROOT_NAME, SIGNATURE, Layout
 
 T = TypeVar("T")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_FILE = re.compile(r"([a-z0-9_-]+/)*([a-z0-9_-]+|zarr\.json|skipped\.jsonl)")
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
+
+#: What a store or a field may require, and this version knows how to read. Version 1.0 defines no requirement.
+KNOWN_REQUIREMENTS = frozenset[str]()
 
 
 def parse(data: object) -> Manifest:
@@ -29,6 +31,12 @@ def parse(data: object) -> Manifest:
         FormatError: with every problem found, each with its place in the manifest.
     """
     return _parsed(lambda parser: parser.manifest(data))
+
+
+def check_readable(data: object) -> None:
+    """Raise `FormatError` unless the value of the ``tsds`` attribute is of this major version and requires only what
+    this version knows. All other rules may be different in a store that is not."""
+    _parsed(lambda parser: parser.preface(data))
 
 
 def parse_shard(data: object) -> Shard:
@@ -43,7 +51,7 @@ def parse_files(data: object, where: str) -> dict[str, File]:
 
 def parse_fields(data: object) -> dict[str, Field]:
     """Read fields, each as its `dump` gives it, by name; raises `FormatError`."""
-    return _parsed(lambda parser: parser.fields(parser.object_at("fields", data)))
+    return _parsed(lambda parser: parser.fields(parser.object_at("fields", data))[0])
 
 
 def _parsed(part: Callable[[_Parser], T | None]) -> T:
@@ -54,10 +62,22 @@ def _parsed(part: Callable[[_Parser], T | None]) -> T:
     return value
 
 
+def is_safe_path(path: str) -> bool:
+    """Whether a path is of names, with ``zarr.json`` as the last one perhaps."""
+    *folders, name = path.split("/")
+    return all(NAME.fullmatch(each) for each in folders) and (name == "zarr.json" or NAME.fullmatch(name) is not None)
+
+
+def is_image(entry: object) -> bool:
+    """Whether an entry is that of a field of images, of an encoding that need not be known."""
+    return isinstance(entry, dict) and entry.get("kind") == "image"
+
+
 class _Parser(ManifestValues):
     """The parts of a manifest."""
 
-    def manifest(self, value: object) -> Manifest | None:
+    def preface(self, value: object) -> str | None:
+        """The version; None if nothing else can be judged by this version's rules."""
         data = self.object_at("manifest", value)
         if self.problems:
             return None
@@ -70,22 +90,39 @@ class _Parser(ManifestValues):
                 "Read this store with a newer tensorstore-ds.",
                 "unknown-version",
             )
-            return None  # nothing else can be judged by this version's rules
-        fields = self.fields(self.object_at("fields", data.get("fields")))
+            return None
+        unknown = self.unknown_requirements("requires", data)
+        if unknown and not self.problems:
+            message = f"this store requires {unknown}, which this version does not know. Update tensorstore-ds."
+            self.wrong("requires", message, "unknown-requirement")
+        return None if self.problems else version
+
+    def unknown_requirements(self, where: str, data: Mapping[str, Any]) -> str:
+        """What is required and not known, as a list in one line."""
+        required = self.names(where, data["requires"]) if "requires" in data else ()
+        return ", ".join(brief(name) for name in required if name not in KNOWN_REQUIREMENTS)
+
+    def manifest(self, value: object) -> Manifest | None:
+        version = self.preface(value)
+        if version is None:
+            return None
+        data = self.object_at("manifest", value)
+        fields, unreadable = self.fields(self.object_at("fields", data.get("fields")))
         splits = {}
         for name, entry in self.object_at("splits", data.get("splits")).items():
             if self.is_name(f"splits.{name}", name):
-                splits[name] = self.split(name, self.object_at(f"splits.{name}", entry), fields)
+                splits[name] = self.split(name, self.object_at(f"splits.{name}", entry), fields, unreadable)
         return Manifest(
             layout=cast(Layout, self.choice("layout", data.get("layout"), LAYOUTS)),
             chunk_size=self.chunk_size(data),
             fields=fields,
             splits=splits,
-            files=self.files("files", data.get("files")),
+            files=self.root_files(data.get("files"), splits),
             provenance=self.object_at("provenance", data.get("provenance", {})),
             license=self.text("license", data["license"]) if "license" in data else None,
             citation=self.text("citation", data["citation"]) if "citation" in data else None,
             version=version,
+            unreadable=unreadable,
         )
 
     def chunk_size(self, data: dict[str, Any]) -> int:
@@ -94,24 +131,37 @@ class _Parser(ManifestValues):
             self.wrong("chunk_size", "expected at least 1, found 0.")
         return max(1, size)
 
-    def fields(self, data: dict[str, Any]) -> dict[str, Field]:
-        fields = {}
+    def fields(self, data: dict[str, Any]) -> tuple[dict[str, Field], dict[str, UnreadableField]]:
+        """Those that this version can read, and the other ones."""
+        fields, unreadable = dict[str, Field](), {}
         for name, value in data.items():
             where = f"fields.{name}"
             if self.is_name(where, name):
                 entry = self.object_at(where, value)
+                required = self.unknown_requirements(f"{where}.requires", entry)
+                if reason := f"the requirement {required}" if required else UnreadableField.reason_of(entry):
+                    unreadable[name] = UnreadableField(entry, reason)
+                    continue
+                if "values" in entry and not entry.keys().isdisjoint(("dtype", "shape")):
+                    self.wrong(where, "expected either values, or dtype and shape, found both.")
                 kind = KINDS.get(self.text(f"{where}.kind", entry.get("kind")), UnknownField)
                 fields[name] = kind.parse(self, where, entry)
-        return fields
+        for name, field in fields.items():
+            image = getattr(field, "image", None)
+            if image is not None and image not in unreadable and not is_image(data.get(image)):
+                self.wrong(f"fields.{name}.image", f"expected the name of a field of images, found {brief(image)}.")
+        return fields, unreadable
 
-    def split(self, name: str, data: dict[str, Any], fields: Mapping[str, Field]) -> SplitEntry:
+    def split(
+        self, name: str, data: dict[str, Any], fields: Mapping[str, Field], unreadable: Mapping[str, Any]
+    ) -> SplitEntry:
         where = f"splits.{name}"
         tables = {group for field_name, field in fields.items() for group in field.groups(field_name)}
         shards = []
         for i, item in enumerate(self.list_at(f"{where}.shards", data.get("shards"))):
             place = f"{where}.shards[{i}]"
             shards.append(self.shard(self.object_at(place, item), place))
-            if shards[-1].lengths.keys() != tables:
+            if {n for n in shards[-1].lengths if n.split("/")[0] not in unreadable} != tables:
                 self.wrong(f"{place}.lengths", f"expected {sorted(tables)}, found {sorted(shards[-1].lengths)}.")
         replaced = [self.integer(f"{where}.replaced", n) for n in self.list_at(where, data.get("replaced", []))]
         statistics = self.object_at(f"{where}.statistics", data.get("statistics", {}))
@@ -138,10 +188,26 @@ class _Parser(ManifestValues):
             self.wrong(f"{where}.sha256", f"expected 64 hexadecimal digits, found {brief(sha256)}.")
         return sha256
 
-    def files(self, where: str, value: object) -> dict[str, File]:
+    def root_files(self, value: object, splits: Iterable[str]) -> dict[str, File]:
+        """The files above the shards."""
+        files = self.files("files", value, ROOT_NAME)
+        taken = dict.fromkeys((*splits, "zarr.json", SIGNATURE))
+        for path in files:
+            if "/" in path or path in ("zarr.json", SIGNATURE):  # the latter are never listed: check_root_files
+                continue
+            if path.lower() in taken:
+                self.wrong(
+                    "files", f"expected names that differ in more than case, found {brief(path)}.", "unsafe-path"
+                )
+            else:
+                taken[path.lower()] = None
+        return files
+
+    def files(self, where: str, value: object, single: re.Pattern[str] = NAME) -> dict[str, File]:
+        """Files by path; `single` matches those that lie in no folder."""
         files = {}
         for path, item in self.object_at(where, value).items():
-            if not _FILE.fullmatch(path):
+            if not (is_safe_path(path) if "/" in path else single.fullmatch(path)):
                 self.wrong(where, f"expected a path inside the store, found {brief(path)}.", "unsafe-path")
                 continue
             place = f"{where}[{path}]"

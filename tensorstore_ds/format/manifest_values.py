@@ -60,10 +60,16 @@ class ManifestValues:
             self.wrong(where, "expected names that differ, found one twice.")
         return names
 
+    def image(self, where: str, data: dict[str, Any]) -> str | None:
+        """The field of images that a field names; whether there is such a field is asked when all are known."""
+        return self.text(f"{where}.image", data["image"]) if "image" in data else None
+
     def is_name(self, where: str, value: str) -> bool:
         if NAME.fullmatch(value):
             return True
-        self.wrong(where, f"expected a name of a-z, 0-9, _ and -, found {brief(value)}.", "unsafe-path")
+        self.wrong(
+            where, f"expected a name of a-z, 0-9, _ and -, and of no device, found {brief(value)}.", "unsafe-path"
+        )
         return False
 
     def spec(self, where: str, data: dict[str, Any], *, may_be_ragged: bool = False) -> ArraySpec:

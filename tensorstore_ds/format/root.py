@@ -15,8 +15,8 @@ from typing import Any
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import GROUP, dump_json
 from tensorstore_ds.format.manifest import CONVENTION, File, Manifest, Shard, dump
-from tensorstore_ds.format.manifest_parser import parse, parse_files
-from tensorstore_ds.format.strict_json import load_object
+from tensorstore_ds.format.manifest_parser import check_readable, parse, parse_files
+from tensorstore_ds.format.strict_json import canonical, load_object, same_json
 
 _ZEROS = "0" * 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -63,7 +63,11 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
         what = f"other text ({error})" if data else "an empty file"
         raise FormatError(Problem("zarr.json", "manifest-json", f"expected JSON, found {what}."), _DAMAGED) from error
     attributes = root.get("attributes")
-    if root.get("zarr_format") != 3 or root.get("node_type") != "group" or not isinstance(attributes, dict):
+    if (
+        not same_json(root.get("zarr_format"), 3)
+        or root.get("node_type") != "group"
+        or not isinstance(attributes, dict)
+    ):
         raise FormatError(
             Problem("zarr.json", "not-a-store", "expected the metadata of a Zarr v3 group, found other JSON.")
         )
@@ -71,14 +75,43 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
         raise FormatError(
             Problem("zarr.json", "not-a-store", "a Zarr group, but not of tensorstore-ds: no attribute tsds.")
         )
-    digest = attributes.get("tsds_sha256")
-    if digest is not None:
-        _check_digest(data, digest)
-    manifest = parse(attributes["tsds"])
-    if digest is None:  # after the version was looked at: another one may have other ways
+    check_readable(attributes["tsds"])  # first: another version may have no digest, or a different one
+    if "tsds_sha256" not in attributes:
         problem = Problem("zarr.json", "manifest", "expected the attribute tsds_sha256, found none.")
         raise FormatError(problem, _DAMAGED)
-    return manifest, digest
+    _check_digest(data, attributes["tsds_sha256"])
+    return parse(attributes["tsds"]), attributes["tsds_sha256"]
+
+
+class OtherStoreError(FormatError):
+    """Another store is at a path than the one that is meant."""
+
+
+def content_digest(data: bytes) -> str:
+    """The digest of what a store holds, from the bytes of its root's ``zarr.json``, which `parse_root` accepts.
+
+    It is the SHA-256 of the fields and of the shards' digests alone. License, citation, provenance, statistics and
+    root files may change without it: ``formats/v1/spec.md`` section 4.7.
+    """
+    manifest = load_object(data)["attributes"]["tsds"]
+    shards = {name: [shard["sha256"] for shard in split["shards"]] for name, split in manifest["splits"].items()}
+    return hashlib.sha256(canonical({"fields": manifest["fields"], "splits": shards})).hexdigest()
+
+
+def check_meant(data: bytes, digest: str, sha256: str | None, where: str = "zarr.json") -> None:
+    """Raise `OtherStoreError` if a store is not the one that is meant, by the digest of the store or of its content.
+
+    Args:
+        data: bytes of its root's ``zarr.json``.
+        digest: that `parse_root` has found in them.
+        sha256: of the store that is meant; None: any.
+    """
+    if sha256 is None or sha256.lower() == digest:
+        return
+    content = content_digest(data)
+    if sha256.lower() != content:
+        message = f"expected the store {sha256}, found the store {digest} of the content {content}."
+        raise OtherStoreError(Problem(where, "checksum", message))
 
 
 def is_root(data: bytes) -> bool:

@@ -23,8 +23,18 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 #: Integers in metadata, and bytes of an array, stay below: a parser that has only float64 keeps them exactly.
 LIMIT = 2**53
-#: Names of fields, table values and splits. None of them can leave the store's directory.
-NAME = re.compile(r"[a-z0-9_-]{1,64}")
+#: Names of fields, table values and splits. None of them can leave the store's directory, is an option of a command, or
+#: names a device of Windows.
+NAME = re.compile(r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])\Z)[a-z0-9_][a-z0-9_-]{0,63}")
+#: An image kept as pixels has at most so many channels.
+MOST_CHANNELS = 64
+#: Names of files in the root directory, such as ``README.md``.
+ROOT_NAME = re.compile(
+    r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z))[a-z0-9_](?:[a-z0-9._-]{0,62}[a-z0-9_-])?",
+    re.IGNORECASE | re.ASCII,
+)
+#: A file of the root directory that is never listed: it may be added to a store without a change of its digests.
+SIGNATURE = "zarr.json.sig"
 #: The data types of Zarr v3 that a column may have; the names are NumPy's too.
 DTYPES = (*(f"{t}{b}" for t in ("uint", "int") for b in (8, 16, 32, 64)), "float16", "float32", "float64")
 
@@ -79,6 +89,7 @@ class EncodedSample:
         texts: any number of texts for each field of kind `text`, by its name.
         problems: boxes that were dropped, and why.
         file_nbytes: size of the image's file in the source; 0 if it was none.
+        parts: a large image that is yet to be encoded, by parts; `pixels` is empty, and `image` is None then.
     """
 
     key: str
@@ -96,6 +107,7 @@ class EncodedSample:
     problems: tuple[Problem, ...] = ()
     scale: int = 1
     file_nbytes: int = 0
+    parts: Any = None
 
 
 @dataclass(frozen=True, slots=True)

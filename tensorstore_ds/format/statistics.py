@@ -1,14 +1,18 @@
-"""What a split's samples are like: class counts, channel mean and standard deviation, objects, original sizes.
+"""Statistics of a split by field: class counts, mean and standard deviation, numbers of objects, original sizes.
 
-Blocks are summed in worker processes and added up; sums of 8- and 16-bit pixels are exact integers, so that the result
-does not depend on how the work was divided.
+Each kind of field has its own class of sums. Worker processes sum blocks, and the sums are added up. Sums of 8- and
+16-bit pixels are exact integers, so that the result does not depend on how the work was divided.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,159 +33,297 @@ _SHORT = 256
 _MOST_CHANNELS = 4
 
 
-class Statistics:
-    """Sums over samples, to which blocks and other sums can be added.
+class Statistics(dict[str, "Sums"]):
+    """The sums of some samples, by field."""
 
-    All state is one JSON object, so that a finished shard's sums can wait on disk.
+    def add(self, other: Mapping[str, Sums | None]) -> None:
+        """Add the sums of other samples; None adds nothing."""
+        for name, sums in other.items():
+            if sums is not None:
+                self[name] = self[name] + sums if name in self else sums
+
+    def summary(self) -> dict[str, Any]:
+        """The statistics as the manifest has them: ``formats/v1/spec.md`` section 4.5."""
+        return {name: summary for name, sums in self.items() if (summary := sums.summary())}
+
+    def dump(self) -> dict[str, Any]:
+        """The sums as JSON, so that those of a finished shard can wait on disk."""
+        return {name: {"kind": sums.kind, **vars(sums)} for name, sums in self.items()}
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Mapping[str, Any]]) -> Self:
+        """The sums that `dump` wrote; raises `KeyError`, `TypeError` or `ValueError` for others."""
+        members = {name: dict(sums) for name, sums in dict(data).items()}
+        return cls({name: _SUMS[sums.pop("kind")](**sums) for name, sums in members.items()})
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is summed over the samples of one field; one class for each kind of field."""
+
+    kind: ClassVar[str]  #: of the field
+
+    def __add__(self, other: Self) -> Self:
+        """The sums over the samples of both."""
+        raise NotImplementedError
+
+    def summary(self) -> dict[str, Any]:
+        """The field's statistics as the manifest has them; empty if none are known."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], weight: int) -> Sums | None:
+        """Sums with this summary; None if it has no known member. Members of another type are ignored.
+
+        Args:
+            weight: pixels of images, else samples.
+        """
+        raise NotImplementedError
+
+
+def parse_summary(kind: str, summary: object, weight: int) -> Sums | None:
+    """As `Sums.of`, for a field of any kind, and any value."""
+    return _SUMS[kind].of(summary, weight) if kind in _SUMS and isinstance(summary, Mapping) else None
+
+
+def join_summaries(kind: str, parts: Iterable[tuple[object, int]]) -> dict[str, Any]:
+    """The statistics of one field over several splits; empty if one of the splits lacks them.
+
+    Class counts may differ in length: additional classes are at the end.
+
+    Args:
+        parts: statistics and weight of each split, as of `parse_summary`.
+    """
+    sums = [parse_summary(kind, *part) for part in parts]
+    known = [each for each in sums if each is not None]
+    return functools.reduce(operator.add, known).summary() if known and len(known) == len(sums) else {}
+
+
+# --- labels, objects, masks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelSums(Sums):
+    """Samples of each class."""
+
+    kind: ClassVar[str] = "label"
+    class_counts: list[int]
+
+    @classmethod
+    def of_labels(cls, labels: NDArray[np.int64], classes: int) -> LabelSums:
+        """Of labels (n,); those that are negative stand for samples without one."""
+        return cls(np.bincount(labels[labels >= 0], minlength=classes).tolist())
+
+    def __add__(self, other: Self) -> Self:
+        return replace(self, class_counts=_add_counts(self.class_counts, other.class_counts))
+
+    def summary(self) -> dict[str, Any]:
+        return {"class_counts": self.class_counts}
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], weight: int) -> LabelSums | None:
+        counts = _counts(summary.get("class_counts"))
+        return None if counts is None else cls(counts)
+
+
+@dataclass(frozen=True)
+class MaskSums(Sums):
+    """Pixels of each class, and ignored pixels; None: not known."""
+
+    kind: ClassVar[str] = "mask"
+    class_counts: list[int]
+    ignored: int | None
+
+    @classmethod
+    def of_masks(cls, masks: NDArray[Any], classes: int, ignored: int | None) -> MaskSums:
+        """Of masks (n, H, W), in which pixels of the value `ignored` belong to no class."""
+        values = int(np.iinfo(masks.dtype).max) + 1
+        counts = sum((np.bincount(mask.reshape(-1), minlength=values) for mask in masks), np.zeros(values, np.int64))
+        return cls(counts[:classes].tolist(), 0 if ignored is None else int(counts[ignored]))
+
+    def __add__(self, other: Self) -> Self:
+        ignored = _if_both(operator.add, self.ignored, other.ignored)
+        return replace(self, class_counts=_add_counts(self.class_counts, other.class_counts), ignored=ignored)
+
+    def summary(self) -> dict[str, Any]:
+        return {"class_counts": self.class_counts, **({} if self.ignored is None else {"ignored": self.ignored})}
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], weight: int) -> MaskSums | None:
+        counts, ignored = _counts(summary.get("class_counts")), summary.get("ignored")
+        return None if counts is None else cls(counts, ignored if type(ignored) is int else None)
+
+
+@dataclass(frozen=True)
+class ObjectSums(Sums):
+    """Objects, and those of each class.
+
+    Attributes:
+        numbers: numbers of objects in the samples, as of `_add_ranges`; None: not known.
+        class_counts: None: not known, or the objects have no classes.
+        keypoints: as of `absent_keypoints`, for a note to the user; not in the summary.
+        emptied: number of samples that lost all their objects, for a note to the user.
     """
 
-    def __init__(self, sums: Mapping[str, Any] | None = None) -> None:
-        self.sums: dict[str, Any] = dict(sums or {})
+    kind: ClassVar[str] = "objects"
+    numbers: list[int] | None = field(default_factory=list)
+    class_counts: list[int] | None = None
+    keypoints: list[int] = field(default_factory=list)
+    emptied: int = 0
 
-    def add_labels(self, labels: NDArray[np.int64], classes: int) -> None:
-        """Count image labels, (n,); those that are negative stand for samples without one."""
-        self.add({"class_counts": np.bincount(labels[labels >= 0], minlength=classes).tolist()})
+    @classmethod
+    def of_objects(
+        cls,
+        lengths: NDArray[np.int64],
+        labels: NDArray[np.int64] | None,
+        classes: int,
+        keypoints: NDArray[np.float32] | None = None,
+    ) -> ObjectSums:
+        """Of the number of objects of each sample (n,), and of their class indices (M,) and keypoints (M, K, 2)."""
+        counts = None if labels is None else np.bincount(labels, minlength=classes).tolist()
+        return cls(_range_of(lengths), counts, [] if keypoints is None else absent_keypoints(keypoints))
 
-    def add_objects(self, lengths: NDArray[np.int64], labels: NDArray[np.int64] | None, classes: int) -> None:
-        """Count objects: `lengths` (n,) of each sample, and their class indices (M,), if they have any."""
-        if len(lengths):
-            low, high = int(lengths.min()), int(lengths.max())
-            self.add({"objects": {"samples": len(lengths), "total": int(lengths.sum()), "min": low, "max": high}})
-        if labels is not None:
-            self.add({"object_counts": np.bincount(labels, minlength=classes).tolist()})
+    def __add__(self, other: Self) -> Self:
+        numbers = _if_both(_add_ranges, self.numbers, other.numbers)
+        counted = [each.class_counts for each in (self, other) if each.numbers != []]
+        class_counts = functools.reduce(functools.partial(_if_both, _add_counts), counted) if counted else None
+        keypoints, emptied = _add_counts(self.keypoints, other.keypoints), self.emptied + other.emptied
+        return replace(self, numbers=numbers, class_counts=class_counts, keypoints=keypoints, emptied=emptied)
 
-    def add_keypoints(self, keypoints: NDArray[np.float32]) -> None:
-        """Count absent keypoints, (M, K, 2), of the objects that have some; the manifest does not have these sums."""
-        absent: NDArray[np.bool_] = np.any(np.isnan(keypoints), axis=2)
-        absent = absent[~np.all(absent, axis=1)]
-        self.add({"keypoints": [len(absent), *absent.sum(axis=0).tolist()]})
+    def summary(self) -> dict[str, Any]:
+        counts = {} if self.class_counts is None else {"class_counts": self.class_counts}
+        return {**counts, **({"total": self.numbers[1], **_summary_of(self.numbers)} if self.numbers else {})}
 
-    def add_sizes(self, sizes: NDArray[np.int32]) -> None:
-        """Note original sizes, (n, 2) height width."""
-        self.add({"samples": len(sizes)})
-        for name, values in zip(("height", "width"), sizes.T.astype(np.int64), strict=True):
-            if len(values):
-                self.add({name: {"min": int(values.min()), "max": int(values.max()), "sum": int(values.sum())}})
-        distinct, counts = np.unique(sizes, axis=0, return_counts=True)
-        named = {f"{h}x{w}": int(n) for (h, w), n in zip(distinct.tolist(), counts, strict=True)}
-        self.add({"distinct": _add_distinct({}, named)})
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], weight: int) -> ObjectSums | None:
+        total, numbers = summary.get("total"), _parse_range(summary, weight)
+        numbers = [weight, total, *numbers[2:]] if numbers and type(total) is int else None
+        counts = _counts(summary.get("class_counts"))
+        return None if numbers is counts is None else cls(numbers, counts)
 
-    def add_pixels(self, pixels: NDArray[Any], reduction: int = 1) -> None:
-        """Sum values and squares by channel, of (..., W, C).
+
+def absent_keypoints(keypoints: NDArray[np.float32]) -> list[int]:
+    """Number of objects that have at least one of their keypoints (M, K, 2), and of these the number without each."""
+    absent: NDArray[np.bool_] = np.any(np.isnan(keypoints), axis=2)
+    absent = absent[~np.all(absent, axis=1)]
+    return [len(absent), *absent.sum(axis=0).tolist()]
+
+
+# --- images -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImageSums(Sums):
+    """Values of pixels and their squares, by channel.
+
+    Attributes:
+        count: pixels.
+        sum, squares: of each channel; empty where images have none in common, or float64 cannot hold them.
+        reduction: by how much images were made smaller for this, at most.
+        file_nbytes: bytes of the source's image files, for a note to the user.
+        images_of: number of image files with each number of channels, for a note to the user.
+    """
+
+    kind: ClassVar[str] = "image"
+    dtype: str = ""
+    count: int = 0
+    sum: list[Any] = field(default_factory=list)
+    squares: list[Any] = field(default_factory=list)
+    reduction: int = 1
+    file_nbytes: int = 0
+    images_of: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_pixels(cls, pixels: NDArray[Any], reduction: int = 1) -> ImageSums:
+        """Of pixels (..., W, C).
 
         Args:
             reduction: by how much the image was made smaller for this; each pixel counts for all that it stands for.
         """
-        total, squares = _channel_sums(pixels)
-        sums = {
-            "dtype": pixels.dtype.name,
-            "count": math.prod(pixels.shape[:-1]) * reduction**2,
-            "sum": [each * reduction**2 for each in total],
-            "squares": [each * reduction**2 for each in squares],
-            "reduction": reduction,
-        }
-        self.add({"channels": _if_finite(sums)})
+        total, squares = ([each * reduction**2 for each in sums] for sums in _channel_sums(pixels))
+        count = math.prod(pixels.shape[:-1]) * reduction**2
+        return cls(pixels.dtype.name, count, total, squares, reduction)._if_finite()
 
-    def add(self, other: Statistics | Mapping[str, Any]) -> None:
-        """Add the sums of other samples."""
-        sums = other.sums if isinstance(other, Statistics) else other
-        for name, value in sums.items():
-            self.sums[name] = _ADD[name](self.sums[name], value) if name in self.sums else value
+    def __add__(self, other: Self) -> Self:
+        both = other if other.count else self
+        if self.count and other.count:
+            channels = _common_channels(len(self.sum), len(other.sum)) if self.dtype == other.dtype else 0
+            total, squares = (
+                _add_counts(*(_as_channels(values, channels) for values in pair)) if channels else []
+                for pair in ((self.sum, other.sum), (self.squares, other.squares))
+            )
+            count, reduction = self.count + other.count, max(self.reduction, other.reduction)
+            both = replace(self, count=count, sum=total, squares=squares, reduction=reduction)._if_finite()
+        images_of = dict(Counter(self.images_of) + Counter(other.images_of))
+        return replace(both, file_nbytes=self.file_nbytes + other.file_nbytes, images_of=images_of)
+
+    def _if_finite(self) -> Self:
+        """Without sums that float64 cannot hold, such as that of squares of 1e200: JSON has no infinity."""
+        return self if all(map(math.isfinite, self.sum + self.squares)) else replace(self, sum=[], squares=[])
 
     def summary(self) -> dict[str, Any]:
-        """The statistics as the manifest has them: ``formats/v1/spec.md`` section 4.5."""
-        sums = self.sums
-        summary: dict[str, Any] = {name: sums[name] for name in ("class_counts", "object_counts") if name in sums}
-        if "objects" in sums:
-            objects = sums["objects"]
-            summary["objects"] = {name: objects[name] for name in ("total", "min", "max")}
-            summary["objects"]["mean"] = objects["total"] / objects["samples"]
-        if sums.get("channels") is not None:
-            summary["channels"] = _moments(sums["channels"])
-        if "masks" in sums:
-            summary["masks"] = sums["masks"]
-        if "height" in sums:
-            samples = sums["samples"]
-            sizes: dict[str, Any] = {}
-            for name in ("height", "width"):
-                size = sums[name]
-                sizes[name] = {"min": size["min"], "max": size["max"], "mean": size["sum"] / samples}
-            summary["sizes"] = {**sizes, "distinct": sums["distinct"]}
-        return summary
+        if not self.sum:
+            return {}
+        scale, count = {"uint8": 255, "uint16": 65535}.get(self.dtype, 1), self.count
+        mean, std = [], []
+        for total, squares in zip(self.sum, self.squares, strict=True):
+            mean.append(total / count / scale)
+            if isinstance(total, int):  # exact until the one division, so that nothing cancels
+                variance = (count * squares - total * total) / (count * count)
+            else:  # in this order, so that nothing overflows
+                variance = squares / count - (total / count) * (total / count)
+            std.append(math.sqrt(max(variance, 0.0)) / scale)
+        return _Moments(mean, std, scale, self.reduction, count).summary()
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], weight: int) -> Sums | None:
+        mean, std, scale = summary.get("mean"), summary.get("std"), summary.get("scale", 1)
+        if not isinstance(mean, list) or not isinstance(std, list) or len(mean) != len(std) or not mean:
+            return None
+        if not all(_is_number(n) and abs(n) < _LARGEST for n in (*mean, *std, scale)) or min(std) < 0:
+            return None
+        reduction = summary.get("reduction")
+        return _Moments(mean, std, scale, reduction if type(reduction) is int else 1, max(1, weight))
 
 
-#: A split's statistics as the manifest has them, its samples, and the pixels of its images.
-Summary = tuple[Mapping[str, Any], int, int]
+@dataclass(frozen=True)
+class _Moments(Sums):
+    """Mean and standard deviation of each channel, and the number of pixels, where the sums are not known."""
+
+    kind: ClassVar[str] = "image"
+    mean: list[float]
+    std: list[float]
+    scale: float
+    reduction: int
+    count: int
+
+    def __add__(self, other: Self) -> Self:
+        channels = _common_channels(len(self.mean), len(other.mean)) if self.scale == other.scale else 0
+        each = [self.mean, other.mean, self.std, other.std] if channels else [[]] * 4
+        rows = list(zip(*(_as_channels(values, channels) for values in each), strict=True))
+        share = other.count / (self.count + other.count)
+        mean = [a + (b - a) * share for a, b, *_ in rows]  # so that equal means stay as they are
+        std = [
+            math.sqrt(u * u + (v * v - u * u) * share + (b - a) * (b - a) * share * (1 - share)) for a, b, u, v in rows
+        ]
+        reduction, count = max(self.reduction, other.reduction), self.count + other.count
+        return replace(self, mean=mean, std=std, reduction=reduction, count=count)
+
+    def summary(self) -> dict[str, Any]:
+        if not self.mean or not all(map(math.isfinite, self.mean + self.std)):
+            return {}
+        reduction = {"reduction": self.reduction} if self.reduction > 1 else {}
+        return {"mean": self.mean, "std": self.std, "scale": self.scale, **reduction}
 
 
-def join_summaries(first: Summary, second: Summary) -> dict[str, Any]:
-    """The statistics of the samples of two splits together, from those of each; what only one tells is left out.
-
-    Class counts of the second may be longer: classes come after those of the first.
-    """
-    (a, rows_a, pixels_a), (b, rows_b, pixels_b) = first, second
-    joined: dict[str, Any] = {}
-    for name in ("class_counts", "object_counts"):
-        if name in a and name in b:
-            counts = np.zeros(max(len(a[name]), len(b[name])), np.int64)
-            counts[: len(a[name])] += np.array(a[name], np.int64)
-            counts[: len(b[name])] += np.array(b[name], np.int64)
-            joined[name] = counts.tolist()
-    if "objects" in a and "objects" in b:
-        joined["objects"] = _add_range(*({k: each["objects"][k] for k in ("total", "min", "max")} for each in (a, b)))
-        joined["objects"]["mean"] = joined["objects"]["total"] / (rows_a + rows_b)
-    moments = channel_moments(a), channel_moments(b)
-    known = [each for each in moments if each]
-    channels = common_channels(len(known[0][0]), len(known[1][0])) if len(known) == 2 else None
-    if channels is not None and known[0][2] == known[1][2]:
-        weights = [pixels_a, pixels_b]
-        means, stds = (
-            np.array([as_channels(values, channels) for values in pair], np.float64)
-            for pair in ([mean for mean, *_ in known], [std for _, std, _ in known])
-        )
-        mean = np.average(means, axis=0, weights=weights)
-        variance = np.average(stds**2 + (means - mean) ** 2, axis=0, weights=weights)
-        joined["channels"] = {"mean": mean.tolist(), "std": np.sqrt(variance).tolist(), "scale": known[0][2]}
-        reduction = max(each["channels"].get("reduction", 1) for each in (a, b))
-        joined["channels"] |= {"reduction": reduction} if reduction > 1 else {}
-    if "masks" in a and "masks" in b:
-        joined["masks"] = _add_masks(a["masks"], b["masks"])
-    if "sizes" in a and "sizes" in b:
-        sizes: dict[str, Any] = {}
-        for name in ("height", "width"):
-            one, other = a["sizes"][name], b["sizes"][name]
-            mean = (one["mean"] * rows_a + other["mean"] * rows_b) / (rows_a + rows_b)
-            sizes[name] = {"min": min(one["min"], other["min"]), "max": max(one["max"], other["max"]), "mean": mean}
-        joined["sizes"] = {**sizes, "distinct": _add_distinct(a["sizes"]["distinct"], b["sizes"]["distinct"])}
-    return joined
+def _common_channels(first: int, second: int) -> int:
+    """Channels of images with so many and others: those of both, or 3 of gray and color images, which load as RGB."""
+    return first if first == second else 3 if {first, second} == {1, 3} else 0
 
 
-def channel_moments(statistics: Mapping[str, Any]) -> tuple[list[float], list[float], float] | None:
-    """Mean and standard deviation of each channel in a split's statistics, of values divided by the third.
-
-    A manifest may come from anywhere: None, too, where these are not finite numbers, one of each a channel.
-    """
-    found = statistics.get("channels")
-    if not isinstance(found, Mapping):
-        return None
-    mean, std, scale = found.get("mean"), found.get("std"), found.get("scale", 1)
-    if not isinstance(mean, list) or not isinstance(std, list) or len(mean) != len(std):
-        return None
-    if not all(type(n) in (int, float) and abs(n) < _LARGEST for n in (*mean, *std, scale)) or min(std, default=0) < 0:
-        return None
-    return mean, std, scale
-
-
-def class_counts(statistics: Mapping[str, Any], name: str, kind: str, classes: Sequence[str]) -> dict[str, int]:
-    """How often each class of a field occurs, by its name; empty where the statistics do not say it, in good form."""
-    masks = statistics.get("masks")
-    mask = masks.get(name) if isinstance(masks, Mapping) else None
-    pixels = mask.get("pixels") if isinstance(mask, Mapping) else None
-    kinds = {"label": statistics.get("class_counts"), "objects": statistics.get("object_counts"), "mask": pixels}
-    counts = kinds.get(kind)
-    if not isinstance(counts, list) or len(counts) != len(classes) or not all(type(n) is int for n in counts):
-        return {}
-    return dict(zip(classes, counts, strict=True))
+def _as_channels(values: list[Any], channels: int) -> list[Any]:
+    """Numbers by channel, of so many channels: a gray image has the same values in each."""
+    return values * channels if len(values) == 1 else values
 
 
 def _channel_sums(pixels: NDArray[Any]) -> tuple[list[Any], list[Any]]:
@@ -217,84 +359,97 @@ def _line_sums(lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return values.sum(0), (values * values).sum(0)
 
 
-def _moments(channels: Mapping[str, Any]) -> dict[str, Any]:
-    scale = {"uint8": 255, "uint16": 65535}.get(channels["dtype"], 1)
-    count = channels["count"]
-    mean, std = [], []
-    for total, squares in zip(channels["sum"], channels["squares"], strict=True):
-        mean.append(total / count / scale)
-        if isinstance(total, int):  # exact until the one division, so that nothing cancels
-            variance = (count * squares - total * total) / (count * count)
-        else:  # in this order, so that nothing overflows
-            variance = squares / count - (total / count) * (total / count)
-        std.append(math.sqrt(max(variance, 0.0)) / scale)
-    reduction = channels["reduction"]
-    return {"mean": mean, "std": std, "scale": scale, **({"reduction": reduction} if reduction > 1 else {})}
+# --- sizes ------------------------------------------------------------------------------------------------------
 
 
-def _add_lists(a: list[Any], b: list[Any]) -> list[Any]:
-    return [x + y for x, y in zip(a, b, strict=True)]
+@dataclass(frozen=True)
+class SizeSums(Sums):
+    """Original sizes: heights and widths, as of `_add_ranges`, and how many samples have each size."""
+
+    kind: ClassVar[str] = "size"
+    height: list[int] | None
+    width: list[int] | None
+    distinct: dict[str, int] | None  #: None: too many
+
+    @classmethod
+    def of_sizes(cls, sizes: NDArray[np.int32]) -> SizeSums:
+        """Of sizes (n, 2), height and width."""
+        each, counts = np.unique(sizes, axis=0, return_counts=True)
+        named = {f"{h}x{w}": int(n) for (h, w), n in zip(each.tolist(), counts, strict=True)}
+        return cls(_range_of(sizes[:, 0]), _range_of(sizes[:, 1]), _add_distinct({}, named))
+
+    def __add__(self, other: Self) -> Self:
+        rules: Mapping[str, Any] = {"height": _add_ranges, "width": _add_ranges, "distinct": _add_distinct}
+        both = {name: _if_both(add, getattr(self, name), getattr(other, name)) for name, add in rules.items()}
+        return replace(self, **both)
+
+    def summary(self) -> dict[str, Any]:
+        sides = {"height": self.height, "width": self.width}
+        return {**{name: _summary_of(side) for name, side in sides.items() if side}, "distinct": self.distinct}
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], weight: int) -> SizeSums | None:
+        height, width = (_parse_range(summary.get(side), weight) for side in ("height", "width"))
+        distinct = summary.get("distinct")
+        is_known = isinstance(distinct, Mapping) and all(type(n) is int for n in distinct.values())
+        return None if height is width is None and not is_known else cls(height, width, distinct if is_known else None)
 
 
-def _add_range(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
-    rules = {"min": min, "max": max}
-    return {name: rules.get(name, lambda x, y: x + y)(a[name], b[name]) for name in a}
-
-
-def _add_masks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """Pixels of each class, and ignored ones, of each field."""
-    joined = {**a, **b}
-    for name in a.keys() & b.keys():
-        pixels = _add_lists(a[name]["pixels"], b[name]["pixels"])
-        joined[name] = {"pixels": pixels, "ignored": a[name]["ignored"] + b[name]["ignored"]}
-    return joined
-
-
-def _add_channels(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, Any] | None:
-    if a is None or b is None or a["dtype"] != b["dtype"]:
-        return None
-    channels = common_channels(len(a["sum"]), len(b["sum"]))
-    if channels is None:
-        return None
-    sums = {n: _add_lists(as_channels(a[n], channels), as_channels(b[n], channels)) for n in ("sum", "squares")}
-    reduction = max(a["reduction"], b["reduction"])
-    return _if_finite({"dtype": a["dtype"], "count": a["count"] + b["count"], "reduction": reduction, **sums})
-
-
-def common_channels(first: int, second: int) -> int | None:
-    """Channels of images with so many and others: those of both, or 3 of gray and color images, which load as RGB."""
-    return first if first == second else 3 if {first, second} == {1, 3} else None
-
-
-def as_channels(values: list[Any], channels: int) -> list[Any]:
-    """Numbers by channel, of so many channels: a gray image has the same values in each."""
-    return values * channels if len(values) == 1 else values
-
-
-def _if_finite(channels: dict[str, Any]) -> dict[str, Any] | None:
-    """None for sums that float64 cannot hold, such as that of squares of 1e200: JSON has no infinity."""
-    return channels if all(map(math.isfinite, channels["sum"] + channels["squares"])) else None
-
-
-def _add_distinct(a: dict[str, int] | None, b: dict[str, int] | None) -> dict[str, int] | None:
-    if a is None or b is None:
-        return None
+def _add_distinct(a: dict[str, int], b: dict[str, int]) -> dict[str, int] | None:
     joined = {size: a.get(size, 0) + b.get(size, 0) for size in sorted({*a, *b})}
     return joined if len(joined) <= MAX_DISTINCT_SIZES else None
 
 
-_ADD: Mapping[str, Any] = {
-    "samples": lambda a, b: a + b,
-    "class_counts": _add_lists,
-    "object_counts": _add_lists,
-    "objects": _add_range,
-    "height": _add_range,
-    "width": _add_range,
-    "distinct": _add_distinct,
-    "channels": _add_channels,
-    "images_of": lambda a, b: {channels: a.get(channels, 0) + b.get(channels, 0) for channels in {**a, **b}},
-    "masks": _add_masks,
-    "keypoints": _add_lists,
-    "emptied": lambda a, b: a + b,
-    "file_nbytes": lambda a, b: a + b,
-}
+# --- helpers ----------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def _if_both(add: Callable[[T, T], T | None], a: T | None, b: T | None) -> T | None:
+    """The sum of two values; None if one of them is not known."""
+    return None if a is None or b is None else add(a, b)
+
+
+def _add_counts(a: list[Any], b: list[Any]) -> list[Any]:
+    """Sums of counts by class; the longer list has additional classes at its end."""
+    short, long = sorted((a, b), key=len)
+    return [x + y for x, y in zip(short, long, strict=False)] + long[len(short) :]
+
+
+def _add_ranges(a: list[int], b: list[int]) -> list[int]:
+    """Add [number of values, sum, minimum, maximum] of two sets of values; empty for no values."""
+    return [a[0] + b[0], a[1] + b[1], min(a[2], b[2]), max(a[3], b[3])] if a and b else a or b
+
+
+def _range_of(values: NDArray[Any]) -> list[int]:
+    """Number, sum, minimum and maximum of integers (n,), as of `_add_ranges`."""
+    return [len(values), int(values.sum(dtype=np.int64)), int(values.min()), int(values.max())] if len(values) else []
+
+
+def _summary_of(known: list[int]) -> dict[str, Any]:
+    samples, total, least, largest = known
+    return {"min": least, "max": largest, "mean": total / samples}
+
+
+def _parse_range(summary: object, samples: int) -> list[int] | None:
+    """The range that has a summary, as of `_add_ranges`; None if a member is of another type."""
+    if not isinstance(summary, Mapping) or not samples:
+        return None
+    found: list[Any] = [summary.get(name) for name in ("min", "max", "mean")]
+    least, largest, mean = found
+    if not all(_is_number(n) and abs(n) < 2**53 for n in found):
+        return None
+    return [samples, round(mean * samples), least, largest] if type(least) is type(largest) is int else None
+
+
+def _counts(value: object) -> list[int] | None:
+    """The value if it is a list of integers."""
+    return value if isinstance(value, list) and all(type(n) is int for n in value) else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return type(value) in (int, float)
+
+
+#: By the kind of their field.
+_SUMS: Mapping[str, type[Sums]] = {sums.kind: sums for sums in (LabelSums, ObjectSums, MaskSums, ImageSums, SizeSums)}

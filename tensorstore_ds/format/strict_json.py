@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from tensorstore_ds.format.schema import LIMIT
@@ -47,6 +48,30 @@ def load_object(text: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
     if _ESCAPED_SURROGATE.search(text):
         json.dumps(value, ensure_ascii=False).encode()  # refuses a surrogate that has no partner
     return value
+
+
+def canonical(value: object) -> bytes:
+    """The canonical form of a JSON value that `load_object` returns (RFC 8785): equal for equal values.
+
+    >>> canonical({"b": [1.0, 0.5], "a": None})
+    b'{"a":null,"b":[1,0.5]}'
+    """
+    return _canonical(value).encode()
+
+
+def _canonical(value: object) -> str:
+    if isinstance(value, dict):
+        names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+        return "{" + ",".join(f"{_canonical(name)}:{_canonical(value[name])}" for name in names) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_canonical, value)) + "]"
+    if not isinstance(value, float):
+        return json.dumps(value, ensure_ascii=False)
+    digits = repr(value or 0.0)  # the shortest that is read as the same number, as ECMAScript has it; no -0
+    if 1e-6 <= abs(value) < 1e21 or value == 0:
+        return format(Decimal(digits), "f").removesuffix(".0")
+    mantissa, _, exponent = digits.partition("e")
+    return f"{mantissa}e{int(exponent):+d}"
 
 
 def same_json(found: object, expected: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,33 +12,64 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.PngImagePlugin import PngImageFile
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import DTYPES
+from tensorstore_ds.format.schema import DTYPES, MOST_CHANNELS
 from tensorstore_ds.imaging import MAX_PIXELS, Color
+from tensorstore_ds.imaging.heif import HEIF_FORMATS, heif_format, open_heif
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, JpegHeader, decode_jpeg, read_header
 from tensorstore_ds.imaging.resizing import as_image
 from tensorstore_ds.regular_files import check_machine
 
 OnDecode = Callable[[int], None]
 
-#: The formats behind `IMAGE_SUFFIXES`, in Pillow's names. It knows forty more, and would start Ghostscript for one.
+#: The formats behind `IMAGE_SUFFIXES` but AVIF and HEIC, in Pillow's names: a store can hold files of these. Pillow
+#: knows forty more, and would start Ghostscript for one.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
 
 #: Bytes a pixel that decoding an image takes at most, with the copies that Pillow makes on the way: 9.5 were measured.
 _PEAK_NBYTES = 10
+#: Likewise of AVIF and HEIC: 19.5 were measured of AVIF with alpha. 10 bits take 4 more.
+_PEAK_HEIF_NBYTES = 24
 _PNG = b"\x89PNG\r\n\x1a\n"
-_WITH_FRAMES = frozenset(("GIF", "TIFF", "WEBP", "PNG"))  # JPEG files hold previews as further frames
+_WITH_FRAMES = frozenset(("GIF", "TIFF", "WEBP", "PNG", *HEIF_FORMATS))  # JPEG files hold previews as further frames
+#: The note on them.
+FURTHER_FRAMES = "this file has several frames or pages. The first one is the image of the sample."
+_FURTHER_IMAGES = "this file has several images. The primary one is the image of the sample."
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
 _MASK_MODES = frozenset(("1", "L", "P", "I"))
 #: Not as names: to make the name of a dtype takes 2 us.
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
-#: Members of `Image.info` from which Pillow reads an orientation. That of a TIFF file it applies by itself.
 _ORIENTATION = 0x0112
-_ORIENTED = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))
+#: How an image becomes upright, by EXIF's number. Pillow turns a TIFF file by itself.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+#: What files of each of the `FORMATS` begin with: spec.md, 6.4.
+_MAGIC = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|BM|II[*+]\0|MM\0[*+]|RIFF....WEBP|P[1-6]\s"
+    rb"|\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    re.DOTALL,
+)
+
+
+def is_storable(head: bytes) -> bool:
+    """Whether bytes begin as an image file does that a store can hold: of one of the `FORMATS`, not AVIF or HEIC."""
+    return _MAGIC.match(head) is not None
+
+
+def begins_as_image(head: bytes) -> bool:
+    """Whether bytes begin as an image file does."""
+    return is_storable(head) or heif_format(head) is not None
 
 
 def decode_image(
@@ -60,7 +92,7 @@ def decode_image(
         ConversionError: memory is short.
     """
     if isinstance(source, np.ndarray):
-        return _from_array(source, color, key)
+        return from_array(source, color, key)
     if isinstance(source, bytes):
         header = read_image_header(source, max_pixels=max_pixels, key=key)
         return decode_file(source, header, color=color, key=key, on_decode=on_decode)
@@ -118,20 +150,20 @@ def decode_file(
     if on_decode is not None:
         on_decode(header.jpeg.height * header.jpeg.width * _PEAK_NBYTES)
     try:
-        return _from_array(decode_jpeg(data, header.jpeg, channels=header.channels, scale=scale), color, key)
+        return from_array(decode_jpeg(data, header.jpeg, channels=header.channels, scale=scale), color, key)
     except DamagedJpegError as error:
-        raise _damaged(key, "this image is damaged", error) from error
+        raise damaged(key, "this image is damaged", error) from error
 
 
 def _decode_opened(image: Image.Image, color: Color, key: str, on_decode: OnDecode | None) -> NDArray[Any]:
     if on_decode is not None:
-        on_decode(image.width * image.height * _PEAK_NBYTES)
+        on_decode(image.width * image.height * (_PEAK_HEIF_NBYTES if image.format in HEIF_FORMATS else _PEAK_NBYTES))
     try:
         return _from_image(_upright(image), color, key)
     except SourceError:
         raise
     except Exception as error:
-        raise _damaged(key, "this image is damaged", error) from error
+        raise damaged(key, "this image is damaged", error) from error
 
 
 def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int = MAX_PIXELS, key: str) -> NDArray[Any]:
@@ -159,14 +191,15 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
     try:
         mask = np.asarray(_upright(image))
     except Exception as error:
-        raise _damaged(key, "this mask is damaged", error) from error
+        raise damaged(key, "this mask is damaged", error) from error
     return mask.astype(np.uint8) if mask.dtype == np.bool_ else mask
 
 
 def _upright(image: Image.Image) -> Image.Image:
     """The decoded image, with the orientation that its file asks for."""
     image.load()
-    return image if _ORIENTED.isdisjoint(image.info) else ImageOps.exif_transpose(image)
+    found = orientation(image)
+    return image if found == 1 else image.transpose(_TURNS[found])
 
 
 def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
@@ -176,19 +209,29 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
             # What Image.open would come to, without its search: for small images a tenth of the whole conversion.
             image: ImageFile.ImageFile = PngImageFile(io.BytesIO(data))
         else:
-            image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=FORMATS)
+            file = io.BytesIO(data) if isinstance(data, bytes) else data
+            image = open_heif(file, key) or Image.open(file, formats=FORMATS)
+    except SourceError:
+        raise
     except Image.DecompressionBombError as error:
         raise bad_image(key, "too-many-pixels", str(error)) from error
     except UnidentifiedImageError as error:
-        found = "an empty file" if data == b"" else "something else"
-        raise bad_image(key, "not-an-image", f"expected an image file, found {found}.") from error
+        if isinstance(data, bytes) and _MAGIC.match(data):
+            raise damaged(key, "this image's header is damaged", error) from error
+        raise no_image(data, key) from error
     except Exception as error:
-        raise _damaged(key, "this image's header is damaged", error) from error
+        raise damaged(key, "this image's header is damaged", error) from error
     check_pixels((image.height, image.width), max_pixels, key)
     if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
         message = "this is a 16-bit color image, of which Pillow would keep 8 bits."
         raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
     return image
+
+
+def no_image(data: bytes | BinaryIO, key: str) -> SourceError:
+    """The error `not-an-image`."""
+    found = "an empty file" if data == b"" else "something else"
+    return bad_image(key, "not-an-image", f"expected an image file, found {found}.")
 
 
 def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
@@ -204,10 +247,15 @@ def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
 def orientation(image: Image.Image, key: str = "image") -> int:
     """EXIF's number of how an opened image is to be turned, 1 if not at all; raises as `decode_image` does."""
     try:
-        found = 1 if _ORIENTED.isdisjoint(image.info) else int(image.getexif().get(_ORIENTATION, 1))
-        return found if 1 <= found <= 8 else 1
+        block = image.info.get("exif")  # not from `getexif`, which also takes XMP's
+        if not block:
+            return 1
+        exif = Image.Exif()
+        exif.load(block)
+        found = int(exif.get(_ORIENTATION, 1))
+        return found if found in _TURNS else 1
     except Exception as error:
-        raise _damaged(key, "this image's header is damaged", error) from error
+        raise damaged(key, "this image's header is damaged", error) from error
 
 
 def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
@@ -230,12 +278,12 @@ def dtype_of(mode: str) -> str:
 
 
 def further_frames(image: Image.Image, key: str) -> tuple[Problem, ...]:
-    """A note that an opened GIF, TIFF, WebP or PNG file has several frames or pages; its pixels are not decoded yet."""
+    """A note that an opened image file has several frames, pages or images; its pixels are not decoded yet."""
     try:
         is_animated = image.format in _WITH_FRAMES and getattr(image, "is_animated", False)
     except Exception:  # the second frame is damaged, which the first one does not need
         is_animated = True
-    message = "this file has several frames or pages. The first one is the image of the sample."
+    message = _FURTHER_IMAGES if image.format == "HEIF" else FURTHER_FRAMES
     return (Problem(key, "further-frames", message),) if is_animated else ()
 
 
@@ -265,7 +313,7 @@ def _from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
     mode = image.mode
     if color_of(mode) == mode:
         array = np.asarray(image)
-        return _from_array(array.astype(array.dtype.newbyteorder("=")), color, key)
+        return from_array(array.astype(array.dtype.newbyteorder("=")), color, key)
     wanted = _MODES.get(color) or ("L" if color_of(mode) == "gray" else "RGB")
     if mode != wanted:
         if mode == "P" and "transparency" in image.info:
@@ -276,7 +324,8 @@ def _from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
     return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, -1)
 
 
-def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
+def from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
+    """(H, W, C) pixels of an array, as `decode_image` gives them."""
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or 0 in array.shape:
@@ -288,6 +337,9 @@ def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
         raise bad_image(key, "unsupported-depth", f"expected numbers of at most 64 bits, found {array.dtype}.")
     array = array.astype(dtype, copy=False)
     channels = array.shape[2]
+    if channels > MOST_CHANNELS:
+        message = f"expected an image (H, W, C) of at most {MOST_CHANNELS} channels, found shape {array.shape}."
+        raise bad_image(key, "array-shape", message)
     if color == "gray" and channels in (3, 4) and array.dtype == np.uint8:
         return np.asarray(as_image(array[:, :, :3]).convert("L"))[:, :, None]
     if color == "rgb" and channels in (1, 2):
@@ -299,7 +351,14 @@ def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
     return array
 
 
-def _damaged(key: str, what: str, error: Exception) -> SourceError:
+def encode_png(pixels: NDArray[Any]) -> bytes:
+    """A PNG file of pixels (H, W, C): uint8 gray, RGB or RGBA, or uint16 gray."""
+    buffer = io.BytesIO()
+    as_image(pixels).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def damaged(key: str, what: str, error: Exception) -> SourceError:
     """The error `truncated-image`: Pillow raises whatever a damaged file makes it stumble over."""
     check_machine(key, error)
     return bad_image(key, "truncated-image", f"{what} ({error}).")

@@ -15,7 +15,8 @@ import functools
 import io
 import math
 import re
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ JPEG = b"\xff\xd8"
 #: A file in memory.
 Bytes = bytes | bytearray | memoryview
 Subsampling = Literal["4:2:0", "4:4:4"]
+#: Pixels that libjpeg writes in a row, and rows.
+MOST_SIDE = 65_500
 #: One pixel of chroma stands for so many of the image, in both directions.
 _SUBSAMPLING: dict[Subsampling, int] = {"4:2:0": 2, "4:4:4": 1}
 #: Pixels between restart markers that are aimed at: more cost less space (here 2 %), and less is decoded in vain.
@@ -87,7 +90,7 @@ class JpegHeader(NamedTuple):
     Attributes:
         height, width: as stored, before any orientation.
         components: 1 (gray), 3 (color) or 4 (CMYK).
-        has_metadata: whether there may be an orientation, in EXIF or XMP.
+        has_metadata: whether there may be an orientation, in EXIF.
         head: the segments that decoding needs, from SOI to SOS.
         start: where the pixels begin in the file.
         interval: units between restart markers; 0 if there are none.
@@ -422,9 +425,70 @@ def _decode_by_pillow(data: Bytes, size: tuple[int, int], channels: int, scale: 
     return np.frombuffer(image.tobytes(), np.uint8).reshape(*size, channels)
 
 
+def write_jpeg(
+    file: BinaryIO,
+    bands: Iterable[NDArray[np.uint8]],
+    size: tuple[int, int],
+    quality: int,
+    subsampling: Subsampling = "4:2:0",
+) -> NDArray[np.uint32]:
+    """Write an image to an empty file as `encode_jpeg` does, to the same bytes, without all pixels in memory.
+
+    Args:
+        bands: (h, W, C) pixels from top to bottom; their heights may differ.
+        size: (height, width) of the image, each at most `MOST_SIDE`.
+
+    Returns:
+        (markers,) as of `find_restarts`.
+
+    Raises:
+        DamagedJpegError: the file would be too large for its list of restart markers.
+    """
+    restarts: list[NDArray[np.int64]] = []
+    count = done = 0
+    for strip in _strips(bands, subsampling):
+        data = encode_jpeg(strip, quality, subsampling)
+        header = cast(JpegHeader, read_header(data))
+        if not done:
+            head = bytearray(data[: header.start])
+            at = head.index(header.frame) + 5
+            head[at : at + 2] = size[0].to_bytes(2)
+            file.write(head)
+        places, _ = _markers_behind(data, header.start)  # with that of the end, which the next strip follows
+        body = np.frombuffer(data, np.uint8).copy()
+        body[places + 1] = 0xD0 + (np.arange(count, count + len(places)) & 7)
+        done += len(strip)
+        if done == size[0]:
+            body[-1] = _EOI
+            places = places[:-1]
+        restarts.append(places + (file.tell() + 2 - header.start))
+        count += len(places)
+        file.write(body[header.start :].data)
+    if file.tell() >= 2**32:
+        raise DamagedJpegError(f"as a JPEG file it would have {file.tell():,} bytes, the limit is {2**32 - 1:,}")
+    return np.concatenate(restarts).astype(np.uint32)
+
+
+def _strips(bands: Iterable[NDArray[np.uint8]], subsampling: Subsampling) -> Iterator[NDArray[np.uint8]]:
+    """The same rows in strips of whole units, except the last one."""
+    rest: NDArray[np.uint8] | None = None
+    for band in bands:
+        rows = band if rest is None else np.concatenate([rest, band])
+        whole = len(rows) - len(rows) % _unit(rows.shape[2], subsampling)
+        if whole:
+            yield rows[:whole]
+        rest = rows[whole:] if whole < len(rows) else None
+    if rest is not None:
+        yield rest
+
+
+def _unit(channels: int, subsampling: Subsampling) -> int:
+    return _BLOCK * (_SUBSAMPLING[subsampling] if channels == 3 else 1)
+
+
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int, subsampling: Subsampling = "4:2:0") -> bytes:
     """A baseline JPEG file of pixels (H, W, C), gray or RGB, with restart markers by which parts can be cut out."""
-    unit = _BLOCK * (_SUBSAMPLING[subsampling] if pixels.shape[2] == 3 else 1)
+    unit = _unit(pixels.shape[2], subsampling)
     units = -(-pixels.shape[1] // unit)
     aimed = max(1, _INTERVAL_PIXELS // unit)
     interval = next(n for n in range(min(aimed, units), 0, -1) if units % n == 0)  # it must divide the units of a line

@@ -68,6 +68,6 @@ def resize_nearest(mask: NDArray[Any], placement: Placement, fill: int) -> NDArr
     return canvas
 
 
-def as_image(pixels: NDArray[np.uint8]) -> Image.Image:
+def as_image(pixels: NDArray[Any]) -> Image.Image:
     """A PIL image of pixels (H, W, C), gray, RGB or RGBA."""
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+    return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))

@@ -124,7 +124,7 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
     """
     first = samples[0]
     if isinstance(first, Mapping):
-        if {"boxes", "keypoints"} & first.keys():
+        if {"boxes", "oriented_boxes", "keypoints"} & first.keys():
             objects = [{name: v for name, v in sample.items() if isinstance(v, torch.Tensor)} for sample in samples]
             collated = collate_objects(pack_objects(objects), how)
             return [{**a, **b} for a, b in zip(samples, collated, strict=True)] if how == "list" else collated

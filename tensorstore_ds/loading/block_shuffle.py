@@ -129,7 +129,7 @@ def advise(groups: Iterator[Group], dataset: Samples, sampler: Any, position: in
     """Pass groups on; before each, ask the system to read what the window after the group's own will want.
 
     `position` is that of the first group's first row in the epoch. Nothing is asked for a subset, whose rows lie
-    anywhere, nor for another sampler than `BlockShuffleSampler`, which alone knows what comes next.
+    anywhere, for tiles, nor for another sampler than `BlockShuffleSampler`, which alone knows what comes next.
     """
     if not isinstance(dataset, StoreDataset):  # each store of a mixture fetches what it has afar
         yield from groups
@@ -137,7 +137,7 @@ def advise(groups: Iterator[Group], dataset: Samples, sampler: Any, position: in
     if dataset.split.is_remote:
         yield from fetched_ahead(groups, dataset)
         return
-    if not isinstance(sampler, BlockShuffleSampler) or dataset.rows is not None:
+    if not isinstance(sampler, BlockShuffleSampler) or dataset.rows is not None or not dataset.whole_images:
         yield from groups
         return
     plan = sampler.read_ahead()
@@ -161,7 +161,7 @@ def fetched_ahead(groups: Iterator[Group], dataset: StoreDataset) -> Iterator[Gr
     begun: deque[Future[None]] = deque(maxlen=_BEGUN)
     try:
         for group in groups:
-            rows = dataset.store_rows(np.concatenate(group))
+            rows = dataset.rows_of_images(dataset.store_rows(np.concatenate(group)))
             begun.append(pool("ahead", _AHEAD).submit(dataset.split.fetch, dataset.fields, rows))
             yield group
     finally:

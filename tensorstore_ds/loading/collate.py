@@ -30,8 +30,9 @@ class PackedObjects:
     Attributes:
         offsets: (B + 1,) int64, from 0 to M, never falling.
         values: by name, tensors of M rows on the device of `offsets`: `boxes` (M, 4) float32, x1 y1 x2 y2 in pixels;
-            `labels` (M,) int64; `keypoints` (M, K, 2) float32, x y in pixels, NaN where absent; `difficult`,
-            `truncated`, `occluded` (M,) uint8. Any may be missing, others may be there.
+            `oriented_boxes` (M, 5) float32, cx, cy, w, h in pixels and the angle in radians, clockwise on the screen,
+            NaN where absent; `labels` (M,) int64; `keypoints` (M, K, 2) float32, x y in pixels, NaN where absent;
+            `difficult`, `truncated`, `occluded` (M,) uint8. Any may be missing, others may be there.
 
     Raises:
         ValueError: `offsets` is not (B + 1,) int64, or the tensors have different numbers of rows. What the offsets

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds import words
-from tensorstore_ds.errors import SourceError
+from tensorstore_ds.errors import FormatError, SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import Field, UnknownTableField, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
-from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.loading.augment.geometry import Geometry, RandomHorizontalFlip
+from tensorstore_ds.format.root import OtherStoreError
+from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip
 from tensorstore_ds.loading.augment.objects import place_objects, stored_pairs
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
@@ -27,10 +28,9 @@ from tensorstore_ds.loading.decoding import (
     Decode,
     ImageReader,
     Images,
-    Plan,
     fixes_size,
-    place,
     place_masks,
+    place_on,
     plans_of,
     steps_of,
 )
@@ -46,7 +46,7 @@ from tensorstore_ds.loading.outlines import FRAME, OUTLINE
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
 from tensorstore_ds.options import refusal, unknown_name
 from tensorstore_ds.reading.store import Split, Store, open as open_store
-from tensorstore_ds.reading.store_files import Origin
+from tensorstore_ds.reading.store_files import AGAIN, Origin
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
 from tensorstore_ds.seeding import fold, torch_seeds
@@ -98,6 +98,9 @@ class StoreDataset(Samples):
     Attributes:
         path: of the store; of one by URL a text, the URL without user, password and query.
     """
+
+    #: Whether a sample is a row of the split, not a part of one.
+    whole_images: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -156,6 +159,8 @@ class StoreDataset(Samples):
             raise refusal("on_error", f"one of {', '.join(get_args(OnError))}", repr(on_error))
         if return_as == "torchvision":
             self._check_detection()
+        if transform is not None or decode is not None or return_as != "dict":
+            self.check_moved()
         self._check_plan()
         self.outlines = outlines
         self._check_transform()
@@ -181,7 +186,12 @@ class StoreDataset(Samples):
     def open_store(self) -> Store:
         """Open the store again; raises as `tensorstore_ds.open`."""
         if self._origin is None:
-            return open_store(self.path, sha256=self._sha256)
+            try:
+                return open_store(self.path, sha256=self._sha256)
+            except OtherStoreError as error:
+                if not hasattr(self, "fields"):  # it was never open
+                    raise
+                raise FormatError(replace(error.problems[0], reason="replaced"), AGAIN) from error
         where = self._origin
         return open_store(where.url, sha256=self._sha256, cache_dir=where.cache_dir, cache_limit=where.cache_limit)
 
@@ -204,7 +214,7 @@ class StoreDataset(Samples):
         name = next((name for name, field in self.split.fields.items() if isinstance(field, LabelField)), None)
         if name is None:
             raise AttributeError(f"{self.title}: expected a field of labels, found none.")
-        labels: list[int] = self.split.column(name).take(self.store_rows(np.arange(len(self)))).tolist()
+        labels: list[int] = self.split.column(name).take(self._image_rows).tolist()
         return labels
 
     @property
@@ -220,14 +230,14 @@ class StoreDataset(Samples):
     @property
     def image_sizes(self) -> NDArray[np.int32]:
         """(n, 2) int32, height and width of every sample's image as it is stored."""
-        return self.split.image_shapes[self.store_rows(np.arange(len(self))), :2]
+        return self.split.image_shapes[self._image_rows, :2]
 
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)
 
     def __getitem__(self, index: int) -> Sample:
         """One sample: tensors of their own memory, unless `zero_copy`."""
-        if not self.zero_copy or self.decode is not None:
+        if not self.zero_copy or self._places:
             return super().__getitem__(index)
         rows = self.store_rows([self._index(index)])
         views = {name: view_field(self.split, name, int(rows[0])) for name in self.fields}
@@ -236,38 +246,66 @@ class StoreDataset(Samples):
         row = int(batch.rows[0])
         return self.finish(sample, row, lambda: torch_seeds(0, self.epoch, row)[0])
 
+    @property
+    def _image_rows(self) -> NDArray[np.int64]:
+        """(n,) `rows_of_images` of all samples."""
+        return self.rows_of_images(self.store_rows(np.arange(len(self))))
+
+    def rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of the split that samples have their images, labels and objects of; `rows` are those of a batch."""
+        return rows
+
+    def placed(self, rows: NDArray[np.int64]) -> Placements:
+        """The part of its image that each sample is, before any plan."""
+        return Placements.whole(self._reader.shapes[rows, :2])
+
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        self.split.fetch(names, rows)
+        self.split.fetch(names, self.rows_of_images(rows))
         placements, columns = list[Placements](), dict[str, Value]()
-        for name in sorted(names, key="image".__ne__):  # first, because others may take the place of damaged ones
-            if name == "image" and (self.decode is not None or is_decoded(self.split.fields[name])):
+        if "image" in names:  # first, because others may take the place of damaged ones
+            if self._places or is_decoded(self.split.fields["image"]):
                 rows, placements, images = self._decoded(rows, pool, draw)
                 columns.update(zip(self.image_names, images, strict=True))
-            else:
-                columns[name] = gather_field(self.split, name, rows, pool, outlines=self.outlines)
-        columns = {name: columns[name] for name in self.columns_of(names)}
-        dropped = None
-        if placements and isinstance(self.decode, Geometry | Compose):
-            columns, dropped = self._moved(columns, placements[0], self.decode)
-        return Batch(columns, rows, self, draw, dropped)
+        elif not self.whole_images:
+            placements = [self.placed(rows)]
+        of_images, dropped, plan = self.rows_of_images(rows), None, self.decode
+        moves = bool(placements) and self._places and not isinstance(plan, Sequence)
+        for name in names:
+            field = self.split.fields[name]
+            if name == "image" and columns.keys() >= {*self.image_names}:
+                continue
+            if moves and isinstance(field, MaskField):
+                columns[name] = place_masks(self.split.column(name), of_images, field, placements[0])
+                continue
+            columns[name] = value = gather_field(self.split, name, of_images, pool, outlines=self.outlines)
+            if moves and isinstance(value, PackedObjects) and isinstance(field, ObjectsField):
+                columns[name] = objects = place_objects(value, placements[0], self._flip_pairs(field))
+                dropped = value.lengths - objects.lengths
+        return Batch({name: columns[name] for name in self.columns_of(names)}, rows, self, draw, dropped)
+
+    @property
+    def _places(self) -> bool:
+        """Whether images are placed, with all that lies on them."""
+        return self.decode is not None or not self.whole_images
 
     def _decoded(
         self, rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]
     ) -> tuple[NDArray[np.int64], list[Placements], list[Images]]:
         """Images of some rows, as each plan of `decode` places them; and the rows that they are of."""
         reader, plans = self._reader, plans_of(self.decode)
-        # A transform may bring images of several sizes or channels to one.
-        stack = [fixes_size(plan, self.split.has_one_size) and not self.by_sample for plan in plans]
+        has_one_size = self.split.has_one_size or not self.whole_images
+        # A transform may bring whole images of several sizes or channels to one.
+        stack = [fixes_size(plan, has_one_size) and not (self.by_sample and self.whole_images) for plan in plans]
         wanted, tried = rows, np.zeros(len(rows), np.int64)
         while True:
-            shapes = reader.shapes[rows]
-            placements = [place(plan, shapes, rows, draw[1], view=view) for view, plan in enumerate(plans)]
+            of_images, parts = self.rows_of_images(rows), self.placed(rows)
+            placements = [place_on(parts, plan, rows, draw[1], view=view) for view, plan in enumerate(plans)]
             if all(stack) and all(only_moves(plan) for plan in plans):
-                images = [move(self.split, rows, each, pool) for each in placements]
+                images = [move(self.split, of_images, each, pool) for each in placements]
                 if all(isinstance(each, torch.Tensor) for each in images):
                     return rows, placements, [each for each in images if each is not None]
             try:
-                return rows, placements, reader.images(rows, placements, pool, stack=stack)
+                return rows, placements, reader.images(of_images, placements, pool, stack=stack)
             except DamagedImageError as error:
                 if self.on_error == "raise":
                     raise
@@ -282,21 +320,11 @@ class StoreDataset(Samples):
                 rows = rows.copy()
                 rows[bad] = self.store_rows(other.view(np.int64))[0]
 
-    def _moved(
-        self, columns: dict[str, Value], placements: Placements, plan: Plan
-    ) -> tuple[dict[str, Value], torch.Tensor | None]:
-        """Masks and objects moved as the images were; and how many objects each image has lost, (B,) int64."""
-        moved, dropped = dict(columns), None
-        for name, value in columns.items():
-            field = self.split.fields[name]
-            if isinstance(field, MaskField) and isinstance(value, torch.Tensor):
-                moved[name] = place_masks(value.numpy(), field, placements)
-            elif isinstance(field, ObjectsField) and isinstance(value, PackedObjects):
-                given = (step.flip_pairs for step in steps_of(plan) if isinstance(step, RandomHorizontalFlip))
-                pairs = next((pairs for pairs in given if pairs is not None), field.flip_pairs)
-                moved[name] = objects = place_objects(value, placements, pairs)
-                dropped = value.lengths - objects.lengths
-        return moved, dropped
+    def _flip_pairs(self, field: ObjectsField) -> Sequence[tuple[int, int]]:
+        """The pairs of keypoints that change places where the plan mirrors: its own, or those of the store."""
+        steps = [step for plan in plans_of(self.decode) if plan is not None for step in steps_of(plan)]
+        given = (step.flip_pairs for step in steps if isinstance(step, RandomHorizontalFlip))
+        return next((pairs for pairs in given if pairs is not None), field.flip_pairs)
 
     @property
     def _reader(self) -> ImageReader:
@@ -304,7 +332,7 @@ class StoreDataset(Samples):
             self._images = ImageReader(self.split)
         return self._images
 
-    def with_decode(self, decode: Decode | None) -> StoreDataset:
+    def with_decode(self, decode: Decode | None) -> Self:
         """The same data set with another decode plan, or with a list of plans for several views."""
         changed = self._changed(decode=frozen(decode), _replaced=[])
         changed._check_plan()
@@ -343,7 +371,7 @@ class StoreDataset(Samples):
         """The name of the sample of a row of the split, as `Split.key`."""
         return self.split.key(row)
 
-    def subset(self, rows: ArrayLike) -> StoreDataset:
+    def subset(self, rows: ArrayLike) -> Self:
         """A data set of some samples, given by their index in this one, in that order."""
         chosen = np.asarray(rows)
         if chosen.dtype == np.bool_:
@@ -352,13 +380,13 @@ class StoreDataset(Samples):
             raise IndexError(f"subset: expected rows in [0, {len(self)}), found {int(chosen.min())} to {chosen.max()}")
         return self._changed(rows=self.store_rows(chosen))
 
-    def filter(self, predicate: Callable[..., ArrayLike], *names: str) -> StoreDataset:
+    def filter(self, predicate: Callable[..., ArrayLike], *names: str) -> Self:
         """A data set of the samples that `predicate` chooses, as in ``filter(lambda label: label == 3, "label")``.
 
         It is called once, with the fields `names` as arrays (n, ...) or a `Ragged` of all samples, and returns (n,)
         bool.
         """
-        rows = self.store_rows(np.arange(len(self)))
+        rows = self._image_rows
         mask = np.asarray(predicate(*(self.split[name].take(rows) for name in names)))
         if mask.shape != rows.shape or mask.dtype != np.bool_:
             raise ValueError(f"filter: expected ({len(rows)},) bool, found {mask.shape} {mask.dtype}.")
@@ -387,6 +415,6 @@ class StoreDataset(Samples):
         from tensorstore_ds.reading.notebook import as_html, facts_of
 
         chosen = np.unique(np.linspace(0, max(0, len(self) - 1), 12).astype(np.int64))[: len(self)]
-        rows = None if self.rows is None else self.store_rows(chosen).tolist()
+        rows = None if self.rows is None else self.rows_of_images(self.store_rows(chosen)).tolist()
         title = f"StoreDataset {self.store_name}, {self.split_name}, {len(self):,} samples"
         return as_html(title, facts_of(self.split, self.fields), self.split, rows)

@@ -34,7 +34,7 @@ from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.crops import Crops
 from tensorstore_ds.options import refusal
-from tensorstore_ds.reading.columns import RaggedColumn, aligned_empty
+from tensorstore_ds.reading.columns import Column, RaggedColumn, aligned_empty
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels, stored_shape
 from tensorstore_ds.seeding import fold
@@ -184,9 +184,11 @@ class ImageReader:
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
         self._crops = Crops.of(self._column, self.shapes)
 
-    def read(self, row: int, window: Window, buffer: NDArray[np.uint8] | None) -> Pixels:
-        """What a window needs of an image; the array may be read-only, or in `buffer`, if there is one."""
-        part = Part(*window.low, *window.high)
+    def read(self, row: int, part: Part, scale: int = 1, buffer: NDArray[np.uint8] | None = None) -> Pixels:
+        """At least a part of an image; of a JPEG file at 1/1, 1/2, 1/4 or 1/8 of its size, as 1 of `scale` pixels.
+
+        The array may be read-only, or in `buffer`, if there is one.
+        """
         if self._files is None:
             pixels: NDArray[Any] | None = self._column[row]
         else:
@@ -202,7 +204,7 @@ class ImageReader:
             part,
             shape=self.shapes[row].tolist(),
             restarts=None if self._restarts is None else self._restarts[row],
-            scale=window.scale,
+            scale=scale,
             channels=3 if self._mixed else None,
             buffer=buffer,
         )
@@ -227,15 +229,18 @@ class ImageReader:
             if all(view.is_full for view in views):
                 return [view.images() for view in views]
         windows = [windows_of(each, self.shapes[rows, :2]) for each in placements]
+        pixels, scale, last = None, 0, -1
         for i, (row, *seen) in enumerate(zip(rows.tolist(), *windows, strict=True)):
-            pixels, scale = None, 0
+            if row != last:  # else it may have been decoded whole for the sample before, another tile of it
+                pixels, scale, last = None, 0, row
             for view, window in zip(views, seen, strict=True):
                 if view.done[i]:
                     continue
                 is_own = pixels is None or scale != window.scale or not _has(pixels, window)
                 if pixels is None or is_own:
                     try:
-                        pixels = self.read(row, window, None if view.pool is None else _scratch_of(window))
+                        buffer = None if view.pool is None else _scratch_of(window)
+                        pixels = self.read(row, Part(*window.low, *window.high), window.scale, buffer)
                     except SourceError as error:
                         raise DamagedImageError.at(i, self._split.key(row), error) from error
                     scale = window.scale
@@ -402,9 +407,9 @@ def _resize(target: NDArray[Any], part: NDArray[Any], window: Window) -> None:
 
 
 def decode_resized(
-    data: bytes, size: tuple[int, int], *, is_gray: bool, key: str
+    data: bytes, size: tuple[int, int], *, is_gray: bool, key: str, how: Geometry | None = None
 ) -> tuple[NDArray[Any], tuple[int, int]]:
-    """An image file as ``Resize(size)`` in a decode plan makes it of a stored one.
+    """An image file as `how`, by default ``Resize(size)``, in a decode plan makes it of a stored one.
 
     Returns:
         (H, W, C) pixels, RGB or, if `is_gray`, of one channel; and the image's own (height, width).
@@ -414,11 +419,12 @@ def decode_resized(
     """
     height, width, channels = shape = stored_shape(data, key=key)
     whole = Placements.whole((height, width))
-    (window,) = windows_of(whole.resize(size), whole.size)
+    placed = whole.resize(size) if how is None else how.place(whole, np.zeros(1, np.uint64))
+    (window,) = windows_of(placed, whole.size)
     part, wanted = Part(*window.low, *window.high), None if is_gray else 3
     pixels = decode_part(data, part, shape=shape, scale=window.scale, channels=wanted, key=key)
     canvas = np.empty((*size, pixels.array.shape[2]), pixels.array.dtype)
-    lay(canvas, pixels, window, 0)
+    lay(canvas, pixels, window, placed.fill or 0)
     if is_gray and channels == 3 and canvas.dtype == np.uint8:
         canvas = np.asarray(as_image(canvas).convert("L"))[:, :, None]
     return canvas, (height, width)
@@ -429,16 +435,22 @@ def _is_dense(array: NDArray[Any]) -> bool:
     return array.flags.c_contiguous and array.flags.writeable and min(array.strides) > 0
 
 
-def place_masks(masks: NDArray[Any], field: MaskField, placements: Placements) -> Images:
-    """Masks (B, h, w) moved as their images are: each pixel is the one at its center; the rest is ignored, or 0."""
+def place_masks(column: Column, rows: NDArray[np.int64], field: MaskField, placements: Placements) -> Images:
+    """Masks (h, w) of some rows moved as their images are, of which only what is seen is read.
+
+    Each pixel is the one at its center; the rest is the value that is ignored, or 0.
+    """
     sizes, laid = placements.size.tolist(), []
-    sizes_of_masks = np.broadcast_to(masks.shape[1:], (len(masks), 2))
-    for i, window in enumerate(windows_of(placements, sizes_of_masks)):
-        canvas = np.full(sizes[i], field.ignored or 0, masks.dtype)
+    sizes_of_masks = np.broadcast_to(column.spec.shape, (len(rows), 2))
+    mask, last = np.empty((0, 0)), -1
+    for i, (row, window) in enumerate(zip(rows.tolist(), windows_of(placements, sizes_of_masks), strict=True)):
+        canvas = np.full(sizes[i], field.ignored or 0, column.dtype)
+        if row != last:  # a compressed one is unpacked once for its tiles
+            mask, last = column[row], row
         y, x = (
             np.floor(o + (np.arange(a, b) + 0.5) * (e / max(1, r))).astype(np.intp).clip(0, n - 1)
-            for o, e, r, a, b, n in zip(*window[:5], masks.shape[1:], strict=True)
+            for o, e, r, a, b, n in zip(*window[:5], column.spec.shape, strict=True)
         )
-        canvas[window.at[0] : window.at[0] + len(y), window.at[1] : window.at[1] + len(x)] = masks[i][np.ix_(y, x)]
+        canvas[window.at[0] : window.at[0] + len(y), window.at[1] : window.at[1] + len(x)] = mask[np.ix_(y, x)]
         laid.append(torch.from_numpy(canvas[:, ::-1].copy() if placements.flip[i] else canvas))
     return torch.stack(laid) if len({tuple(size) for size in sizes}) == 1 else laid

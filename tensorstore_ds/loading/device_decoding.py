@@ -70,6 +70,7 @@ def check_device_decoding(dataset: Any, device: torch.device | None, options: Ma
         raise refusal(name, 'an NVIDIA GPU, such as `device="cuda"`', f"device {device}")
     of_dataset = {
         "a transform": dataset.transform is not None,
+        "tiles": not dataset.whole_images,
         "a decode plan of the data set": dataset.decode is not None,
         "as_pil": dataset.as_pil,
         "return_as=torchvision": dataset.return_as == "torchvision",

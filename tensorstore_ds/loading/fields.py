@@ -106,6 +106,10 @@ def as_sample(
             wrapped = sample[objects] = {**detection_values(wrapped), "image_id": row}
         if "boxes" in wrapped:
             wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
+        if "oriented_boxes" in wrapped:
+            rotated = wrapped["oriented_boxes"].clone()
+            rotated[:, 4] = -torch.rad2deg(rotated[:, 4])  # torchvision's angles are degrees, counterclockwise
+            wrapped["oriented_boxes"] = tv_tensors.BoundingBoxes(rotated, format="CXCYWHR", canvas_size=canvas)
         if "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
             wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
     images = images_in(sample, fields)

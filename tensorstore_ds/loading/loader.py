@@ -585,6 +585,8 @@ def _check(
         raise refusal("batch_transform", "batches", "`batch_size=None`")
     if not isinstance(dataset, Samples):
         raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", _found(dataset))
+    if isinstance(batch_transform, OfBatches):
+        dataset.check_moved()
 
 
 def _found(dataset: Dataset[Any]) -> str:

@@ -77,6 +77,8 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None, workers: int, 
         return f"{what} cannot be kept there. Choose other fields, or another `residency`."
     if dataset.outlines:
         return "outlines of objects are drawn on the CPU. Leave them out, or choose another `residency`."
+    if not dataset.whole_images:
+        return "tiles are cut on the CPU. Choose another `residency`."
     if dataset.decode is not None:
         return "a decode plan works on the CPU. Leave it out, and transform batches on the device."
     return None

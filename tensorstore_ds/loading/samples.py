@@ -14,8 +14,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.format.kinds import MaskField, ObjectsField
+from tensorstore_ds.format.kinds.base import Field, image_of, of_kind
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.decoding import Decode
@@ -309,6 +309,14 @@ class Samples(Dataset[Sample]):
         except Exception as error:
             error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.title}")
             raise
+
+    def check_moved(self) -> None:
+        """Raise `OptionError` if there are objects or masks that do not move with the field `image`."""
+        chosen = {name: self.schema[name] for name in self.fields}
+        for name, each in (of_kind(chosen, ObjectsField) | of_kind(chosen, MaskField)).items():
+            if "image" in chosen and image_of(each) != "image":
+                refused = f"{name}, which lies in {image_of(each)}: name all other `fields`"
+                raise refusal("fields", "objects and masks of the images that are transformed", refused)
 
     def _check_detection(self) -> None:
         objects = of_kind({name: self.schema[name] for name in self.fields}, ObjectsField)

@@ -52,7 +52,7 @@ class Transformed:
         dataset = self._dataset
         if not self._done or not isinstance(dataset, StoreDataset) or isinstance(dataset.decode, Sequence):
             return None
-        if not only_moves(dataset.decode, self._plan) or not can_move(dataset.split):
+        if not dataset.whole_images or not only_moves(dataset.decode, self._plan) or not can_move(dataset.split):
             return None
         if "image" not in dataset.fields or not _MOVING.isdisjoint(dataset.fields):
             return None

@@ -96,15 +96,6 @@ static int exif_orientation(const uint8_t *s, size_t nbytes) {
     return found;
 }
 
-/* Whether XMP in [s, end) may have an orientation. */
-static int has_orientation(const uint8_t *s, const uint8_t *end) {
-    static const char name[] = "Orientation";
-    const ptrdiff_t nbytes = sizeof name - 1;
-    for (; end - s >= nbytes && (s = memchr(s, 'O', (size_t)(end - s))) && end - s >= nbytes; s++)
-        if (!memcmp(s, name, (size_t)nbytes)) return 1;
-    return 0;
-}
-
 /* Up to the codes; 0 if there are none. */
 static size_t header_nbytes(bytes_view file) {
     const uint8_t *data = file.bytes;
@@ -128,7 +119,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
     __asm__ volatile("" : : : "memory"); /* nothing of it is read from the file again */
     const uint8_t *data = c->header.bytes, *frame = NULL, *scan = NULL;
     const uint8_t *tables[2][4] = {{0}}, *quantizers[4] = {0};
-    int exifs = 0, has_other = 0, adobe = -1, orientation = 0, has_jfif = 0;
+    int exifs = 0, adobe = -1, orientation = 0, has_jfif = 0;
     memset(h, 0, sizeof *h);
     while (!scan) {
         if (nbytes - at < 4 || data[at] != 0xFF) return CROP_OTHER;
@@ -163,8 +154,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
             if (length >= 8 && !memcmp(s, "Exif\0\0", 6)) {
                 if (exifs++) return CROP_OTHER;
                 if ((orientation = exif_orientation(s + 6, (size_t)(end - s) - 6)) < 0) return CROP_OTHER;
-            } else
-                has_other |= has_orientation(s, end); /* which counts where EXIF has none */
+            }
         } else if (marker == 0xE0) {
             if (length >= 16 && !memcmp(s, "JFIF\0", 5)) has_jfif = 1;
         } else if (marker == 0xEE) {
@@ -175,7 +165,6 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
         if (scan && (!frame || scan[0] != frame[5] || length != 6 + 2 * (size_t)scan[0])) return CROP_OTHER;
         at += 2 + length;
     }
-    if (has_other && !orientation) return CROP_OTHER;
     h->orientation = orientation ? orientation : 1;
     h->height = frame[1] << 8 | frame[2], h->width = frame[3] << 8 | frame[4], h->components = frame[5];
     h->start = at;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,11 +125,12 @@ class Facts:
         return [task for task, is_one in found.items() if is_one]
 
     @property
-    def objects(self) -> dict[str, int]:
-        """Objects of each split, where they were counted."""
-        found = {name: self.store[name].statistics.get("objects") for name in self.store}
-        totals = {name: each.get("total") for name, each in found.items() if isinstance(each, Mapping)}
-        return {name: total for name, total in totals.items() if type(total) is int}
+    def objects(self) -> dict[str, dict[str, int]]:
+        """Objects of each split, where they were counted, by field."""
+        fields = of_kind(self.store.manifest.fields, ObjectsField)
+        known = {each: {name: self.store[name].statistics_of(each) for name in self.store} for each in fields}
+        totals = {each: {name: s["total"] for name, s in own.items() if "total" in s} for each, own in known.items()}
+        return {each: found for each, found in totals.items() if found}
 
     def counts(self, field: str) -> dict[str, dict[str, int]]:
         """How often each class of a field occurs, by split and class name; without splits that were not counted."""

@@ -84,7 +84,7 @@ def _sample(split: Split, row: int, image: str) -> dict[str, Any]:
     sample: dict[str, Any] = {"image": _file(picture, row)}
     if _has_drawing(split):
         drawn = picture.copy()
-        draw_annotations(drawn, split, row, scale)
+        draw_annotations(drawn, split, row, scale, image)
         sample["drawn"] = _file(drawn, row)
     for name in _own(split, LabelField):
         label = int(split[name][row])

@@ -95,10 +95,11 @@ def _hub_license(license: str | None) -> list[str]:
 def _contents(facts: Facts) -> str:
     store = facts.store
     objects = facts.objects
-    names = ["split", "samples", *(["objects"] if objects else []), "size"]
+    titles = [markdown(each) for each in objects] if len(objects) > 1 else ["objects"] * len(objects)
+    names = ["split", "samples", *titles, "size"]
     rows = []
     for name in store:
-        counted = [f"{objects.get(name, 0):,}"] if objects else []
+        counted = [f"{found.get(name, 0):,}" for found in objects.values()]
         rows.append([markdown(name), f"{len(store[name]):,}", *counted, size_of(store, name)])
     splits = _table(names, rows, right=range(1, len(names)))
     fields = [
@@ -147,7 +148,7 @@ def _load(facts: Facts, previews: Sequence[str], papers: Collection[str]) -> str
     split = facts.filled[0] if facts.filled else "train"
     code = [
         "import tensorstore_ds as tsds",
-        f'store = tsds.open("{facts.name}", sha256="{facts.store.sha256}")',
+        f'store = tsds.open("{facts.name}", sha256="{facts.store.content_sha256}")',
         f'sample = store["{split}"][0]  # a dict of {", ".join(facts.store.manifest.fields)}',
     ]
     text = [
@@ -155,7 +156,8 @@ def _load(facts: Facts, previews: Sequence[str], papers: Collection[str]) -> str
         f"The data are the folder `{facts.name}`: a [Zarr v3](https://zarr-specs.readthedocs.io) store whose "
         "arrays are also memory maps. With the Python package tensorstore_ds:",
         code_block("\n".join(code), "python"),
-        f"`tsds verify {facts.name}` checks every byte. The digest above is the name of exactly these data. "
+        f"`tsds verify {facts.name}` checks every byte. The digest above is of the content: a license or a DOI that is "
+        "added later does not change it. "
         "zarr-python and NumPy read the arrays, too.",
     ]
     if previews:

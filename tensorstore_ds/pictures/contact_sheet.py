@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.pictures.drawing import COLORS, class_name, draw_mask, draw_objects, mask_color, mask_labels
@@ -23,6 +23,7 @@ from tensorstore_ds.reading.stored_images import decode_stored
 #: The longer side of a picture, in pixels: of images with objects or masks, of others, and of others that are tiny.
 LARGE, MEDIUM, SMALL = 320, 176, 112
 _TINY = 64  # an image up to this size is magnified by a whole number, without smoothing
+_RGB = ("red", "green", "blue")  # the channels that are shown, if an image has them
 _SHOWN = 200  # characters of a text, most of which do not fit
 
 #: Pixels around and between what is on a sheet, and of a line of text.
@@ -32,7 +33,7 @@ _ASPECT = 1.5  # of the whole sheet
 PAPER, INK, FADED, EDGE = "#ffffff", "#1c1f24", "#7b828c", "#d9dce1"
 
 
-class _Cell(NamedTuple):
+class Cell(NamedTuple):
     """One sample, ready to be placed: its picture, and below it the names of its classes, and its key."""
 
     picture: Image.Image
@@ -72,16 +73,17 @@ def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24,
     for row in rows:
         if not 0 <= row < len(split):
             raise OptionError(f"{split.name}: expected rows in [0, {len(split)}), found {row}.")
-    names = list(of_kind(split.fields, ObjectsField))
+    names = list(of_image(split.fields, ObjectsField, field))
     with own_pixel_limit():
         cells = [_cell(split, row, field, names) for row in rows]
-    return _sheet(split, cells, _legend(split, names, rows))
+    title = f"{split.name}: {len(cells):,} of {len(split):,} samples"
+    return sheet_of(title, cells, _legend(split, names, rows, field))
 
 
-def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
-    masks = of_kind(split.fields, MaskField)
+def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> Cell:
+    masks = of_image(split.fields, MaskField, image)
     picture, scale = magnified(picture_of(split, row, image), LARGE if tables or masks else MEDIUM)
-    draw_annotations(picture, split, row, scale)
+    draw_annotations(picture, split, row, scale, image)
     labelled = of_kind(split.fields, LabelField)
     indices = {name: int(split[name][row]) for name in labelled}
     labels = [
@@ -90,21 +92,24 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
     ]
     for name in of_kind(split.fields, TextField):
         labels.append(one_line(next(iter(split[name][row]), "")[:_SHOWN]))
-    return _Cell(picture, labels, split.key(row))
+    return Cell(picture, labels, split.key(row))
 
 
 def picture_of(split: Split, row: int, image: str) -> Image.Image:
     """The image of a sample as RGB, in its stored size."""
     stored = split[image][row]
     pixels = decode_stored(stored, key=split.key(row)) if isinstance(stored, bytes) else stored
+    names = getattr(split.fields[image], "channels", None) or ()
+    if {*_RGB} <= {*names}:
+        pixels = pixels[:, :, [names.index(color) for color in _RGB]]
     return _rgb(pixels)
 
 
-def draw_annotations(picture: Image.Image, split: Split, row: int, scale: float) -> None:
+def draw_annotations(picture: Image.Image, split: Split, row: int, scale: float, image: str) -> None:
     """Draw the masks and objects of a sample onto its picture, which is `scale` times as large as the stored image."""
-    for name, mask in of_kind(split.fields, MaskField).items():
+    for name, mask in of_image(split.fields, MaskField, image).items():
         draw_mask(picture, split[name][row], mask)
-    for name in of_kind(split.fields, ObjectsField):
+    for name in of_image(split.fields, ObjectsField, image):
         draw_objects(picture, split[name][row], scale, split.fields[name].classes)
 
 
@@ -143,7 +148,7 @@ def magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
     return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), scale
 
 
-def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tuple[str, str]]:
+def _legend(split: Split, tables: Sequence[str], rows: Sequence[int], image: str) -> list[tuple[str, str]]:
     """(color, text) of every class that occurs in these rows: how many objects, or what share of the pixels."""
     legend = []
     for table in tables:
@@ -154,7 +159,7 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
         for label in np.flatnonzero(counts):
             text = f"{class_name(classes, int(label))} {counts[label]:,}"
             legend.append((COLORS[int(label) % len(COLORS)], text))
-    for name, field in of_kind(split.fields, MaskField).items():
+    for name, field in of_image(split.fields, MaskField, image).items():
         pixels = sum((np.bincount(split[name][row].reshape(-1), minlength=2**16) for row in rows), np.zeros(2**16))
         shares = [(mask_color(i), field.classes[i], pixels[i]) for i in mask_labels(field)]
         if field.ignored is not None:
@@ -163,7 +168,8 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
     return legend
 
 
-def _sheet(split: Split, cells: Sequence[_Cell], legend: Sequence[tuple[str, str]]) -> Image.Image:
+def sheet_of(title: str, cells: Sequence[Cell], legend: Sequence[tuple[str, str]]) -> Image.Image:
+    """Cells below a title and a legend of (color, text)."""
     width = max(cell.picture.width for cell in cells)
     lines = len(cells[0].classes) + 1
     height = max(cell.picture.height for cell in cells) + 6 + lines * LINE
@@ -173,7 +179,7 @@ def _sheet(split: Split, cells: Sequence[_Cell], legend: Sequence[tuple[str, str
     top = MARGIN + 30 + legend_height
     sheet = Image.new("RGB", (total, top + math.ceil(len(cells) / columns) * (height + GAP) - GAP + MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
-    write(draw, (MARGIN, MARGIN + 8), f"{split.name}: {len(cells):,} of {len(split):,} samples", 17, INK)
+    write(draw, (MARGIN, MARGIN + 8), title, 17, INK, total - 2 * MARGIN)
     for color, text, x, y in chips:
         draw.rounded_rectangle((x, y - 5, x + 10, y + 5), 2, fill=color)
         write(draw, (x + 16, y), text, 13, INK)

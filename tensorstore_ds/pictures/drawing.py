@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw
 
 from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.pictures.lettering import lettering
 
 #: Told apart at a glance, on dark and on bright pictures.
@@ -30,19 +31,13 @@ _BACKGROUND = ("background", "bg", "unlabeled", "unlabelled")
 def draw_objects(
     picture: Image.Image, objects: Mapping[str, NDArray[Any]], scale: float, classes: Sequence[str]
 ) -> None:
-    """Draw boxes, keypoints and class names onto `picture`."""
+    """Draw boxes, keypoints and class names onto `picture`. An oriented box is drawn in place of the box around it."""
     labels = objects.get("labels")
-    boxes = objects["boxes"] * scale if "boxes" in objects else np.empty((0, 4))
-    layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
-    draw = ImageDraw.Draw(layer)
-    line = _SMOOTH * (1 if len(boxes) > _CROWD else 2)
-    for i, box in enumerate(boxes):
-        if np.isfinite(box).all() and (box[:2] <= box[2:]).all():
-            corners = [float(v) * _SMOOTH for v in box]
-            draw.rectangle(corners, outline="#000000a0", width=2 * line)
-            inner = [corners[0] + _SMOOTH, corners[1] + _SMOOTH, corners[2] - _SMOOTH, corners[3] - _SMOOTH]
-            if inner[0] < inner[2] and inner[1] < inner[3]:
-                draw.rectangle(inner, outline=_color_of(labels, i), width=line)
+    oriented = oriented_to_corners(objects.get("oriented_boxes", np.empty((0, 5)))) * scale
+    hulls = np.concatenate([oriented.min(1), oriented.max(1)], 1)
+    boxes = objects["boxes"] * scale if "boxes" in objects else hulls
+    colors = [_color_of(labels, i) for i in range(len(boxes))]
+    layer, draw = _layer_with(picture, boxes, colors, oriented)
     for keypoints in objects.get("keypoints", ()):
         present = keypoints[np.isfinite(keypoints).all(axis=1)] * scale
         # Dots are smaller where they lie close together.
@@ -50,24 +45,55 @@ def draw_objects(
         for color, r in (("#000000", radius + 0.6), (_DOT, radius)):
             for x, y in present.tolist():
                 draw.ellipse([v * _SMOOTH for v in (x - r, y - r, x + r, y + r)], fill=color)
+    _lay(picture, layer)
+    if labels is not None and classes:
+        _draw_names(picture, boxes, [class_name(classes, int(label)) for label in labels], colors)
+
+
+def draw_boxes(picture: Image.Image, boxes: NDArray[Any], colors: Sequence[str], names: Sequence[str]) -> None:
+    """Draw boxes (n, 4) onto `picture`, in its pixels, each in its color and with its name."""
+    _lay(picture, _layer_with(picture, boxes, colors)[0])
+    _draw_names(picture, boxes, names, colors)
+
+
+def _layer_with(
+    picture: Image.Image, boxes: NDArray[Any], colors: Sequence[str], oriented: NDArray[Any] | None = None
+) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """A layer with boxes, larger than the picture, to draw on; finite corners (n, 4, 2) take the place of a box."""
+    layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
+    draw = ImageDraw.Draw(layer)
+    line = _SMOOTH * (1 if len(boxes) > _CROWD else 2)
+    for i, (box, color) in enumerate(zip(boxes, colors, strict=True)):
+        if oriented is not None and len(oriented) and np.isfinite(oriented[i]).all():
+            ring = [(x * _SMOOTH, y * _SMOOTH) for x, y in oriented[i].tolist()]
+            draw.line([*ring, *ring[:2]], fill="#000000a0", width=2 * line, joint="curve")
+            draw.line([*ring, *ring[:2]], fill=color, width=line, joint="curve")
+        elif np.isfinite(box).all() and (box[:2] <= box[2:]).all():
+            corners = [float(v) * _SMOOTH for v in box]
+            draw.rectangle(corners, outline="#000000a0", width=2 * line)
+            inner = [corners[0] + _SMOOTH, corners[1] + _SMOOTH, corners[2] - _SMOOTH, corners[3] - _SMOOTH]
+            if inner[0] < inner[2] and inner[1] < inner[3]:
+                draw.rectangle(inner, outline=color, width=line)
+    return layer, draw
+
+
+def _lay(picture: Image.Image, layer: Image.Image) -> None:
     layer = layer.resize(picture.size, Image.Resampling.BOX)
     picture.paste(layer, (0, 0), layer)
-    if labels is not None and classes:
-        _draw_names(picture, boxes, labels, classes)
 
 
-def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.int64], classes: Sequence[str]) -> None:
+def _draw_names(picture: Image.Image, boxes: NDArray[Any], names: Sequence[str], colors: Sequence[str]) -> None:
     """A class name on each box, above it or inside; none on top of another, the legend has them all.
 
     In a crowd, names would hide what the boxes show: there each class is named once.
     """
     draw = ImageDraw.Draw(picture)
     taken: list[tuple[float, float, float, float]] = []
-    named: set[int] = set()
+    named: set[str] = set()
     for i, box in enumerate(boxes):
-        if not np.isfinite(box).all() or (len(boxes) > _CROWD and int(labels[i]) in named):
+        if not np.isfinite(box).all() or (len(boxes) > _CROWD and names[i] in named):
             continue
-        name, font = lettering(class_name(classes, int(labels[i])), 11)
+        name, font = lettering(names[i], 11)
         width, height = font.getlength(name) + 6, 14
         left = min(max(0.0, float(box[0])), max(0.0, picture.width - width))
         top = float(box[1]) - height if box[1] >= height else float(box[1])
@@ -75,8 +101,8 @@ def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.in
         if any(place[0] < t[2] and t[0] < place[2] and place[1] < t[3] and t[1] < place[3] for t in taken):
             continue
         taken.append(place)
-        named.add(int(labels[i]))
-        draw.rectangle(place, fill=_color_of(labels, i))
+        named.add(names[i])
+        draw.rectangle(place, fill=colors[i])
         draw.text((left + 3, top + height / 2), name, fill="#10131a", font=font, anchor="lm")
 
 

@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.errors import FormatError, Problem, one_line
 from tensorstore_ds.format.arrays import GROUP, ZSTD_LEVEL, ArrayGeometry, shard_files
 from tensorstore_ds.format.manifest import CONVENTION, File, Manifest
-from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.manifest_parser import is_safe_path
+from tensorstore_ds.format.schema import SIGNATURE, Layout
 from tensorstore_ds.format.strict_json import load_object, same_json
 from tensorstore_ds.reading.store_files import StoreFiles
 
 #: Refuse an array's or a group's ``zarr.json`` larger than this before reading it.
 METADATA_MAX_NBYTES = 1024**2
+#: A signature is no larger.
+SIGNATURE_MAX_NBYTES = 1024**2
 #: Offsets looked at together.
 _OFFSETS = 1_000_000
 _ZSTD_LEVELS = range(1, 23)
@@ -52,7 +55,7 @@ def check_root_files(manifest: Manifest) -> list[Problem]:
         for path in sorted(groups - manifest.files.keys())
     ]
     for path in sorted(manifest.files.keys() - groups):
-        if "/" in path or path == "zarr.json":
+        if "/" in path or path in ("zarr.json", SIGNATURE):
             problems.append(Problem(path, "manifest", "this file is listed but does not belong to the root."))
     return problems
 
@@ -66,7 +69,7 @@ def check_data_files(files: StoreFiles) -> list[Problem]:
     problems = check_sizes(files, {path: file.size for path, file in manifest.files.items()})
     for split in manifest.splits:
         for i, file, _, least, most in data_files(manifest, split, manifest.fields):
-            problems += _size_problems(files, f"{manifest.shard_path(split, i)}/{file}", least, most)
+            problems += size_problems(files, f"{manifest.shard_path(split, i)}/{file}", least, most)
     return problems
 
 
@@ -96,10 +99,11 @@ def check_listing(manifest: Manifest, split: str, index: int, listing: Mapping[s
     directory, shard = manifest.shard_path(split, index), manifest.splits[split].shards[index]
     expected = shard_files(manifest.fields, manifest.arrays(shard))
     problems = []
-    for path in sorted(expected.keys() ^ listing.keys()):
+    known = {path for path in listing if path.split("/")[0] not in manifest.unreadable}
+    for path in sorted(expected.keys() ^ known):
         what = "is not listed" if path in expected else "is listed but does not belong to this shard"
         problems.append(Problem(f"{directory}/{path}", "manifest", f"this file {what} in {directory}/zarr.json."))
-    for path in expected.keys() & listing.keys():
+    for path in expected.keys() & known:
         geometry, size = expected[path], listing[path].size
         least, most = (0, size) if geometry is None else geometry.file_nbytes
         if not least <= size <= most:
@@ -116,11 +120,11 @@ def check_sizes(files: StoreFiles, sizes: Mapping[str, int]) -> list[Problem]:
         if files.is_link(directory):
             problems.append(Problem(directory, "symlink", "expected a directory, found a symbolic link."))
     for path, size in sizes.items():
-        problems += _size_problems(files, path, size, size)
+        problems += size_problems(files, path, size, size)
     return problems
 
 
-def _size_problems(files: StoreFiles, path: str, least: int, most: int) -> list[Problem]:
+def size_problems(files: StoreFiles, path: str, least: int, most: int) -> list[Problem]:
     """What is wrong with a file that should have so many bytes, as far as can be seen without opening it."""
     try:
         size = files.size(path)
@@ -146,8 +150,19 @@ def check_metadata(files: StoreFiles, directory: str, geometry: ArrayGeometry) -
     name = f"{directory}/zarr.json"
     found = _with_our_level(_load_metadata(files, name, "array-metadata"))
     expected = geometry.metadata()
-    if expected["fill_value"] == 0 and same_json(found.get("fill_value"), 0):
-        expected["fill_value"] = 0  # for 0.0
+    fill = found.get("fill_value")
+    if (
+        geometry.spec.dtype.startswith("float")
+        and isinstance(fill, int | float)
+        and not isinstance(fill, bool)
+        and fill == 0
+    ):
+        expected["fill_value"] = fill  # 0, 0.0 or -0.0: no chunk is ever missing
+    if "dimension_names" in found:
+        names = found.pop("dimension_names")
+        if not isinstance(names, list) or len(names) != len(geometry.shape) or not all(map(_is_label, names)):
+            message = f"expected dimension_names of {len(geometry.shape)} texts or nulls, found others."
+            raise FormatError(Problem(name, "array-metadata", message))
     _compare(name, "array-metadata", found, expected)
 
 
@@ -161,11 +176,29 @@ def check_root_group(files: StoreFiles) -> None:
     """Whether the root's ``zarr.json`` is a group that names the convention; raises `FormatError`."""
     with files.open("zarr.json") as file:
         found = load_object(file.read())
+    if _is_ignorable(found.get("consolidated_metadata")):
+        _check_consolidated(files, found.pop("consolidated_metadata"))
     _compare("zarr.json", "group-metadata", found, GROUP)
     conventions = found["attributes"].get("zarr_conventions")
     if not isinstance(conventions, list) or CONVENTION not in conventions:
         message = f"expected {CONVENTION['name']} among zarr_conventions, found other conventions or none."
         raise FormatError(Problem("zarr.json", "group-metadata", message))
+
+
+def _is_ignorable(value: object) -> bool:
+    """Whether a Zarr reader that does not know a member with this value may ignore it."""
+    return isinstance(value, dict) and value.get("must_understand") is False
+
+
+def _check_consolidated(files: StoreFiles, consolidated: Mapping[str, Any]) -> None:
+    """Whether metadata that the root repeats, for Zarr readers that fetch them at once, are those of their files."""
+    copies = consolidated.get("metadata")
+    for path, copy in copies.items() if isinstance(copies, dict) else ():
+        name = f"{path}/zarr.json"
+        found = _load_metadata(files, name, "group-metadata") if is_safe_path(name) else None
+        if not same_json(copy, found):
+            message = f"expected in consolidated_metadata what {one_line(name)[:80]} has, found other metadata."
+            raise FormatError(Problem("zarr.json", "group-metadata", message))
 
 
 def offsets_problem(offsets: NDArray[np.int64], length: int) -> str | None:
@@ -198,11 +231,16 @@ def _compare(name: str, reason: str, found: Mapping[str, Any], expected: Mapping
     if isinstance(found.get("attributes"), dict):
         expected = {**expected, "attributes": found["attributes"]}
     for member in sorted(found.keys() - expected.keys()):
-        raise FormatError(Problem(name, reason, f"expected no member {member[:40]}, found one."))
+        if reason != "array-metadata" or not _is_ignorable(found[member]):
+            raise FormatError(Problem(name, reason, f"expected no member {member[:40]}, found one."))
     for member, value in expected.items():
         if member not in found or not same_json(found[member], value):
             there = json.dumps(found[member])[:200] if member in found else "none"
             raise FormatError(Problem(name, reason, f"expected {member} {json.dumps(value)}, found {there}."))
+
+
+def _is_label(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _with_our_level(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy as np
 from tensorstore_ds.errors import FormatError, Problem, RemoteError
 from tensorstore_ds.format.arrays import ArrayGeometry, shard_files
 from tensorstore_ds.format.manifest import File, Shard
-from tensorstore_ds.format.root import parse_listing, parse_root
+from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing, check_sizes
 from tensorstore_ds.reading.columns import Part
 from tensorstore_ds.reading.mapping import map_array
@@ -40,7 +40,7 @@ from tensorstore_ds.reading.mirror_file import (
     was_whole,
     whole_path,
 )
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, open_file
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, open_file, read_slice
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
@@ -61,7 +61,7 @@ class Mirror(StoreFiles):
         self.server = server
         self.folder = self.path = mirrored.folder / STORE
         self.manifest, self.sha256 = parse_root(root)
-        self._mirrored, self._root, self._etag = mirrored, root, etag
+        self._mirrored, self.root, self._etag = mirrored, root, etag
         self._root_seen = time.monotonic()
         self._is_changed = False  # whether the root was another one when it was looked at last
         self._confirmed: set[str] = set()  # folders of shards that were the same ones then
@@ -85,21 +85,18 @@ class Mirror(StoreFiles):
         """
         if name == "zarr.json":
             return open_file(self._mirrored.folder, name)
-        shard = name.split("/")[:2]
-        if name in self.manifest.files:
-            self._fetch_small(name, self.manifest.files[name])
-        elif name == "/".join([*shard, "zarr.json"]):
-            self.listing(*self.manifest.shard_at("/".join(shard)))
-        else:
-            path = name.removeprefix("/".join(shard) + "/")
-            split, index = self.manifest.shard_at("/".join(shard))
-            listing = self.listing(split, index)
-            geometry = self._data_files(split, index).get(path)
-            if geometry is not None:
-                self._fetch_data(name, geometry, listing[path])
-            else:
-                self._fetch_small(name, listing[path])
+        if (mirrored := self._fetch_unless_large(name)) is not None:
+            mirrored.fetch_all()
         return open_file(self.folder, name)
+
+    def read_part(self, name: str, part: slice) -> bytes:
+        """As of `StoreFiles`; of a large file, only the chunks that these bytes are in are fetched."""
+        mirrored = None if name == "zarr.json" else self._fetch_unless_large(name)
+        if mirrored is None:
+            return super().read_part(name, part)
+        mirrored.fetch_bytes(part)
+        with mirrored.open() as file:
+            return read_slice(file, part)
 
     def listing(self, split: str, index: int) -> dict[str, File]:
         """As of `StoreFiles`; what is listed is compared with the manifest, too."""
@@ -182,7 +179,7 @@ class Mirror(StoreFiles):
                 self.server.read("zarr.json", 0, 1, etag=self._etag)
                 return
         data, self._etag = self.server.read_all("zarr.json", MANIFEST_MAX_NBYTES)
-        self._is_changed = data != self._root
+        self._is_changed = data != self.root
         self._confirmed.clear()
 
     def _is_there(self, shard: str) -> bool:
@@ -228,9 +225,12 @@ class Mirror(StoreFiles):
             files = parse_listing((self.folder / name).read_bytes(), name, shard)
         except (FileNotFoundError, FormatError):  # not fetched; or cut by somebody since
             data = self._mirrored.take_over(name, shard)
+            is_new = data is None
             if data is None:
                 data = self._read_listing(name)
             files = self._own(name, data, shard)
+            if is_new:
+                self._mirrored.take_files(name.removesuffix("/zarr.json"), files)
             self._keep(name, data)
         problems = check_listing(self.manifest, split, index, files)
         if problems:
@@ -255,6 +255,10 @@ class Mirror(StoreFiles):
     def _fetch_small(self, name: str, file: File) -> None:
         """Fetch a file whole, and compare its SHA-256."""
         path = self.folder / name
+        is_unreadable = name.split("/")[2:3] and name.split("/")[2] in self.manifest.unreadable
+        if is_unreadable and file.size > MANIFEST_MAX_NBYTES:  # its chunks are not known, and it is held in memory
+            message = f"expected a file of at most {MANIFEST_MAX_NBYTES} bytes, found {file.size}. Use tsds pull."
+            raise FormatError(Problem(name, "unreadable-field", message))
         with self._lock_of(name):
             if _has_size(path, file.size):
                 return
@@ -272,6 +276,23 @@ class Mirror(StoreFiles):
                     message = f"expected SHA-256 {file.sha256[:12]}..., {url} has {found[:12]}..., fetched twice."
                     raise FormatError(Problem(name, "checksum", message), "Have the store written there again.")
             self._keep(name, bytes(data))
+
+    def _fetch_unless_large(self, name: str) -> MirroredFile | None:
+        """Fetch a file whole, but not one that is fetched in chunks: that is returned. The root is no such file."""
+        folder = "/".join(name.split("/")[:2])
+        if name in self.manifest.files:
+            self._fetch_small(name, self.manifest.files[name])
+            return None
+        split, index = self.manifest.shard_at(folder)
+        listing = self.listing(split, index)
+        path = name.removeprefix(f"{folder}/")
+        if path == "zarr.json":
+            return None
+        geometry = self._data_files(split, index).get(path)
+        if geometry is not None and listing[path].size > SMALL_NBYTES:
+            return self._file(name, geometry, listing[path])
+        self._fetch_small(name, listing[path])
+        return None
 
     def _fetch_data(self, name: str, geometry: ArrayGeometry, file: File) -> None:
         if file.size <= SMALL_NBYTES:
@@ -293,7 +314,7 @@ class Mirror(StoreFiles):
                 ]
         for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
             pass
-        self._keep("zarr.json", self._root)
+        self._keep("zarr.json", self.root)
         self._mirrored.note_whole()
 
     def _file(self, name: str, geometry: ArrayGeometry, file: File) -> MirroredFile:
@@ -386,9 +407,7 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
                 raise
             warnings.warn(f"{error} The store that was there last is used, as far as it was fetched.", stacklevel=4)
     manifest, found = parse_root(root)
-    if digest not in (None, found):
-        message = f"expected the store {sha256}, found the store {found}."
-        raise FormatError(Problem("zarr.json", "checksum", message))
+    check_meant(root, found, sha256)
     with kept_in(cache.folder):
         mirrored = cache.use(found, server.url, root, manifest.nbytes)
         return _Arrived(mirrored, found) if mirrored.is_whole else Mirror(server, mirrored, root, etag)

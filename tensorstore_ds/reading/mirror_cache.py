@@ -25,7 +25,7 @@ import stat
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from tensorstore_ds import words
 from tensorstore_ds.durable import lock
 from tensorstore_ds.errors import FormatError, OptionError, OutputError
 from tensorstore_ds.format.manifest import File, Shard
-from tensorstore_ds.format.root import parse_listing
+from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.mirror_file import keep, marks_path, unwritable, whole_path
@@ -85,6 +85,7 @@ class Mirrored:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.temporary = folder / "temporary"
+        self._known: dict[tuple[str, str, File], tuple[Path, str]] | None = None
         path, vanished = folder / "lock", 0
         for _ in range(_LOCK_ATTEMPTS):
             try:
@@ -129,16 +130,55 @@ class Mirrored:
             with contextlib.suppress(OSError, FormatError):
                 data = (other / STORE / name).read_bytes()
                 for path, file in parse_listing(data, name, shard).items():
-                    self._link(other, str(Path(name).parent / path), file)
+                    same = str(Path(name).parent / path)
+                    self._link(other, same, same, file)
                 return data
         return None
 
-    def _link(self, other: Path, name: str, file: File) -> None:
+    def take_files(self, folder: str, files: Mapping[str, File]) -> None:
+        """Take files of a new shard from shards of this store as it was before, such as before it got a field.
+
+        Args:
+            folder: of the shard, relative to the store.
+            files: all of it, by path relative to the shard.
+        """
+        if self._known is None:
+            self._known = self._files_before()
+        split = folder.partition("/")[0]
+        for path, file in files.items():
+            if (found := self._known.get((split, path, file))) is not None:
+                self._link(*found, f"{folder}/{path}", file)
+
+    def _files_before(self) -> dict[tuple[str, str, File], tuple[Path, str]]:
+        """Where files are of the stores that came from a URL of this one, the last one that was used before others.
+
+        By split, by path relative to the shard, and by size and SHA-256.
+        """
+        found: dict[tuple[str, str, File], tuple[Path, str]] = {}
+        own = {*_urls(_read_json(self.folder / "origin.json"))}
+        for other in sorted(_folders(self.folder.parent), key=lambda each: -_last_used(each)):
+            if other == self.folder or not own & {*_urls(_read_json(other / "origin.json"))}:
+                continue
+            with contextlib.suppress(OSError, FormatError):
+                manifest, _ = parse_root((other / "zarr.json").read_bytes())
+                for split, entry in manifest.splits.items():
+                    for index, shard in enumerate(entry.shards):
+                        folder = manifest.shard_path(split, index)
+                        with contextlib.suppress(FileNotFoundError):
+                            data = (other / STORE / folder / "zarr.json").read_bytes()
+                            for path, file in parse_listing(data, folder, shard).items():
+                                found.setdefault((split, path, file), (other, f"{folder}/{path}"))
+        return found
+
+    def _link(self, other: Path, name: str, own: str, file: File) -> None:
         """Link a file of another store, if it has its whole length, and copy what is noted of it.
 
         Its marks are read after that: they are those of this file, whose holes are not in them.
+
+        Args:
+            name, own: of the file, in the other store and in this one.
         """
-        source, target = other / STORE / name, self.folder / STORE / name
+        source, target = other / STORE / name, self.folder / STORE / own
         with contextlib.suppress(OSError, NotImplementedError):
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(source, target, follow_symlinks=False)
@@ -149,7 +189,7 @@ class Mirrored:
             noted = other / "marks" / name
             for path in (whole_path(noted), marks_path(noted, status.st_ino)):
                 with contextlib.suppress(FileNotFoundError):
-                    keep(self.marks(name).with_name(path.name), path.read_bytes(), self.temporary)
+                    keep(self.marks(own).with_name(path.name), path.read_bytes(), self.temporary)
 
     def note_lost(self) -> None:
         """Note that files of a store that was whole are missing: when it is opened again, they are fetched."""

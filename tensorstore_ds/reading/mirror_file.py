@@ -138,6 +138,14 @@ class MirroredFile:
         else:
             self.fetch(np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])))
 
+    def fetch_bytes(self, part: slice) -> None:
+        """See that the bytes are there that a slice without a step selects; raises as `fetch`."""
+        if self.is_whole:
+            return
+        start, stop, _ = part.indices(self._file.size)
+        first, last = int(self._edges.searchsorted(start, "right")) - 1, int(self._edges.searchsorted(stop, "left"))
+        self.fetch(np.arange(first, min(last, self._geometry.chunks) if start < stop else first))
+
     def fetch_all(self) -> None:
         """See that all of it is there, and has its SHA-256; raises as `fetch`."""
         for _ in range(2):  # chunks that the disk has lost meanwhile are fetched once more

@@ -1,6 +1,6 @@
 """The files of a store that is packed into one ZIP file: read and mapped where they lie in it.
 
-``formats/v1/spec.md`` section 13 describes packed stores. Members are not compressed, and each begins at a multiple of
+``formats/v1/spec.md`` section 12 describes packed stores. Members are not compressed, and each begins at a multiple of
 4096 bytes, so that a member is mapped as a file of its own would be.
 """
 

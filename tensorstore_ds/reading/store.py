@@ -12,18 +12,20 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, overload
+from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds import words
+from tensorstore_ds.durable import own_nbytes
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.kinds import EncodedImageField, KeyField, ObjectsField, RawImageField
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, ObjectsField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.base import Field, TableField, first_of_kind, of_kind
 from tensorstore_ds.format.manifest import File, Manifest
+from tensorstore_ds.format.root import content_digest
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.format.statistics import Statistics, channel_moments, class_counts
+from tensorstore_ds.format.statistics import absent_keypoints, parse_summary
 from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
@@ -36,6 +38,9 @@ from tensorstore_ds.reading.store_files import Origin, StoreFiles, damage, size_
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
+
+if TYPE_CHECKING:
+    from zarr import Group
 
 _KEYPOINT_ROWS = 8192  # objects whose keypoints are counted at a time
 
@@ -57,7 +62,8 @@ def open(
     Args:
         path: of the store: its folder, or the one file that `pack` has made of it; or its URL, ``s3://``, ``gs://``,
             ``az://``, ``hf://``, ``https://`` or ``http://``.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        sha256: the store that is meant, by its `Store.sha256`, or by its `Store.content_sha256`; None for whichever is
+            there.
         cache_dir: the folder where stores by URL are kept; None for `$TSDS_CACHE_DIR`, or the user's own for such
             things, such as ``~/.cache/tensorstore-ds``.
         cache_limit: bytes that all stores in that folder may take: beyond that, the least recently used are removed
@@ -100,7 +106,7 @@ class Store:
         place: what it was opened by, as it is shown: the path, or the URL without user, password and query.
         manifest: what it says of itself.
         sha256: the digest of its manifest, 64 hexadecimal digits, and so of all of it: two stores with the same digest
-            hold the same bytes.
+            hold the same bytes. `content_sha256` is of the data alone.
     """
 
     def __init__(self, files: StoreFiles) -> None:
@@ -116,6 +122,26 @@ class Store:
     def name(self) -> str:
         """The last part of its path or URL."""
         return PurePosixPath(self.place).name if isinstance(self.place, str) else self.place.name
+
+    def check_rewritable(self) -> None:
+        """Raise `FormatError` if this version cannot read a field, so that rows of the store cannot be written anew."""
+        problems = [
+            Problem(
+                name, "unreadable-field", f"{field.describe()}. Update it, or copy the other fields with tsds copy."
+            )
+            for name, field in self.manifest.unreadable.items()
+        ]
+        if problems:
+            raise FormatError(problems)
+
+    @functools.cached_property
+    def content_sha256(self) -> str:
+        """The digest of its data: 64 hexadecimal digits, the same after `annotate`. Cite this one.
+
+        It is of the fields and the samples in their shards. License, citation, provenance and statistics are not part
+        of it, and so a DOI can be added to the store that the DOI cites.
+        """
+        return content_digest(self._files.root)
 
     def fetch(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Of a store by URL: fetch all that is not on this disk. Then `path` is a store like any other.
@@ -139,6 +165,32 @@ class Store:
         """Open one of its files by path relative to the store; of a store by URL it is fetched whole first."""
         return self._files.open(name)
 
+    def read_part(self, name: str, part: slice) -> bytes:
+        """The bytes of one of its files that a slice without a step selects; by URL, only chunks that hold them."""
+        return self._files.read_part(name, part)
+
+    def zarr(self) -> Group:
+        """The store as a read-only group of zarr-python, for xarray, Dask, napari and other programs that take one.
+
+        It works for a folder, a packed store and a URL. A split is a group of shards, a shard one of fields:
+        ``train/00000/image``. `Split.shard_paths` has the shards in row order. Chunks are fetched as they are read.
+
+        This library's reader checks more. Files are opened as it opens them, but zarr-python compares only the index of
+        a file with its checksum, and metadata and offsets are not compared with the manifest. It may also take as much
+        memory as a compressed chunk claims to have. Before you open a store from a stranger this way, `verify` it.
+
+        Raises:
+            FormatError: here, or when an array is read: a file is missing, or another store is in this one's place.
+            RemoteError, OutputError: likewise; see `tensorstore_ds.open`.
+
+        Example:
+            >>> store.zarr()["train/00000/image"]                                         # doctest: +SKIP
+            <Array /data/photos.tsds/train/00000/image shape=(205, 224, 224, 3) dtype=uint8>
+        """
+        from tensorstore_ds.reading.zarr_store import group_of  # here, because zarr takes a while to import
+
+        return group_of(self, self._files)
+
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits."""
@@ -153,6 +205,17 @@ class Store:
     def nbytes(self) -> int:
         """Size of all its files but the root's metadata, in bytes."""
         return self.manifest.nbytes
+
+    @property
+    def replaced(self) -> tuple[int, int]:
+        """Shards that others took the place of, and that are still in its folder for open readers; and their bytes.
+
+        Files that they share with shards of the store do not count: they take no room.
+        """
+        if not self.path.is_dir() or self.is_remote:
+            return 0, 0
+        folders = [self.path / folder for folder in self._files.replaced()]
+        return len(folders), sum(map(own_nbytes, folders))
 
     def listing(self, split: str, shard: int) -> Mapping[str, File]:
         """Size and SHA-256 of the files of a shard, by path relative to it; raises as `open` if its list is damaged."""
@@ -204,8 +267,9 @@ class Split:
 
     Attributes:
         name: the split's name.
-        fields: kind, dtype and shape of every field, by name.
-        statistics: as the manifest has them, by class index; `class_counts` and `channel_moments` are for reading.
+        fields: kind, dtype and shape of every field that this version can read, by name; `Manifest.unreadable` has the
+            other ones.
+        statistics: as the manifest has them, by field; `statistics_of`, `class_counts` and `channel_moments` read them.
     """
 
     def __init__(self, files: StoreFiles, name: str) -> None:
@@ -219,15 +283,22 @@ class Split:
         self._columns: dict[str, Column | RaggedColumn] = {}
 
     @property
+    def shard_paths(self) -> tuple[str, ...]:
+        """Folders of the shards in row order, relative to the store: ``("train/00000", "train/00001")``.
+
+        The arrays of a field in these folders, joined along axis 0, are the column.
+        """
+        return tuple(self._files.manifest.shard_path(self.name, index) for index in range(len(self._shards)))
+
+    @property
     def has_one_size(self) -> bool:
         """Whether all images are known to have one size: they are pixels, were resized, or came as such."""
         if isinstance(self.fields.get("image"), RawImageField):
             return True
         if self._files.manifest.conversion_options.get("size") is not None:
             return True
-        sizes = self.statistics.get("sizes")  # anybody may have written these
-        distinct = sizes.get("distinct") if isinstance(sizes, Mapping) else None
-        return isinstance(distinct, Mapping) and len(distinct) == 1
+        distinct = self.statistics_of(self.first(SizeField) or "").get("distinct")
+        return distinct is not None and len(distinct) == 1
 
     @property
     def image_shapes(self) -> NDArray[np.int32]:
@@ -278,6 +349,9 @@ class Split:
             raise TypeError(
                 f"split {self.name}: expected {expected}. For some rows of a field: split[name].take(rows)."
             )
+        if field in self._files.manifest.unreadable:
+            message = f"{self._files.manifest.unreadable[field].describe()}. Update it, or read the other fields."
+            raise FormatError(Problem(f"{self.name}/{field}", "unreadable-field", message))
         if field not in self.fields:
             raise unknown_name(f"split {self.name}", "field", field, self.fields)
         column = self._columns[field] = self._column(field)
@@ -334,10 +408,28 @@ class Split:
             raise TypeError(f"split {self.name!r}: expected {field} to be a table, found a fixed shape: use column().")
         return found
 
+    def statistics_of(self, field: str) -> dict[str, Any]:
+        """The statistics of one field, from the manifest; empty if none are stored.
+
+        Members whose type does not fit the kind of the field are left out: anyone may have written the manifest.
+        `formats/v1/spec.md` section 4.5 lists the members of each kind.
+
+        >>> store["train"].statistics_of("label")                                             # doctest: +SKIP
+        {'class_counts': [12, 5]}
+        """
+        kind = self.fields[field].kind if field in self.fields else ""
+        found = parse_summary(kind, self.statistics.get(field), len(self))
+        return {} if found is None else found.summary()
+
     @property
     def channel_moments(self) -> tuple[list[float], list[float], float] | None:
-        """Mean and standard deviation of each channel, of values divided by the third; None if none are stored."""
-        return channel_moments(self.statistics)
+        """Mean and standard deviation of each channel, of values divided by the third; None if none are stored.
+
+        The field is `image`, or the first field of images if none has this name.
+        """
+        is_named = isinstance(self.fields.get("image"), ImageField)
+        found = self.statistics_of("image" if is_named else self.first(ImageField) or "")
+        return (found["mean"], found["std"], found["scale"]) if "mean" in found else None
 
     def first(self, kind: type[Field]) -> str | None:
         """The name of the first field of a kind, such as `KeyField`; None if the split has no such field."""
@@ -367,8 +459,12 @@ class Split:
 
         They were counted by the conversion; nothing is read. A field without counts is left out.
         """
-        counts = {n: class_counts(self.statistics, n, field.kind, field.classes) for n, field in self.fields.items()}
-        return {name: found for name, found in counts.items() if found}
+        counts = {name: self.statistics_of(name).get("class_counts", ()) for name in self.fields}
+        return {
+            name: dict(zip(field.classes, counts[name], strict=True))
+            for name, field in self.fields.items()
+            if field.classes and len(counts[name]) == len(field.classes)
+        }
 
     @property
     def unlabelled(self) -> dict[str, int]:
@@ -388,10 +484,10 @@ class Split:
         found: dict[str, dict[str, tuple[int, int]]] = {}
         for name, field in of_kind(self.fields, ObjectsField).items():
             if "keypoints" in field.values:
-                keypoints, statistics = self.table(name)["keypoints"], Statistics()
+                keypoints, counts = self.table(name)["keypoints"], np.zeros(len(field.keypoints) + 1, np.int64)
                 for start in range(0, len(keypoints), _KEYPOINT_ROWS):
-                    statistics.add_keypoints(keypoints[start : start + _KEYPOINT_ROWS])
-                objects, *absent = statistics.sums.get("keypoints", [0] * (len(field.keypoints) + 1))
+                    counts += absent_keypoints(keypoints[start : start + _KEYPOINT_ROWS])
+                objects, *absent = counts.tolist()
                 found[name] = {each: (n, objects) for each, n in zip(field.keypoints, absent, strict=True)}
         return found
 

@@ -15,13 +15,15 @@ from typing import IO
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.manifest import File, Manifest
-from tensorstore_ds.format.root import is_root, parse_listing, parse_root
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.root import OtherStoreError, check_meant, is_root, parse_listing, parse_root
 
 #: What a conversion skipped. `append` adds lines at the end, before it replaces the manifest: those do not count yet.
 SKIPPED = "skipped.jsonl"
 #: What to do where the system permits something to others alone.
 _MAY_READ = "Check who may read"
+#: What to do where another store has taken the place of one that is open.
+AGAIN = "Open it again."
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
 
@@ -76,9 +78,12 @@ class StoreFiles:
             manifest, digest = parse_root(root)
             if digest == sha256 and (_begins_so(self.manifest, manifest) or self._has_shards_of(manifest)):
                 self.root, self.manifest, self.sha256 = root, manifest, digest
-        if sha256 is not None and self.sha256 != sha256.lower():
-            message = f"expected the store {sha256}, found the store {self.sha256}."
-            raise FormatError(Problem("zarr.json", "checksum", message))
+        try:
+            check_meant(self.root, self.sha256, sha256)
+        except OtherStoreError as error:
+            if root:  # it was open, and samples of it may have been erased since
+                raise FormatError(Problem("zarr.json", "replaced", error.problems[0].message), AGAIN) from error
+            raise
 
     def open(self, name: str) -> IO[bytes]:
         """Open one of the files for reading.
@@ -86,7 +91,11 @@ class StoreFiles:
         Raises:
             FormatError: it is missing, a symbolic link or no regular file; or another store has taken this one's place.
         """
-        file = open_file(self.path, name)
+        try:
+            file = open_file(self.path, name)
+        except FormatError:
+            self._check_identity(name)  # of a shard that was removed when samples were erased
+            raise
         try:
             self._check_identity(name)
             if name == SKIPPED and os.fstat(file.fileno()).st_size > (most := self._most(name)):
@@ -101,15 +110,21 @@ class StoreFiles:
         """How many bytes of a file above the shards count."""
         return self.manifest.files[name].size if name in self.manifest.files else 2**63
 
+    def read_part(self, name: str, part: slice) -> bytes:
+        """Some bytes of one of the files, those that a slice without a step selects; raises as `open`."""
+        with self.open(name) as file:
+            return read_slice(file, part)
+
     def size(self, name: str) -> int:
         """Bytes of one of the files, which is not opened.
 
         Raises:
-            FormatError: it is missing, a symbolic link or no regular file.
+            FormatError: it is missing, a symbolic link or no regular file; or another store has taken this one's place.
         """
         try:
             status = os.lstat(f"{self.path}/{name}")
         except OSError as error:
+            self._check_identity(name)  # as when it is opened
             advice = f" {_MAY_READ} its folder." if isinstance(error, PermissionError) else ""
             message = f"this file cannot be found ({error.strerror}).{advice}"
             raise FormatError(Problem(name, "missing-file", message)) from error
@@ -152,7 +167,10 @@ class StoreFiles:
             if sha256 == self.sha256 or _begins_so(found, self.manifest):
                 self._identity = identity
                 return
-            # one of which some shards were replaced: this one is still there, and no file of a shard is ever changed
+            # one of which some shards were replaced: this file above them is the same one
+            if name in self.manifest.files and self._is_as_listed(name):
+                return
+            # or this shard is still there, and no file of a shard is ever changed
             if self._has_shard(self.manifest, *self.manifest.shard_at("/".join(name.split("/")[:2]))):
                 return
         except KeyError:
@@ -162,7 +180,18 @@ class StoreFiles:
         problem = Problem(
             str(self.path), "replaced", "the store that was opened here is gone, or another is in its place."
         )
-        raise FormatError(problem, "Open it again.")
+        raise FormatError(problem, AGAIN)
+
+    def replaced(self) -> list[str]:
+        """The folders of shards that others took the place of, and that are still there."""
+        numbers = ((name, number) for name, split in self.manifest.splits.items() for number in split.replaced)
+        folders = (shard_path(name, number) for name, number in numbers)
+        return [folder for folder in folders if (self.path / folder).is_dir()]
+
+    def _is_as_listed(self, name: str) -> bool:
+        with open_file(self.path, name) as file:
+            data = file.read(self._most(name))
+        return hashlib.sha256(data).hexdigest() == self.manifest.files[name].sha256
 
     def _has_shard(self, manifest: Manifest, split: str, index: int) -> bool:
         with open_file(self.path, f"{manifest.shard_path(split, index)}/zarr.json") as file:
@@ -197,6 +226,8 @@ def _begins_so(grown: Manifest, manifest: Manifest) -> bool:
 
 def damage(problems: Sequence[Problem], advice: str) -> FormatError:
     """The error for problems that were found, with an advice where the first does not say itself what to do."""
+    if replaced := [problem for problem in problems if problem.reason == "replaced"]:  # while it was opened
+        return FormatError(replaced[0], AGAIN)
     is_advised = problems[0].reason == "unlisted-file" or _MAY_READ in problems[0].message
     return FormatError(problems, "" if is_advised else advice)
 
@@ -209,6 +240,13 @@ def start_of(file: IO[bytes]) -> int:
 def size_of(file: IO[bytes]) -> int:
     """Bytes of an open file, which is at its end after that."""
     return file.seek(0, os.SEEK_END)
+
+
+def read_slice(file: IO[bytes], part: slice) -> bytes:
+    """The bytes of an open file that a slice without a step selects."""
+    start, stop, _ = part.indices(size_of(file))
+    file.seek(start)
+    return file.read(max(0, stop - start))
 
 
 def identity_of(status: os.stat_result) -> Identity:

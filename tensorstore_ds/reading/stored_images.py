@@ -22,6 +22,8 @@ from tensorstore_ds.imaging.codecs import (
     bad_image,
     color_of,
     decode_image,
+    is_storable,
+    no_image,
     open_image,
     orientation,
     oriented_size,
@@ -88,6 +90,7 @@ def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
     pixels = netpbm_pixels(data)
     if pixels is not None:
         return pixels
+    _check_format(data, key)
     with own_pixel_limit():
         try:
             return decode_image(data, max_pixels=MAX_PIXELS, key=key)
@@ -176,8 +179,15 @@ def _check_memory(height: int, width: int, key: str) -> None:
         raise SourceError(Problem(key, "too-many-pixels", message), "Read it where there is more memory.")
 
 
+def _check_format(data: bytes, key: str) -> None:
+    """Raise `SourceError` for a file of a format that no store may hold, such as AVIF."""
+    if not is_storable(data):
+        raise no_image(data, key)
+
+
 def stored_shape(data: bytes, *, key: str) -> tuple[int, int, int]:
     """(height, width, channels) of a stored image file as it is decoded, from its header; raises `SourceError`."""
+    _check_format(data, key)
     with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
         return (*oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1)
 
@@ -192,6 +202,9 @@ def check_file(data: bytes, encoding: Encoding, *, key: str) -> None:
     """Raise `SourceError` for a file that this encoding may not hold."""
     if encoding == "source" or (encoding == "smart" and netpbm_pixels(data) is not None):
         return
+    if encoding == "smart" and data.startswith((b"P5\n", b"P6\n")):
+        message = "expected a plain PGM or PPM file of 8 bits and of the size that it says, found another."
+        raise bad_image(key, "truncated-image", message)
     with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
         if image.format != "JPEG":
             expected = "a JPEG file" if encoding == "jpeg" else "a JPEG file, or a plain PGM or PPM file of 8 bits"

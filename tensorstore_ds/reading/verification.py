@@ -20,11 +20,20 @@ from tensorstore_ds.errors import FormatError, Problem, SourceError
 from tensorstore_ds.format.arrays import CRC_NBYTES, ArrayGeometry
 from tensorstore_ds.format.chunks import chunk_crcs
 from tensorstore_ds.format.kinds import EncodedImageField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import ArrayField, Finding, TableField, pieces
+from tensorstore_ds.format.kinds.base import ArrayField, Finding, TableField, image_of, pieces
 from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.progress import notebook_bytes
-from tensorstore_ds.reading.checks import check_group, check_root_files, check_root_group, check_shard, check_sizes
+from tensorstore_ds.reading.checks import (
+    SIGNATURE_MAX_NBYTES,
+    check_group,
+    check_root_files,
+    check_root_group,
+    check_shard,
+    check_sizes,
+    size_problems,
+)
 from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
 from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store import Split, Store, open as open_store
@@ -37,8 +46,8 @@ T = TypeVar("T")
 
 #: Bytes looked at together.
 _READ_NBYTES = 8 * 1024**2
-#: A file of a shard or the list of skipped samples, as an interrupted `append` leaves some that no root lists.
-_APPENDED = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/|skipped\.jsonl")
+#: A file of a shard or a list of skipped samples, as an interrupted command leaves some that no root lists.
+_INTERRUPTED = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/|skipped(\.jsonl|-rest)")
 _NOT_ZERO = "expected the last chunk to be filled up with zeros, found other bytes."
 
 
@@ -112,6 +121,27 @@ def require_whole(store: Store, advice: str, progress: Callable[[int, int], None
         raise damage(problems, advice)
 
 
+def require_whole_shards(
+    store: Store,
+    shards: Iterable[tuple[str, int]],
+    advice: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Raise `FormatError` where a file of some shards, each a split and its place there, has not the listed SHA-256.
+
+    Args:
+        advice: for damage, as of `damage`.
+    """
+    files = find_files(store.path, store.sha256)
+    listed, problems = dict[str, File](), list[Problem]()
+    for split, index in shards:
+        listing = files.listing(split, index)  # has the digest that the manifest lists
+        problems += check_shard(files, split, index, listing)
+        listed |= {f"{files.manifest.shard_path(split, index)}/{path}": file for path, file in listing.items()}
+    if problems := problems or _check_digests(files, listed, None, progress):
+        raise damage(problems, advice)
+
+
 def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
     """Every file but the root's ``zarr.json``, by path; and what is wrong with the lists, or with what lies there."""
     manifest = files.manifest
@@ -132,12 +162,15 @@ def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
             listed[f"{directory}/zarr.json"] = File(own_nbytes, shard.sha256)
     replaced = {shard_path(name, number) for name, split in manifest.splits.items() for number in split.replaced}
     for path in files.names():
+        if path == SIGNATURE:
+            problems += size_problems(files, path, 0, SIGNATURE_MAX_NBYTES)
+            continue
         if "/".join(path.split("/")[:2]) in replaced:  # it stays for readers that have the store open
             continue
         if path not in listed and path != "zarr.json" and not path.startswith(tuple(unknown)):
             advice = (
-                "Run the tsds append again that was interrupted, or remove it."
-                if _APPENDED.match(path)
+                "Run the tsds append, update, add, erase or drop again that was interrupted, or remove it."
+                if _INTERRUPTED.match(path)
                 else "Remove it."
             )
             problems.append(Problem(path, "unlisted-file", f"this file is not listed. {advice}"))
@@ -202,7 +235,12 @@ def _check_groups(files: StoreFiles) -> Iterator[Problem]:
         groups = [
             name,
             *shards,
-            *(f"{shard}/{table}" for shard, each in zip(shards, split.shards, strict=True) for table in each.lengths),
+            *(
+                f"{shard}/{table}"
+                for shard in shards
+                for name, f in manifest.fields.items()
+                for table in f.groups(name)
+            ),
         ]
         for group in groups:
             try:
@@ -283,13 +321,14 @@ def _check_values(store: Store) -> Iterator[Problem]:
         for field_name, field in split.fields.items():
             where = f"{name}/{field_name}"
             try:
+                sizes = functools.partial(image_sizes, split, image_of(field))
                 if isinstance(field, ArrayField):
-                    findings = field.check(split.column(field_name))
+                    findings = field.check(split.column(field_name), sizes)
                 elif isinstance(field, TableField):
                     table = split.table(field_name)
                     for each in (table, *table.lists.values(), *table.per_row.values()):
                         _ = each.offsets if isinstance(each, RaggedColumn) else None
-                    findings = field.check(table, functools.partial(_image_sizes, split))
+                    findings = field.check(table, sizes)
                     if isinstance(field, EncodedImageField):
                         findings = itertools.chain(findings, _check_files(split, field_name, field))
                 for column in array_columns(field_name, split[field_name]).values():
@@ -300,14 +339,14 @@ def _check_values(store: Store) -> Iterator[Problem]:
                 yield from error.problems
 
 
-def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def image_sizes(split: Split, name: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """(n, 2) height and width of the stored images, as they are shown; infinite where there are none."""
-    image = split.fields.get("image")
+    image = split.fields.get(name)
     if isinstance(image, RawImageField):
         return np.tile(np.array(image.spec.shape[:2], np.float64), (len(rows), 1))
     if not isinstance(image, EncodedImageField | RaggedImageField):
         return np.full((len(rows), 2), np.inf)
-    shapes = cast(Column, split.table("image").per_row["shape"])
+    shapes = cast(Column, split.table(name).per_row["shape"])
     return shapes.take(rows)[:, :2].astype(np.float64)
 
 

@@ -1,6 +1,6 @@
 """A store as one file, and back: a ZIP file whose members are mapped where they lie.
 
-``formats/v1/spec.md`` section 13 describes it. The same store always gives the same bytes.
+``formats/v1/spec.md`` section 12 describes it. The same store always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tensorstore_ds.durable import check_room, partial_of, replacing, sync, writ
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_root
+from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.packed_files import ALIGNMENT, DIRECTORY_MAX_NBYTES, PackedFiles, find_files
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -160,6 +161,10 @@ def _whole(files: StoreFiles) -> Mapping[str, File]:
     listed, problems = listed_files(files)
     if problems:
         raise FormatError(problems, f"Check the store with: tsds verify {shlex.quote(str(files.path))}")
+    if SIGNATURE in files.names():
+        with files.open(SIGNATURE) as file:
+            data = file.read()
+        return {**listed, SIGNATURE: File(len(data), hashlib.sha256(data).hexdigest())}
     return listed
 
 

@@ -28,12 +28,11 @@ from tensorstore_ds.errors import (
     FormatError,
     OptionError,
     OutputError,
-    Problem,
     RemoteError,
     StoreExistsError,
 )
 from tensorstore_ds.format.manifest import File
-from tensorstore_ds.format.root import parse_listing, parse_root
+from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
 from tensorstore_ds.options import refusal
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import open as open_store
@@ -102,10 +101,9 @@ def pull(
         raise refusal("workers", "a number from 1 to 256", workers)
     target, origin = tidied(out), origin_of(url)
     counter = Counter(progress or notebook_bytes("Fetching"))
-    selection = Selection(origin.root(), splits, fields)
-    if sha256 is not None and selection.sha256 != sha256.lower():
-        message = f"expected the store {sha256}, found the store {selection.sha256}."
-        raise FormatError(Problem(origin.url, "checksum", message))
+    root = origin.root()
+    selection = Selection(root, splits, fields)
+    check_meant(root, selection.sha256, sha256, origin.url)
     with _one_line(target):
         return _Pull(origin, target, selection, counter, workers, verify).run()
 
@@ -147,6 +145,7 @@ class _Pull:
         with self._folder:
             self._begin()
             content = self._selection.content(self._read_lists(self._work / "lists"))
+            content = self._selection.signed(content, self._origin)
             self._fetch(content)
             self._commit(content)
         counter = self._counter

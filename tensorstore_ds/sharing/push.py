@@ -94,7 +94,7 @@ def content_of(origin: Origin) -> Content:
     selection = Selection(origin.root(), None, None)
     names = {f"{selection.manifest.shard_path(split, i)}/zarr.json": shard for split, i, shard in selection.shards()}
     lists = {name: origin.read(name, min(MANIFEST_MAX_NBYTES, shard.nbytes)) for name, shard in names.items()}
-    return selection.content(lists)
+    return selection.signed(selection.content(lists), origin)
 
 
 class _Push:

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorstore_ds.errors import FormatError, OptionError
-from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField, SizeField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.errors import FormatError, OptionError, RemoteError
 from tensorstore_ds.format.manifest import File, Shard, SplitEntry
 from tensorstore_ds.format.root import dump_listing, dump_root, parse_listing, parse_root
+from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.options import meant
-from tensorstore_ds.reading.checks import check_listing, check_root_files
+from tensorstore_ds.reading.checks import SIGNATURE_MAX_NBYTES, check_listing, check_root_files
+from tensorstore_ds.sharing.origin import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,9 @@ class Selection:
             raise FormatError(problems)
         self._root = root
         kept = _chosen("split", splits, self.whole.splits)
-        self.fields = _chosen("field", fields, self.whole.fields)
-        self.is_part = len(kept) < len(self.whole.splits) or len(self.fields) < len(self.whole.fields)
+        every = {**self.whole.fields, **self.whole.unreadable}
+        self.fields = _chosen("field", fields, every)
+        self.is_part = len(kept) < len(self.whole.splits) or len(self.fields) < len(every)
         gone = {name for split in self.whole.splits.keys() - kept.keys() for name in (f"{split}/zarr.json",)}
         files = {name: file for name, file in self.whole.files.items() if name not in gone}
         self.manifest = replace(self.whole, splits=kept, files=files)
@@ -92,13 +93,27 @@ class Selection:
                 files |= {f"{directory}/{path}": file for path, file in kept.items()}
                 own[where] = lists[where] if len(kept) == len(listing) else dump_listing(kept)
                 shards.append(self._shard(shard, own[where], kept))
-            statistics = _statistics(split.statistics, self.whole.fields, self.fields)
+            statistics = {field: known for field, known in split.statistics.items() if field in self.fields}
             splits[name] = SplitEntry(tuple(shards), statistics)  # what was replaced is not copied
         files |= self.manifest.files
         if not self.is_part:
             return Content(self.sha256, files, own, self._root)
-        root = dump_root(replace(self.manifest, fields=self.fields, splits=splits))
+        fields = {name: field for name, field in self.whole.fields.items() if name in self.fields}
+        unreadable = {name: field for name, field in self.whole.unreadable.items() if name in self.fields}
+        root = dump_root(replace(self.manifest, fields=fields, unreadable=unreadable, splits=splits))
         return Content(parse_root(root)[1], files, own, root)
+
+    def signed(self, content: Content, origin: Origin) -> Content:
+        """The content with the store's signature, which no list has, if there is one; a part of a store has none."""
+        if self.is_part:
+            return content
+        try:
+            data = origin.read(SIGNATURE, SIGNATURE_MAX_NBYTES)
+        except (FormatError, RemoteError) as error:
+            if error.reason in ("missing-file", "missing", "refused"):  # S3 refuses what is missing, if it may not list
+                return content
+            raise
+        return replace(content, files={**content.files, SIGNATURE: File(len(data), hashlib.sha256(data).hexdigest())})
 
     def _shard(self, shard: Shard, listing: bytes, files: Mapping[str, File]) -> Shard:
         lengths = {name: n for name, n in shard.lengths.items() if name.split("/")[0] in self.fields}
@@ -118,31 +133,3 @@ def _chosen(what: str, wanted: Collection[str] | None, there: Mapping[str, Any])
     if not wanted:
         raise OptionError(f"`{what}s`: expected at least one of {', '.join(there)}, found none.")
     return {name: value for name, value in there.items() if name in wanted}
-
-
-def _statistics(
-    statistics: Mapping[str, Any], before: Mapping[str, Field], fields: Mapping[str, Field]
-) -> dict[str, Any]:
-    """The statistics of a split without those of fields that are left out."""
-    gone = [field for name, field in before.items() if name not in fields]
-    left_out: set[str] = set()
-    for kind, members in _MEMBERS.items():
-        if any(isinstance(field, kind) for field in gone):
-            left_out.update(members)
-    if not any(isinstance(field, ImageField | SizeField) for field in fields.values()):
-        left_out.add("sizes")
-    kept = {name: value for name, value in statistics.items() if name not in left_out}
-    masks = kept.get("masks")
-    if isinstance(masks, Mapping):
-        kept["masks"] = {name: value for name, value in masks.items() if name in fields}
-        if not kept["masks"]:
-            del kept["masks"]
-    return kept
-
-
-#: Statistics that are of one field, by its class.
-_MEMBERS: Mapping[Any, tuple[str, ...]] = {
-    LabelField: ("class_counts",),
-    ObjectsField: ("object_counts", "objects"),
-    ImageField: ("channels",),
-}

@@ -18,19 +18,17 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Protocol
 
-from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.manifest import File, Manifest, shard_path
-from tensorstore_ds.format.root import parse_root
-from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, size_of, start_of
+from tensorstore_ds.format.manifest import File
+from tensorstore_ds.reading.store_files import size_of, start_of
+from tensorstore_ds.sharing.served_files import Content, ServedFiles
 
 #: Connections at a time; each has a thread. One more is answered 503, as is one beyond 3/4 of them from one address.
 CONNECTIONS = 256
@@ -40,18 +38,46 @@ REQUEST_NBYTES = 16 * 1024
 SECONDS = 20
 #: Bytes that a client has to take in a second, after a minute.
 _SLOWEST = 16 * 1024
-#: States of a store before it changed whose files are served, as long as they are there.
-_EARLIER = 8
 _PIECE_NBYTES = 4 * 1024**2
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
-_IN_SHARD = re.compile(r"([a-z0-9_-]{1,64})/([0-9]{5,15})/(.+)")
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _TAG = re.compile(r'(?:W/)?"[^"]*"')
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 
 Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A file that is served in addition to a store.
+
+    Attributes:
+        data: its bytes.
+        media_type: for the header Content-Type.
+        compressed: the same bytes compressed with gzip, for clients that accept it; None if there are none.
+        headers: further headers of the answer.
+    """
+
+    data: bytes
+    media_type: str
+    compressed: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Pages(Protocol):
+    """Files that are served in addition to a store, which is then below ``store/``."""
+
+    def find(self, name: str) -> Page | None:
+        """The file of a path; None if there is none."""
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keep a file; False if it may not be written, or is not valid."""
+
+
+#: Bytes of a file that a client may write.
+PUT_NBYTES = 16 * 1024**2
 
 
 @contextmanager
@@ -91,12 +117,28 @@ def serve(
         FormatError: there is no such store.
         OptionError: this host or port cannot be used, or the token.
     """
-    content = _content(store, sha256)
-    if token is None and not _is_own(host):
+    with serve_pages(store, None, host=host, port=port, token=token, sha256=sha256, notify=notify) as url:
+        yield url
+
+
+@contextmanager
+def serve_pages(
+    store: str | os.PathLike[str] | None,
+    pages: Pages | None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    sha256: str | None = None,
+    notify: Notify = lambda _: None,
+) -> Iterator[str]:
+    """As `serve`, with `pages` in addition to the store, which may be None. With pages, no other origin may read."""
+    files = None if store is None else ServedFiles(store, sha256)
+    if token is None and (pages is not None or not _is_own(host)):
         token = secrets.token_urlsafe(24)
     if token is not None and not _TOKEN.fullmatch(token):
         raise OptionError("`token`: expected 16 to 128 letters, digits, - and _, found another text.")
-    with _server(content, host, port, token, notify) as server:
+    with _server(files, host, port, token, notify, pages) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="tsds-serve")
         thread.start()
         try:
@@ -116,84 +158,13 @@ def _is_own(host: str) -> bool:
         return host == "localhost"
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """A store as it was at one time.
-
-    Attributes:
-        root: the bytes of its ``zarr.json``.
-        is_fixed: whether only this one may be served, also when the store has grown.
-        listing: as `Store.listing`.
-    """
-
-    store: Store
-    root: bytes
-    is_fixed: bool
-    listing: Callable[[str, int], Mapping[str, File]]
-
-    def find(self, name: str) -> File | None:
-        """Size and digest of a file of the store; None for every other name."""
-        manifest = self.store.manifest
-        if name == "zarr.json":
-            return File(len(self.root), self.store.sha256)
-        if name in manifest.files:
-            return manifest.files[name]
-        match = _IN_SHARD.fullmatch(name)
-        entry = manifest.splits.get(match[1]) if match else None
-        if not match or not entry or int(match[2]) not in entry.numbers:
-            return None
-        split, number, path = match[1], int(match[2]), match[3]
-        index = entry.numbers.index(number)
-        if name != f"{shard_path(split, number)}/{path}":  # a zero too many
-            return None
-        listing = self.listing(split, index)
-        if path == "zarr.json":
-            shard = entry.shards[index]
-            return File(shard.nbytes - sum(file.size for file in listing.values()), shard.sha256)
-        return listing.get(path)
-
-    def now(self) -> _Content:
-        """The store as it is now; raises `FormatError` if another one is in its place."""
-        try:
-            root = _root(self.store)
-        except FormatError:  # another one, unless it was updated
-            now = _content(self.store.path, None)
-            if not _was_updated(self.store.manifest, now.store.manifest):
-                raise
-            return self if self.is_fixed else now
-        return self if self.is_fixed or root == self.root else _content(self.store.path, None)
-
-
-def _content(path: str | os.PathLike[str], sha256: str | None) -> _Content:
-    while True:  # twice if it has grown just now
-        store = open_store(path, sha256=sha256)
-        root = _root(store)
-        if parse_root(root)[1] == store.sha256:
-            listing = functools.lru_cache(maxsize=64)(store.listing)
-            return _Content(store, root, sha256 is not None, listing)
-
-
-def _was_updated(before: Manifest, now: Manifest) -> bool:
-    """Whether a store is another one after `update`, which notes itself behind the steps of before."""
-    (one, first), (other, second) = (_origin(each) for each in (before, now))
-    return one == other and len(first) < len(second) and first == second[: len(first)]
-
-
-def _origin(manifest: Manifest) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
-    """Where a store comes from, and the steps that have changed it since."""
-    return {**manifest.provenance, "history": None}, steps_of(manifest.provenance)
-
-
-def _root(store: Store) -> bytes:
-    with store.open_file("zarr.json") as file:
-        return file.read(MANIFEST_MAX_NBYTES + 1)
-
-
-def _server(content: _Content, host: str, port: int, token: str | None, notify: Notify) -> _Server:
+def _server(
+    files: ServedFiles | None, host: str, port: int, token: str | None, notify: Notify, pages: Pages | None
+) -> _Server:
     if not 0 <= port < 2**16:
         raise OptionError(f"`port`: expected 0 to 65,535, found {port}.")
     try:
-        return _Server(content, host, port, token, notify)
+        return _Server(files, host, port, token, notify, pages)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"`port`: expected to listen at {host}, port {port}, found: {reason}."
@@ -206,35 +177,17 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False  # all have ended when it is closed
     request_queue_size = 128
 
-    def __init__(self, content: _Content, host: str, port: int, token: str | None, notify: Notify) -> None:
-        self.content = content
-        self._earlier: list[_Content] = []  # the last one first
+    def __init__(
+        self, files: ServedFiles | None, host: str, port: int, token: str | None, notify: Notify, pages: Pages | None
+    ) -> None:
+        self.files = files
+        self.pages = pages
+        self.is_own = _is_own(host)
         self.token = token
         self.notify = notify
         self._connections: dict[socket.socket, str] = {}  # with the address of the client
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
-
-    def renew(self) -> bool:
-        """See whether the store has changed; raises `FormatError` if another one is in its place."""
-        before, now = self.content, self.content.now()
-        if now is before:
-            return False
-        self.content, self._earlier = now, [before, *self._earlier][:_EARLIER]
-        return True
-
-    def find(self, name: str) -> tuple[File, _Content] | None:
-        """A file of the store as it is, or as it was before, if the file is still there."""
-        file = self.content.find(name)
-        if file is not None:
-            return file, self.content
-        for content in self._earlier:
-            with suppress(FormatError):  # it is gone
-                file = content.find(name)
-                if file is not None:
-                    content.store.open_file(name).close()
-                    return file, content
-        return None
 
     def server_bind(self) -> None:
         """Bind to the address; http.server's own would ask a name server about it."""
@@ -288,7 +241,12 @@ class _Requests(io.RawIOBase):
 
     def next(self) -> None:
         """Begin with another request."""
-        self._left = REQUEST_NBYTES
+        self._left = 0
+        self.allow(REQUEST_NBYTES)
+
+    def allow(self, nbytes: int) -> None:
+        """Let the client send so many bytes more."""
+        self._left += nbytes
         self._end = time.monotonic() + SECONDS
 
     def readable(self) -> bool:
@@ -355,43 +313,78 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        """Keep a file of `pages`. The type of the body is one that a page of another origin may not send unasked."""
+        name = self._name()
+        if name is None:
+            return
+        length = self.headers.get("Content-Length", "")
+        if self.server.pages is None or self.headers.get("Content-Type") != "application/json":
+            self._refuse(501 if self.server.pages is None else 415)
+        elif not length.isdecimal() or int(length) > PUT_NBYTES:
+            self._refuse(413 if length.isdecimal() else 411)
+        else:
+            self._requests.allow(int(length))
+            data = self.rfile.read(int(length))
+            kept = len(data) == int(length) and self.server.pages.put(name, data)
+            self._refuse(200 if kept else 400)
+
     def do_OPTIONS(self) -> None:
         """What a browser asks before a page may send a header of its own."""
         self.send_response(204)
         self.end_headers()
 
-    def _answer(self) -> None:
-        self.connection.settimeout(SECONDS)
+    def _name(self) -> str | None:
+        """The path that is asked for, without the token; None if the request was refused."""
         name = self.path.partition("?")[0].removeprefix("/")
         if self.server.token is not None:
             given, _, name = name.partition("/")
             if not hmac.compare_digest(given.encode(), self.server.token.encode()):
                 self._refuse(404)
-                return
-        elif not _is_own_url(f"http://{self.headers.get('Host')}"):
+                return None
+        is_closed = self.server.token is None or (self.server.pages is not None and self.server.is_own)
+        if is_closed and not _is_own_url(f"http://{self.headers.get('Host')}"):
             self._refuse(403)
+            return None
+        return name
+
+    def _answer(self) -> None:
+        self.connection.settimeout(SECONDS)
+        name = self._name()
+        if name is None:
             return
+        if self.server.pages is not None:
+            page = self.server.pages.find(name)
+            if page is not None:
+                self._send_page(page)
+                return
+            folder, _, name = name.partition("/")
+            if folder != "store":
+                self._refuse(404)
+                return
+        files = self.server.files
         try:
-            if name == "zarr.json":
-                self.server.renew()
-            try:
-                self._find_and_send(name)
-            except FormatError:  # nothing was sent yet
-                if not self.server.renew():
-                    raise
-                self._find_and_send(name)
-        except FormatError as error:
+            if files is None or not files.use(name, functools.partial(self._send, name)):
+                self._refuse(404)
+        except FormatError as error:  # nothing was sent yet
             self.server.notify(str(error))
             self._refuse(500)
 
-    def _find_and_send(self, name: str) -> None:
-        found = self.server.find(name)
-        if found is None:
-            self._refuse(404)
-        else:
-            self._send(name, *found)
+    def _send_page(self, page: Page) -> None:
+        accepted = re.split(r"[ ,;]+", self.headers.get("Accept-Encoding", ""))
+        is_compressed = page.compressed is not None and "gzip" in accepted
+        data = page.compressed if page.compressed is not None and is_compressed else page.data
+        self.send_response(200)
+        headers = (("Content-Encoding", "gzip"),) if is_compressed else ()
+        for header, value in (*page.headers, *headers, ("Vary", "Accept-Encoding"), ("Cache-Control", "no-cache")):
+            self.send_header(header, value)
+        self.send_header("Content-Type", page.media_type)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
-    def _send(self, name: str, file: File, content: _Content) -> None:
+    def _send(self, name: str, file: File, content: Content) -> None:
         tag = f'"{file.sha256}"'
         if not _names(self.headers.get("If-Match", "*"), tag):
             self._refuse(412)
@@ -452,7 +445,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         headers = getattr(self, "headers", None)
         origin = headers.get("Origin") if headers is not None else None
-        if self.server.token is not None:
+        if self.server.pages is not None:
+            origin = None  # the page and the store have the same origin
+        elif self.server.token is not None:
             origin = "*"  # who has the token may read
         elif origin is not None and not _is_own_url(origin):
             origin = None

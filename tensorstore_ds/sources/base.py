@@ -25,7 +25,8 @@ from tensorstore_ds.options import check, declared, meant, option
 Reference = str | int
 
 #: The objects of one sample, as the source has them: those of `OBJECT_VALUES` that there are, each with M rows.
-#: `boxes` (M, 4) float64 are x1 y1 x2 y2 in pixels, x2 and y2 exclusive, unchecked; `labels` (M,) int64 are class
+#: `boxes` (M, 4) float64 are x1 y1 x2 y2 in pixels, x2 and y2 exclusive, unchecked; `oriented_boxes` (M, 4, 2) float64
+#: are their corners x y in order, the first edge of length w, or (M, 5) as stored; `labels` (M,) int64 are class
 #: indices; `keypoints` (M, K, 2) float64 are x y in pixels, NaN where one is absent; `visibility` (M, K) uint8; `FLAGS`
 #: are (M,) uint8; `area` (M,) float64 in pixels. `LISTS` are lists of M arrays: `polygons` (n, 2) float64 x y in
 #: pixels, a row of NaN between two polygons; `rle` (n,) uint32 lengths of runs, of an image as it is shown.
@@ -33,7 +34,8 @@ Objects = Mapping[str, Any]
 
 #: Files that are taken for images, by their suffix in lower case.
 IMAGE_SUFFIXES = frozenset(
-    [".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".hif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm"}
+    | {".tif", ".tiff", ".webp"}
 )
 
 
@@ -100,7 +102,7 @@ class Sample:
     Attributes:
         key: its path in the source, with ``/``, or its number: what people know it by.
         image: a file's path (as a string too: quicker, and it shows for small images), or pixels (H, W) or (H, W, C),
-            or a PIL image.
+            or a PIL image, or a `Part` of an image.
         label: class index.
         objects: boxes and keypoints, in the pixels of the image as it is shown (orientation applied).
         masks: for each field of kind `mask` a file's path, class indices (H, W), or a PIL image: gray, or with a
@@ -110,6 +112,7 @@ class Sample:
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
         annotation: the file that the objects are from, which errors name, if it is theirs alone.
         left_out: what a Python object or an image file has besides, and is not stored.
+        problems: objects that the source has dropped already, and why.
         relative: whether the coordinates in `objects` are fractions of the image's width and height, not pixels.
     """
 
@@ -123,6 +126,7 @@ class Sample:
     annotated_size: tuple[int, int] | None = None
     annotation: str = ""
     left_out: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
     relative: bool = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections import Counter
@@ -24,8 +25,10 @@ from tensorstore_ds.regular_files import entries, is_dir, is_file, open_file, os
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, glance
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
+from tensorstore_ds.sources.objects import AnnotatedObject, Box
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
+from tensorstore_ds.sources.xml import ABSENT, Place
 
 #: Bytes of a JSON file; a million objects with polygons take 500 MB.
 FILE_LIMIT = 8 << 30
@@ -43,6 +46,7 @@ _PLAIN = frozenset({"", "_annotations", "annotations", "annotation", "coco", "la
 _FOLDERS = ("", "images/", "{}/", "images/{}/", "{}/images/", "JPEGImages/")
 _TRIED = 20  # images of a file that are looked for in each of them
 _CORNERS = 3  # of a polygon, at least
+_LARGEST_ANGLE = 10**6  # degrees
 _SEEN = (0, 1, 2)  # what a keypoint may say of its visibility
 #: What msgspec raises about JSON that is none, or another one.
 _ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -72,6 +76,7 @@ class _Annotation(msgspec.Struct):
     area: float | None = None
     segmentation: msgspec.Raw = msgspec.Raw()
     keypoints: msgspec.Raw = msgspec.Raw()
+    attributes: msgspec.Raw = msgspec.Raw()
     caption: msgspec.Raw = msgspec.Raw()
     id: int | str | None = None
 
@@ -80,6 +85,12 @@ class _File(msgspec.Struct):
     images: list[msgspec.Raw]
     annotations: list[msgspec.Raw] = []
     categories: list[_Category] = []
+
+
+class _Attributes(msgspec.Struct):
+    """What CVAT writes of an object besides COCO's own."""
+
+    rotation: Any = 0  #: degrees clockwise around the center of the box; or whatever a user calls so
 
 
 class _Runs(msgspec.Struct):
@@ -235,9 +246,8 @@ class CocoSource(Source):
         )
 
     def _arrays(self, rows: Sequence[_Object], split: str, json: str) -> Objects:
-        boxes = np.array([each.box for each in rows], np.float64).reshape(-1, 4)
-        boxes[:, 2:] += boxes[:, :2]
-        found: dict[str, Any] = {"boxes": boxes}
+        found: dict[str, Any] = {"boxes": np.array([each.box for each in rows], np.float64).reshape(-1, 4)}
+        found["oriented_boxes"] = np.array([each.corners for each in rows], np.float64).reshape(-1, 4, 2)
         for name in ("label", "iscrowd", "area"):
             dtype = np.float64 if name == "area" else np.int64 if name == "label" else np.uint8
             found["labels" if name == "label" else name] = np.array([getattr(each, name) for each in rows], dtype)
@@ -433,6 +443,17 @@ def _note_values(each: _Annotation, values: set[str]) -> None:
     value = "rle" if _begins(each.segmentation, b"{") else "polygons" if _begins(each.segmentation, b"[") else None
     if value is not None:
         values.update((value, "area"))
+    elif _rotation(each):
+        values.add("oriented_boxes")
+
+
+def _rotation(each: _Annotation) -> float:
+    """Degrees by which the box of an annotation is turned, as CVAT has them; 0 of one with an outline."""
+    if not _begins(each.attributes, b"{") or _begins(each.segmentation, b"[") or _begins(each.segmentation, b"{"):
+        return 0.0
+    degrees = msgspec.json.decode(each.attributes, type=_Attributes).rotation
+    is_angle = isinstance(degrees, int | float) and not isinstance(degrees, bool) and abs(degrees) < _LARGEST_ANGLE
+    return float(degrees) if is_angle else 0.0  # else an attribute that a user calls so
 
 
 def _begins(raw: msgspec.Raw, bracket: bytes) -> bool:
@@ -450,7 +471,8 @@ class _Object:
     where: str  #: names it in errors
     category: int | str
     label: int
-    box: tuple[float, float, float, float]  #: x y width height
+    box: Box  #: x1 y1 x2 y2; of a turned one the hull
+    corners: Sequence[Place]  #: those of its oriented box, if it has no outline
     iscrowd: bool
     area: float
     polygons: NDArray[np.float64]  #: (n, 2)
@@ -478,15 +500,18 @@ def _object(text: bytes, json: str, labels: Mapping[int | str, int], left_out: d
             keypoints = np.array(msgspec.json.decode(each.keypoints, type=list[float])).reshape(-1, 3)
             if not np.isin(keypoints[:, 2], _SEEN).all():
                 raise ValueError("a keypoint whose third number is none of 0, 1 and 2")
+        degrees = _rotation(each)
+        if degrees and not all(map(math.isfinite, each.bbox)):
+            raise ValueError("expected finite numbers in a turned box")
     except (*_ERRORS, ValueError) as error:
         message = f"expected an annotation of COCO, found {_said(error)}: {text[:80].decode(errors='replace')}."
         raise SourceError(Problem(json, "annotation", message)) from error
     x, y, width, height = each.bbox
     area = width * height if each.area is None else each.area
     label = labels[each.category_id]
-    return _Object(
-        where, each.category_id, label, (x, y, width, height), each.iscrowd != 0, area, polygons, runs, keypoints
-    )
+    box = AnnotatedObject.of_rectangle("", (x, y, x + width, y + height), degrees)
+    corners = (ABSENT,) * 4 if len(polygons) or len(runs) else box.corners
+    return _Object(where, each.category_id, label, box.box, corners, each.iscrowd != 0, area, polygons, runs, keypoints)
 
 
 def _caption(text: bytes, json: str) -> str:

@@ -15,7 +15,7 @@ from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, ellipse_box, hull, rotated
+from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, ellipse_box, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 from tensorstore_ds.sources.xml import (
@@ -168,12 +168,9 @@ def _object(shape: Element) -> AnnotatedObject | None:
     if shape.tag == "box":
         x1, y1, x2, y2 = _numbers(shape, "xtl", "ytl", "xbr", "ybr")
         degrees = number(shape.get("rotation", "0"), "rotation")
-        if not degrees:
-            return AnnotatedObject(_label(shape), (x1, y1, x2, y2))
-        if not all(map(math.isfinite, (degrees, x1, y1, x2, y2))):
+        if degrees and not all(map(math.isfinite, (degrees, x1, y1, x2, y2))):
             raise ElementError("expected finite numbers in a rotated box, found others")
-        corners = rotated((x1, y1, x2, y2), degrees, ((x1 + x2) / 2, (y1 + y2) / 2))
-        return AnnotatedObject.of_polygon(_label(shape), corners, {})
+        return AnnotatedObject.of_rectangle(_label(shape), (x1, y1, x2, y2), degrees)
     if shape.tag == "polygon":
         places = _places(shape)
         if len(places) < 3:

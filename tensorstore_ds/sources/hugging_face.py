@@ -38,7 +38,9 @@ class HuggingFaceRows:
         classed = [name for name, feature in features.items() if _names(feature)]
         self._label = next((name for name in ("label", "labels") if name in features), classed[0] if classed else "")
         objects = _below_lists(features.get("objects"))
-        self._has_objects = isinstance(objects, Mapping) and not {"bbox", "keypoints"}.isdisjoint(objects)
+        self._has_objects = isinstance(objects, Mapping) and not {"bbox", "oriented_boxes", "keypoints"}.isdisjoint(
+            objects
+        )
         category = next((name for name in CATEGORY_NAMES if name in objects), "") if self._has_objects else ""
         labels, categories = (
             _names(features.get(self._label)),

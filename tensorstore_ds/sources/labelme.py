@@ -186,9 +186,9 @@ def _object(label: str, form: object, places: Sequence[Place]) -> AnnotatedObjec
         radius = math.dist((x, y), edge)
         return AnnotatedObject(label, (x - radius, y - radius, x + radius, y + radius))
     if form in ("rectangle", "mask") and len(places) in (2, 4):  # of a mask, the corners that it fills
-        return AnnotatedObject(label, hull(places))
+        return AnnotatedObject(label, hull(places), is_rectangle=form == "rectangle")
     if form in ("rotation", "oriented_rectangle") and len(places) == 4:
-        return AnnotatedObject.of_polygon(label, places, {})
+        return AnnotatedObject.of_corners(label, places, {})
     if form in ("polygon", "circle", "rectangle", "mask", "rotation", "oriented_rectangle", "point"):
         raise MemberError(f"expected the points of a {form}, found {len(places)}")
     return None

@@ -22,7 +22,7 @@ from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.json_files import MemberError, finite, kind, members, read_list, text, values
 from tensorstore_ds.sources.names import order_classes
-from tensorstore_ds.sources.objects import AnnotatedObject, Box, attach_points, ellipse_box, rotated
+from tensorstore_ds.sources.objects import AnnotatedObject, Box, attach_points, ellipse_box
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import Place
@@ -275,7 +275,7 @@ def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObjec
         return label, start
     size = _place([region.get("width"), region["height"]], scale)
     box: Box = (*start, start[0] + size[0], start[1] + size[1])
-    return AnnotatedObject.of_polygon(label, rotated(box, turn, start), {}) if turn else AnnotatedObject(label, box)
+    return AnnotatedObject.of_rectangle(label, box, turn, start)
 
 
 def _side(value: object) -> int:

@@ -48,7 +48,7 @@ def field_name(text: str) -> str:
     >>> field_name("Patient ID")
     'patient_id'
     """
-    return re.sub(r"[^a-z0-9_-]", "_", text.lower())[:64]
+    return re.sub(r"^-|[^a-z0-9_-]", "_", text.lower())[:64]
 
 
 def order_classes(

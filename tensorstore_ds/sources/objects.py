@@ -16,7 +16,7 @@ from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import FLAGS, Objects, SourceOptions
 from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, order_classes
-from tensorstore_ds.sources.xml import Place
+from tensorstore_ds.sources.xml import ABSENT, Place
 
 Box = tuple[float, float, float, float]
 
@@ -30,11 +30,36 @@ class AnnotatedObject:
     flags: Mapping[str, int] = field(default_factory=dict)  #: those of `FLAGS` that it has, 0 or 1
     keypoints: Mapping[str, Place] = field(default_factory=dict)  #: NaN NaN where one is absent
     polygon: Sequence[Place] = ()  #: x y in pixels, rings with one `ABSENT` between; none where it has none
+    oriented: Sequence[Place] = ()  #: the four corners of its oriented box in order, the first edge its w; or none
+    is_rectangle: bool = False  #: whether `box` was drawn as a rectangle, and so is an oriented box at angle 0
 
     @classmethod
     def of_polygon(cls, label: str, polygon: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
         """One whose box is the hull of its polygon."""
         return cls(label, hull(polygon), flags, {}, polygon)
+
+    @classmethod
+    def of_corners(cls, label: str, corners: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
+        """One whose box is the hull of its oriented box, given as four corners in order, the first edge its w."""
+        return cls(label, hull(corners), flags, oriented=corners)
+
+    @classmethod
+    def of_rectangle(cls, label: str, box: Box, degrees: float = 0, center: Place | None = None) -> AnnotatedObject:
+        """One whose box was turned clockwise, as it is seen, around a point, which is its center by default."""
+        if not degrees:
+            return cls(label, box, is_rectangle=True)
+        x1, y1, x2, y2 = box
+        return cls.of_corners(label, rotated(box, degrees, center or ((x1 + x2) / 2, (y1 + y2) / 2)), {})
+
+    @property
+    def corners(self) -> Sequence[Place]:
+        """Those of its oriented box, or of its rectangle; four `ABSENT` ones where it has neither."""
+        x1, y1, x2, y2 = self.box
+        if self.oriented:
+            return self.oriented
+        if not self.is_rectangle or not (x1 < x2 and y1 < y2):  # what is no box is found, and left out, as a box
+            return (ABSENT,) * 4
+        return (x1, y1), (x2, y1), (x2, y2), (x1, y2)
 
 
 def hull(points: Iterable[Place]) -> Box:
@@ -92,7 +117,7 @@ class ObjectTable:
     Attributes:
         classes, keypoints: names, and after `field` their places in the store.
         flags: those of `FLAGS` that some object has.
-        has_polygons: whether some object has one.
+        has_polygons, has_oriented: whether some object has a polygon, or an oriented box.
         unstored: how many of what objects have besides, by reason code, such as `points`.
     """
 
@@ -100,7 +125,7 @@ class ObjectTable:
         self.classes: dict[str, int] = {}
         self.keypoints: dict[str, int] = {}
         self.flags: set[str] = set()
-        self.has_polygons = False
+        self.has_polygons = self.has_oriented = False
         self.unstored: Counter[str] = Counter()
         self._labelled = False
         self._only = ""  # the class of objects that have none, where the options name one alone
@@ -115,6 +140,7 @@ class ObjectTable:
                 self.keypoints.setdefault(name, len(self.keypoints))
             self.flags.update(each.flags)
             self.has_polygons |= bool(each.polygon)
+            self.has_oriented |= bool(each.oriented)
 
     @classmethod
     def union(cls, tables: Iterable[ObjectTable]) -> ObjectTable:
@@ -125,6 +151,7 @@ class ObjectTable:
             union.keypoints |= table.keypoints
             union.flags |= table.flags
             union.has_polygons |= table.has_polygons
+            union.has_oriented |= table.has_oriented
             union.unstored += table.unstored
         return union
 
@@ -154,7 +181,12 @@ class ObjectTable:
             keypoints = choose_keypoints(self.keypoints, options.keypoints, where)
         self.classes = {name: i for i, name in enumerate(classes)}
         self.keypoints = {name: i for i, name in enumerate(keypoints.names)}
-        names = ["boxes"] + ["labels"] * labelled + ["keypoints"] * bool(self.keypoints)
+        names = (
+            ["boxes"]
+            + ["oriented_boxes"] * self.has_oriented
+            + ["labels"] * labelled
+            + ["keypoints"] * bool(self.keypoints)
+        )
         names += [*(flag for flag in FLAGS if flag in self.flags), *(["polygons"] * self.has_polygons)]
         return ObjectsField.of(*names, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
 
@@ -183,5 +215,8 @@ class ObjectTable:
             arrays["keypoints"] = keypoints
         if self.has_polygons:
             arrays["polygons"] = [np.array(each.polygon, np.float64).reshape(-1, 2) for each in objects]
+        if self.has_oriented:
+            corners = [each.corners for each in objects]
+            arrays["oriented_boxes"] = np.array(corners, np.float64).reshape(-1, 4, 2)
         flags = {flag: np.array([each.flags.get(flag, 0) for each in objects], np.uint8) for flag in self.flags}
         return arrays | flags

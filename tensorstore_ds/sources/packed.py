@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
+from tensorstore_ds.sources.xml import Place
 
 
 def pack(image: str, size: tuple[int, int], objects: Sequence[AnnotatedObject]) -> str:
@@ -23,8 +24,11 @@ def pack(image: str, size: tuple[int, int], objects: Sequence[AnnotatedObject]) 
     for each in objects:
         keypoints = [value for name, (x, y) in each.keypoints.items() for value in (name, _short(x), _short(y))]
         rows.append([each.label, each.flags, *map(_short, each.box), *keypoints])
-    polygons = [[_short(value) for place in each.polygon for value in place] for each in objects]
-    parts = [size, rows, *([polygons] if any(polygons) else [])]
+    oriented = [_flat(each.oriented) or int(each.is_rectangle) for each in objects]  # 1 for that of the box
+    outlines: list[list[Any]] = [[_flat(each.polygon) for each in objects], oriented]
+    while outlines and not any(outlines[-1]):
+        outlines.pop()
+    parts = [size, rows, *outlines]
     return f"{image}\0{json.dumps(parts, separators=(',', ':'))}"
 
 
@@ -50,12 +54,22 @@ def unpack(entry: str) -> tuple[str, tuple[int, int], list[AnnotatedObject]]:
     image, _, text = entry.partition("\0")
     (height, width), rows, *rest = json.loads(text)
     objects = []
+    none: list[int] = [0] * len(rows)
+    polygons, oriented = (*rest, none, none)[:2]
     for i, (label, flags, x1, y1, x2, y2, *flat) in enumerate(rows):
         keypoints = {name: (x, y) for name, x, y in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
-        polygon = rest[0][i] if rest else ()
-        places = tuple(zip(polygon[::2], polygon[1::2], strict=True))
-        objects.append(AnnotatedObject(label, (x1, y1, x2, y2), flags, keypoints, places))
+        polygon, corners = _places(polygons[i]), _places(oriented[i])
+        box = x1, y1, x2, y2
+        objects.append(AnnotatedObject(label, box, flags, keypoints, polygon, corners, oriented[i] == 1))
     return image, (height, width), objects
+
+
+def _flat(places: Sequence[Place]) -> list[float]:
+    return [_short(value) for place in places for value in place]
+
+
+def _places(flat: list[float] | int) -> tuple[Place, ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True)) if isinstance(flat, list) else ()
 
 
 def _short(value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -18,19 +18,19 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.machine import memory_limit
-from tensorstore_ds.regular_files import check_machine, open_file, os_errors, read_head
+from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions, no_column
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.json_files import MemberError, parse_object
+from tensorstore_ds.sources.files import PackedStrings, damage, glance, keyed, walk_files
+from tensorstore_ds.sources.json_files import MemberError, parse_object, read_object
 from tensorstore_ds.sources.list.table import LABEL_NAMES
 from tensorstore_ds.sources.names import RESERVED, field_name
-from tensorstore_ds.sources.paths import inside
-from tensorstore_ds.sources.row_table import CATEGORY_NAMES, ClassNames, RowTable, label_of, struct_objects
+from tensorstore_ds.sources.row_table import CATEGORY_NAMES, BoxForm, ClassNames, RowTable, label_of, struct_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import numbered_splits
 
 _IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
 _OBJECTS_NAMES = ("objects", "annotations")
+_INFO = "dataset_info.json"
 _METADATA_LIMIT = 16 << 20
 #: In a schema's metadata: JSON with the field of the objects as a store has it, for the names of keypoints.
 METADATA = "tsds"
@@ -49,6 +49,8 @@ class ParquetSource(Source):
         "_image",
         "_label",
         "_objects",
+        "_flat",
+        "_corners",
         "_numbers",
         "_texts",
     )
@@ -58,6 +60,10 @@ class ParquetSource(Source):
         self._files: list[Path] = []
         self._table = RowTable()
         self._image, self._label, self._objects = "", "", ""  # names of columns
+        self._flat: dict[str, str] = {}  # member of the objects -> a column of its own, such as objects.bbox
+        self._boxes = BoxForm()
+        self._corners = False  # boxes are x1 y1 x2 y2
+        self._size: tuple[str, ...] = ()  # the columns with the height and the width of the image
         self._numbers: dict[str, tuple[str, str, tuple[int, ...]]] = {}  # column -> field, dtype and shape
         self._texts: dict[str, str] = {}  # column -> field
 
@@ -68,7 +74,7 @@ class ParquetSource(Source):
         if not files or read_head(files[0], 4) != b"PAR1":
             return False
         try:
-            with _opened(files[0], files[0].name) as parquet:
+            with opened_parquet(files[0], files[0].name) as parquet:
                 return bool(_image_column(parquet.schema_arrow, _features(parquet.schema_arrow, "")))
         except OptionError:
             return True
@@ -86,7 +92,7 @@ class ParquetSource(Source):
         left_out: list[Problem] = []
         first: Any = None
         for i, (where, split) in enumerate(splits.items()):
-            with _opened(self._files[i], where) as parquet:
+            with opened_parquet(self._files[i], where) as parquet:
                 schema = parquet.schema_arrow
                 if first is None:
                     first = schema
@@ -99,10 +105,12 @@ class ParquetSource(Source):
         if not rows:
             missing = Problem(str(self.path), "empty-source", "expected rows with images, found none.")
             raise SourceError(problems or missing)
+        self._corners = self._boxes.are_corners
+        notes += self._boxes.notes(self._flat.get("bbox", f"{self._objects}.bbox"))
         fields: dict[str, Field] = self._table.fields(self.options, str(self.path))
         fields |= {field: ArrayField(ArraySpec(dtype, shape)) for field, dtype, shape in self._numbers.values()}
         fields |= {field: TextField() for field in self._texts.values()}
-        references = {split: PackedStrings(_keyed(split, each)) for split, each in rows.items()}
+        references = {split: PackedStrings(keyed(split, each)) for split, each in rows.items()}
         return Contents(fields, references, None, tuple(problems), tuple(left_out), notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
@@ -114,7 +122,7 @@ class ParquetSource(Source):
         import pyarrow.types as kinds
 
         for i, file in enumerate(self._files):
-            with _opened(file, self._where(i)) as parquet:
+            with opened_parquet(file, self._where(i)) as parquet:
                 schema = parquet.schema_arrow
             if schema.names.count(name) != 1:
                 raise no_column(self, name, schema.names)
@@ -157,28 +165,40 @@ class ParquetSource(Source):
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        return self._image, self._label, self._objects, *self._numbers, *self._texts
+        objects = self._flat.values() if self._flat else (self._objects,)
+        return self._image, self._label, *objects, *self._numbers, *self._texts
+
+    def _objects_of(self, values: Row) -> Any:
+        """The objects of a row, as a struct or a list of structs has them."""
+        if not self._flat:
+            return values[self._objects]
+        found = {member: values[column] for member, column in self._flat.items()}
+        return None if all(each is None for each in found.values()) else found
 
     def _learn(self, schema: Any, where: str) -> list[Problem]:
         """Decide what each column is; returns those that are not stored."""
         import pyarrow.types as kinds
 
-        features = _features(schema, where)
+        features = _features(schema, where) or self._described()
         self._image = _image_column(schema, features)
         if not self._image:
             message = f"expected a column image with the bytes of files, found {', '.join(schema.names)[:200]}."
             raise SourceError(Problem(where, "packed-file", message), "Rename the column of the images to image.")
         named = {name: _class_names(features.get(name)) for name in schema.names}
         is_label = {
-            each.name for each in schema if kinds.is_integer(each.type) or _is_text(each.type) or named[each.name]
+            each.name for each in schema if kinds.is_integer(each.type) or is_text(each.type) or named[each.name]
         }
         labels = [name for name in schema.names if name.lower() in LABEL_NAMES and name in is_label]
-        classed = [name for name in schema.names if named[name] and name in is_label]
+        classed = [name for name in schema.names if named[name] and name in is_label and not _is_member(name)]
         self._label = next(iter(labels), classed[0] if len(classed) == 1 else "")
         self._table.labels = ClassNames(named.get(self._label))
         self._table.has_labels = bool(self._label)
         for name in schema.names:
-            if name in _OBJECTS_NAMES and not self._objects and {"bbox", "keypoints"} & _members(schema, name).keys():
+            if (
+                name in _OBJECTS_NAMES
+                and not self._objects
+                and {"bbox", "oriented_boxes", "keypoints"} & _members(schema, name).keys()
+            ):
                 self._objects = name
                 given = _metadata(schema, METADATA, where)
                 self._table.give({n: given[n] for n in given if n == "objects"}, f"{where}: {METADATA}")
@@ -186,14 +206,18 @@ class ParquetSource(Source):
                 classes = _class_names(_inner(features.get(name), category))
                 self._table.categories.given = classes or self._table.categories.given
                 self._table.has_objects = True
+        if not self._objects:
+            self._learn_flat(schema, features)
+        is_whole = {each.name for each in schema if kinds.is_integer(each.type)}
+        self._size = ("height", "width") if {"height", "width"} <= is_whole else ()
         left_out = []
         fields: set[str] = set()
         for column in schema:
-            if column.name in (self._image, self._label, self._objects):
+            if column.name in self._columns:
                 continue
             field = field_name(column.name)
-            dtype, shape = _numbers(column.type)
-            if field in TEXT_NAMES - fields and _is_text(_element(column.type)):
+            dtype, shape = numbers_of(column.type)
+            if field in TEXT_NAMES - fields and is_text(element_of(column.type)):
                 self._texts[column.name] = field
                 fields.add(field)
             elif dtype and NAME.fullmatch(field) and field not in RESERVED | {"mask"} | fields:
@@ -203,6 +227,24 @@ class ParquetSource(Source):
                 message = f"not stored: a column of {str(column.type)[:80]}."
                 left_out.append(Problem(f"{where}: {column.name}", "not-listed", message))
         return left_out
+
+    def _described(self) -> dict[str, Any]:
+        """What ``dataset_info.json`` beside the files says of the columns, as `datasets` writes it."""
+        file = (self.path if self.path.is_dir() else self.path.parent) / _INFO
+        if not is_file(file):
+            return {}
+        found = read_object(file, _INFO, _METADATA_LIMIT).get("features")
+        return found if isinstance(found, dict) else {}
+
+    def _learn_flat(self, schema: Any, features: Mapping[str, Any]) -> None:
+        """Find objects whose members are columns, as tables have them that know no structs: ``objects.bbox``."""
+        for prefix in _OBJECTS_NAMES:
+            found = {name.removeprefix(f"{prefix}."): name for name in schema.names if name.startswith(f"{prefix}.")}
+            if {"bbox", "keypoints"} & found.keys() and not self._flat:
+                self._objects, self._flat = prefix, found
+                category = next((each for each in CATEGORY_NAMES if each in found), "")
+                self._table.categories.given = _class_names(features.get(found.get(category, "")))
+                self._table.has_objects = True
 
     def _check_same(self, first: Any, schema: Any, where: str) -> None:
         for name in self._columns:
@@ -220,13 +262,14 @@ class ParquetSource(Source):
         has_path = kinds.is_struct(parquet.schema_arrow.field(self._image).type) and "path" in _members(
             parquet.schema_arrow, self._image
         )
-        columns = [f"{self._image}.path"] * has_path + [name for name in (self._label, self._objects) if name]
+        objects = list(self._flat.values()) or [self._objects]
+        columns = [f"{self._image}.path"] * has_path + [name for name in (self._label, *objects, *self._size) if name]
         count = parquet.metadata.row_group(group).num_rows
         if not columns:
             yield from ((row, None) for row in range(count))
             return
         with _damage(where):
-            table = _read_group(parquet, group, columns, where)
+            table = read_group(parquet, group, columns, where)
             count = table.num_rows
         for row in range(count):
             here = f"{where} (group {group}, row {row})"
@@ -236,7 +279,10 @@ class ParquetSource(Source):
                 if self._label and (label := label_of(values[self._label], self._label)) is not None:
                     self._table.labels.note(label)
                 if self._objects:
-                    self._table.note(struct_objects(values[self._objects]))
+                    found = struct_objects(self._objects_of(values), corners=True)
+                    sides = [values[name] for name in self._size]
+                    self._boxes.note(found, (sides[0], sides[1]) if all(sides) and sides else None)
+                    self._table.note(found)
                 path = (values[self._image] or {}).get("path") if has_path else None
             except MemberError as error:
                 problems.append(Problem(here, "annotation", f"{error}. Correct the row."))
@@ -256,7 +302,7 @@ class ParquetSource(Source):
             message = f"expected the bytes of an image in {self._image}, found none. Put the files into the data set."
             raise SourceError(Problem(where, "no-image", message))
         try:
-            objects = struct_objects(values[self._objects]) if self._objects else None
+            objects = struct_objects(self._objects_of(values), corners=self._corners) if self._objects else None
             label: int | None = None
             if self._label:
                 known = label_of(values[self._label], self._label)
@@ -268,14 +314,6 @@ class ParquetSource(Source):
         except MemberError as error:
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the row.")) from error
         return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays, texts=texts)
-
-
-def _keyed(split: str, rows: Sequence[tuple[object, str]]) -> Iterator[str]:
-    """References: keys are the paths of the images where each has one of its own, else numbers."""
-    paths = [inside(path) if isinstance(path, str) and path else None for path, _ in rows]
-    named = len(set(paths)) == len(paths) and not any(path is None or encoding_problem(path) for path in paths)
-    for i, (path, (_, rest)) in enumerate(zip(paths, rows, strict=True)):
-        yield f"{path if named else f'{split}/{i:05d}'}\0{rest}"
 
 
 def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -317,28 +355,34 @@ def _image_column(schema: Any, features: Mapping[str, Any]) -> str:
     return min(found, key=rank, default="")
 
 
+def _is_member(name: str) -> bool:
+    """Whether a column is a member of objects: ``objects.category``."""
+    return "." in name and name.partition(".")[0] in _OBJECTS_NAMES
+
+
 def _members(schema: Any, name: str) -> dict[str, Any]:
     """The types of the members of a struct, or of the structs in a list."""
     import pyarrow.types as kinds
 
-    kind = _element(schema.field(name).type)
+    kind = element_of(schema.field(name).type)
     return {each.name: each.type for each in kind} if kinds.is_struct(kind) else {}
 
 
-def _element(kind: Any) -> Any:
+def element_of(kind: Any) -> Any:
     """The type of the elements of a list; another type as it is."""
     import pyarrow.types as kinds
 
     return kind.value_type if kinds.is_list(kind) or kinds.is_large_list(kind) else kind
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether a type is that of texts."""
     import pyarrow.types as kinds
 
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
-def _numbers(kind: Any) -> tuple[str, tuple[int, ...]]:
+def numbers_of(kind: Any) -> tuple[str, tuple[int, ...]]:
     """The dtype and the shape of a column of numbers; no dtype for others."""
     import pyarrow.types as kinds
 
@@ -404,21 +448,12 @@ def _files_of(path: Path, *, quick: bool = False) -> list[Path]:
     return [path / name for name in names if name.lower().endswith(".parquet")]
 
 
-@contextmanager
-def _damage(where: str) -> Iterator[None]:
-    """What Arrow raises as a `SourceError` `packed-file`, or as `check_machine` does."""
-    try:
-        yield
-    except (SourceError, OptionError, MemberError):
-        raise
-    except Exception as error:  # Arrow has exceptions of its own, OSError without a number, and UnicodeDecodeError
-        check_machine(where, error)
-        message = f"expected a Parquet file, found it damaged: {' '.join(str(error).split())[:200]}."
-        raise SourceError(Problem(where, "packed-file", message), _ADVICE) from error
+def _damage(where: str) -> AbstractContextManager[None]:
+    return damage(where, "a Parquet file", _ADVICE)
 
 
 @contextmanager
-def _opened(path: Path, where: str) -> Iterator[Any]:
+def opened_parquet(path: Path, where: str) -> Iterator[Any]:
     """A pyarrow.parquet.ParquetFile; raises `OptionError` without pyarrow."""
     try:
         import pyarrow.parquet as pq
@@ -432,7 +467,7 @@ def _opened(path: Path, where: str) -> Iterator[Any]:
         yield pq.ParquetFile(file, **limits)
 
 
-def _read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> Any:
+def read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> Any:
     """Some columns of a row group, a pyarrow.Table; its size is compared with the memory first."""
     # not those of the columns: to look at one whose statistics are damaged aborts the process in pyarrow 26
     nbytes, limit = parquet.metadata.row_group(group).total_byte_size, memory_limit() // 2
@@ -445,8 +480,8 @@ def _read_group(parquet: Any, group: int, columns: Sequence[str], where: str) ->
 @lru_cache(1)
 def _group(path: Path, where: str, identity: tuple[int, ...], group: int, columns: tuple[str, ...]) -> Any:
     """The group that was read last, which the next samples are in, too."""
-    with _opened(path, where) as parquet:
+    with opened_parquet(path, where) as parquet:
         if group >= parquet.num_row_groups:
             message = "expected the row groups of the scan, found fewer. Do not change a source while it is read."
             raise SourceError(Problem(where, "packed-file", message))
-        return _read_group(parquet, group, columns, where)
+        return read_group(parquet, group, columns, where)

@@ -26,6 +26,7 @@ Label = int | str
 #: Members of Hugging Face's objects that are their classes.
 CATEGORY_NAMES = ("category", "categories", "category_id", "label", "labels")
 
+_UNSURE = 20  # boxes of which one at least would show that they are no corners
 _NAMED_LIMIT = 1 << 20  # classes that are filled up to the largest number
 _RANGES = {**dict.fromkeys((*FLAGS, "visibility"), 2**8), "rle": 2**32}
 
@@ -50,7 +51,8 @@ def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> R
     """
     given = {name: _with_nan(members[name]) for name in OBJECT_VALUES if members.get(name) is not None}
     given.pop("labels", None)
-    names = (*given, *(["labels"] if labels is not None else []))
+    around = ["boxes"] * ("oriented_boxes" in given and "boxes" not in given)  # their hulls
+    names = (*around, *given, *(["labels"] if labels is not None else []))
     if any(not isinstance(each, list) for each in given.values()):
         raise MemberError(f"expected lists of {', '.join(given)}, found something else")
     if not any(given.values()) and not labels:
@@ -68,9 +70,13 @@ def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> R
     return RowObjects(values, labels, names)
 
 
-def struct_objects(value: Any) -> RowObjects:
+def struct_objects(value: Any, *, corners: bool = False) -> RowObjects:
     """The objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height; `polygons` are lists
     of corners x y, any number for each object.
+
+    Args:
+        value: the struct or the list.
+        corners: `bbox` is x1 y1 x2 y2.
 
     Raises:
         MemberError: something is null, or has another form.
@@ -83,7 +89,9 @@ def struct_objects(value: Any) -> RowObjects:
         value = {name: [each[name] for each in value] for name in (value[0] if value else {})}
     boxes = value.get("bbox")
     members = {
-        name: value[name] for name in ("keypoints", "visibility", "area", "rle", *FLAGS) if value.get(name) is not None
+        name: value[name]
+        for name in ("oriented_boxes", "keypoints", "visibility", "area", "rle", *FLAGS)
+        if value.get(name) is not None
     }
     members |= {
         name: [int(each) if isinstance(each, bool) else each for each in members[name]]
@@ -93,7 +101,7 @@ def struct_objects(value: Any) -> RowObjects:
     if boxes is not None:
         if any(each is None or len(each) != 4 or None in each for each in boxes):
             raise MemberError("expected bbox with x, y, width and height, found others")
-        members["boxes"] = [[x, y, x + width, y + height] for x, y, width, height in boxes]
+        members["boxes"] = boxes if corners else [[x, y, x + width, y + height] for x, y, width, height in boxes]
     if (polygons := value.get("polygons")) is not None:
         members["polygons"] = [_joined(each) for each in polygons] if isinstance(polygons, list) else polygons
     category = next((name for name in CATEGORY_NAMES if value.get(name) is not None), None)
@@ -124,6 +132,55 @@ def _is_whole(value: Any, limit: int) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_whole(each, limit) for each in value)
     return isinstance(value, int) and 0 <= value < limit
+
+
+class BoxForm:
+    """What the four numbers of all boxes can be: x y width height, as COCO has them, or x1 y1 x2 y2.
+
+    Attributes:
+        count: the boxes with four numbers.
+        not_corners: those whose second corner would lie above or left of the first one.
+        not_sizes: those that would reach beyond their image if they were x y width height.
+        areas_of_sizes, areas_of_corners: those whose `area` is what one of the two would have, but not the other.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.not_corners = self.not_sizes = self.areas_of_sizes = self.areas_of_corners = 0
+
+    def note(self, objects: RowObjects, size: tuple[int, int] | None) -> None:
+        """Take in the objects of a row, read as corners, and the (height, width) of its image."""
+        boxes = np.asarray(objects.values.get("boxes", ()), np.float64).reshape(-1, 4)
+        first, second = boxes[:, :2], boxes[:, 2:]
+        self.count += len(boxes)
+        self.not_corners += int((second < first).any(axis=1).sum())
+        if size is not None:
+            self.not_sizes += int((first + second > np.array(size[::-1]) + 1).any(axis=1).sum())
+        if "area" in objects.values:
+            area = np.asarray(objects.values["area"], np.float64)
+            fits = [np.isclose(area, sides.prod(axis=1), rtol=0.02, atol=1) for sides in (second, second - first)]
+            self.areas_of_sizes += int((fits[0] & ~fits[1]).sum())
+            self.areas_of_corners += int((fits[1] & ~fits[0]).sum())
+
+    @property
+    def are_corners(self) -> bool:
+        """Whether all can be corners, and some cannot be x y width height or have the area of corners."""
+        if not self.count or self.not_corners or self.areas_of_sizes > self.areas_of_corners:
+            return False
+        return self.not_sizes > 0 or self.areas_of_corners > 0
+
+    def notes(self, name: str) -> tuple[str, ...]:
+        """What to say of a column of boxes: which form it has, unless it is clear that it is that of COCO."""
+        if self.are_corners:
+            why = f"{self.not_sizes:,} of {self.count:,} would reach beyond their image as x, y, width and height"
+            if not self.not_sizes:
+                why = f"the areas of {self.areas_of_corners:,} of {self.count:,} are those of corners"
+            return (f"{name} is read as two corners, x1 y1 x2 y2: {why}. Compare some with tsds preview.",)
+        if self.count >= _UNSURE and not self.not_corners and not self.areas_of_sizes:
+            both = f"all {self.count:,} boxes could also be two corners, x1 y1 x2 y2"
+            return (
+                f"{name} is read as x, y, width and height, as COCO has it, but {both}. Compare with tsds preview.",
+            )
+        return ()
 
 
 class ClassNames:

@@ -21,6 +21,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_k
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
+from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOptions
 from tensorstore_ds.sources.names import RESERVED, field_name, flip_pairs, number_classes
 
@@ -273,7 +274,7 @@ def _image(value: Any) -> Any:
 
 def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Parts:
     nested = values.get("objects")
-    flat = "boxes" in values or "keypoints" in values
+    flat = not {"boxes", "oriented_boxes", "keypoints"}.isdisjoint(values)
     source = nested if isinstance(nested, Mapping) else values if flat else None
     taken = {"objects"} if source is nested else set(OBJECT_VALUES) if flat else set()
     label: int | str | None = None
@@ -303,7 +304,7 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
             ignored.append(str(name))
     if not arrays and source is None and label is None and not unlabelled:
         raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
-    objects = None if source is None else _objects(source)
+    objects = None if source is None else object_values(source)
     return Parts(_image(image), label, unlabelled, objects, mask, fields, texts, tuple(ignored))
 
 
@@ -323,11 +324,20 @@ def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:
     return array.dtype.kind in "iu" and (array.ndim == 2 or (array.ndim == 3 and 1 in array.shape))
 
 
-def _objects(values: Mapping[str, Any]) -> Objects:
+def object_values(values: Mapping[str, Any]) -> Objects:
+    """The values of the objects of a sample that have a meaning; raises `ValueError` if they are wrong."""
     given = [name for name in OBJECT_VALUES if values.get(name) is not None]
     arrays: dict[str, Any] = {
-        name: _lists(name, values[name]) if name in LISTS else _numbers(name, values[name]) for name in given
+        name: _lists(name, values[name])
+        if name in LISTS
+        else _oriented(values[name])
+        if name == "oriented_boxes"
+        else _numbers(name, values[name])
+        for name in given
     }
+    if "oriented_boxes" in arrays and "boxes" not in arrays:
+        corners = as_corners(arrays["oriented_boxes"])
+        arrays["boxes"] = np.concatenate([corners.min(1, initial=np.inf), corners.max(1, initial=-np.inf)], 1)
     if "boxes" not in arrays and "keypoints" not in arrays:
         raise ValueError(f"expected objects with boxes or keypoints, found {_names(values)}")
     form = getattr(values.get("boxes"), "format", None)  # of torchvision's BoundingBoxes
@@ -351,6 +361,27 @@ def _lists(name: str, value: Any) -> list[NDArray[Any]]:
             raise ValueError(f"expected {wanted} as {name} of an object, found {type(each).__name__}")
         lists.append(array.astype(np.float64).reshape(-1, 2) if name == "polygons" else array.astype(np.uint32))
     return lists
+
+
+def _oriented(value: Any) -> NDArray[np.float64]:
+    """(M, 5) oriented boxes as they are stored: of (M, 5), of corners (M, 4, 2), or of torchvision's CXCYWHR."""
+    array = as_array(value)
+    if array is None or (array.size and (array.ndim not in (2, 3) or array.shape[1:] not in ((5,), (4, 2)))):
+        found = type(value).__name__ if array is None else array.shape
+        raise ValueError(f"expected oriented_boxes of shape (M, 5) or (M, 4, 2), found {found}")
+    form = getattr(value, "format", None)
+    boxes = array.astype(np.float64)
+    if form is not None:
+        if str(getattr(form, "value", form)).upper() != "CXCYWHR":
+            raise ValueError(f"expected oriented_boxes as CXCYWHR, found the format {getattr(form, 'value', form)}")
+        boxes[:, 4] = -np.deg2rad(boxes[:, 4])  # degrees, counterclockwise
+    if boxes.ndim == 3:
+        if wrong := np.flatnonzero(oriented_faults(boxes) == "box-reversed").tolist():
+            raise ValueError(
+                f"expected corners in order around each oriented box, found others as object {wrong[0] + 1}"
+            )
+        boxes = corners_to_oriented(boxes)
+    return boxes.reshape(-1, 5)
 
 
 def _numbers(name: str, value: Any) -> NDArray[Any]:

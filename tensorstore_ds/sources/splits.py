@@ -28,7 +28,7 @@ def split_name(text: str) -> str:
     name = field_name(text)
     if len(text) <= 64 and NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
         return name
-    message = "expected a split's name with letters a-z or digits, 64 characters at most."
+    message = "expected a split's name with letters a-z or digits, 64 characters at most, and none as aux or con."
     raise SourceError(Problem(text or '""', "split-name", message), "Rename the split.")
 
 
@@ -87,6 +87,17 @@ def numbered_splits(files: Sequence[str]) -> tuple[dict[str, str], tuple[str, ..
         return dict.fromkeys(files, "train"), ()
     names = split_names(texts.values())
     return {file: names[text] for file, text in texts.items()}, notes_of_renamed(names)
+
+
+def word_split(name: str, files: int) -> str:
+    """The split's name of a file, one of `files`: the word in its own name that means one; else the whole name, or
+    train for a single file.
+
+    >>> word_split("bedroom_train_lmdb", 2), word_split("photos", 2), word_split("photos", 1)
+    ('train', 'photos', 'train')
+    """
+    words = re.split(r"[^a-z]+", name.lower())
+    return next((word for word in words if word in SPLIT_NAMES), name if files > 1 else "train")
 
 
 def _before_number(file: str) -> str:

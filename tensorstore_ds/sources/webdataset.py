@@ -204,7 +204,7 @@ class _Described:
         self._values: dict[str, Any] = nested if isinstance(nested, dict) else self.members
         self._texts = self._values.get("classes")
         self.objects: RowObjects | None = None
-        if self._values.get("boxes") is None and self._values.get("keypoints") is None:
+        if all(self._values.get(name) is None for name in ("boxes", "oriented_boxes", "keypoints")):
             return
         try:
             self.objects = row_objects(self._values, self._labels())

@@ -13,25 +13,32 @@ from torch import nn
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField
-from tensorstore_ds.format.statistics import channel_moments
+from tensorstore_ds.loading.augment.affine import RandomAffine
 from tensorstore_ds.loading.augment.color import ColorJitter
 from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.loading.augment.fitting import Resize
+from tensorstore_ds.loading.augment.fitting import Fitting, Letterbox, Resize
 from tensorstore_ds.loading.augment.geometry import (
     Geometry,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
 )
+from tensorstore_ds.loading.augment.mosaic import Mosaic
 from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.options import DetectorOptions, ModelOptions, TrainOptions
 
 #: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.
 SHIFT = 8
 #: Smallest and largest share of an image that `strong` enlarges.
 SHARES = (0.35, 1.0)
+#: Of detectors: how much images are enlarged by `light` and `strong`, their largest move in shares of the image, and
+#: the share of a box that must be seen.
+ZOOMS = {"light": (0.8, 1.25), "strong": (0.5, 1.5)}
+MOVE, VISIBLE = 0.1, 0.25
+#: Where no image is.
+GRAY = 114
 #: Mean and standard deviation of ImageNet's photographs, which torchvision's models are trained with.
 PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -43,13 +50,15 @@ class RandomStretchedCrop(RandomResizedCrop):
         return self.ratio[0] * aspects, self.ratio[1] * aspects
 
 
-def train_plan(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose | None:
+def train_plan(split: Split, options: TrainOptions, vit: ModelOptions) -> Compose | None:
     """How images of a training split are placed before they are decoded; None if they are pixels of one size.
 
     ``light``: parts of eight ninths of the height and width. ``strong``: parts of a third of the image or more.
     """
     if not is_decoded(split.fields["image"]):
         return None
+    if isinstance(vit, DetectorOptions):
+        return Compose([fitted(vit)], seed=options.seed)
     steps: list[Geometry] = [Resize(vit.image_size)]
     if options.augment == "strong":
         steps = [RandomStretchedCrop(vit.image_size, scale=SHARES)]
@@ -59,22 +68,36 @@ def train_plan(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose 
     return Compose(steps, seed=options.seed)
 
 
-def eval_plan(split: Split, vit: ViTOptions) -> Resize | None:
+def fitted(vit: ModelOptions) -> Fitting:
+    """How whole images are brought to the size of a model: those with boxes keep their aspect ratio."""
+    is_detector = isinstance(vit, DetectorOptions)
+    return Letterbox(vit.image_size, fill=GRAY) if is_detector else Resize(vit.image_size)
+
+
+def eval_plan(split: Split, vit: ModelOptions) -> Fitting | None:
     """How images of an evaluation are placed before they are decoded; None if they are pixels of one size."""
-    return Resize(vit.image_size) if is_decoded(split.fields["image"]) else None
+    return fitted(vit) if is_decoded(split.fields["image"]) else None
 
 
 def train_transform(
-    split: Split, options: TrainOptions, vit: ViTOptions, *, dtype: torch.dtype = torch.float32
+    split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
 ) -> Compose:
     """What batches of a training split go through: ``transform(batch, rows, epoch)``. Plans have placed their images.
 
     ``light``: shifted by up to an eighth of the image, and brightness and contrast changed by a fifth. ``strong``:
     parts of a third of the image or more, enlarged; brightness, contrast and saturation changed by two fifths.
+    Detectors see images as a whole: `light` moves and scales them, `strong` also puts parts of four together.
     """
     height, width = vit.image_size
     steps: list[nn.Module] = []
-    if not is_decoded(split.fields["image"]):
+    if isinstance(vit, DetectorOptions):
+        steps += [] if is_decoded(split.fields["image"]) else [fitted(vit)]
+        if options.augment == "strong":
+            steps.append(Mosaic(p=0.5, min_visibility=VISIBLE))
+        if zoom := ZOOMS.get(options.augment):
+            moves = {"interpolation": "bilinear", "fill": GRAY, "min_visibility": VISIBLE}
+            steps.append(RandomAffine(0, (MOVE, MOVE), zoom, **moves))  # type: ignore[arg-type]
+    elif not is_decoded(split.fields["image"]):
         strong = options.augment == "strong"
         steps.append(RandomStretchedCrop(vit.image_size, scale=SHARES) if strong else Resize(vit.image_size))
         if options.augment == "light":
@@ -92,10 +115,10 @@ def train_transform(
 
 
 def eval_transform(
-    split: Split, options: TrainOptions, vit: ViTOptions, *, dtype: torch.dtype = torch.float32
+    split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
 ) -> Compose:
     """What batches of an evaluation go through: resized, and normalized as in training; `split` is that of training."""
-    steps = [] if is_decoded(split.fields["image"]) else [Resize(vit.image_size)]
+    steps: list[nn.Module] = [] if is_decoded(split.fields["image"]) else [fitted(vit)]
     return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
 
 
@@ -104,7 +127,7 @@ def normalize(split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
 
     By those of photographs, if the store keeps none: of files that are gray and in color, or that were not decoded.
     """
-    channels = channel_moments(split.statistics)
+    channels = split.channel_moments
     if channels is None and isinstance(split.fields["image"], EncodedImageField):
         is_gray = split.image_shapes[:, 2].max() == 1
         return Normalize(*(values[1:2] if is_gray else values for values in PHOTOGRAPHS), dtype=dtype)

@@ -27,9 +27,10 @@ from tensorstore_ds.training.augmentation import train_plan, train_transform
 from tensorstore_ds.training.data import image_shape, split_of, task_of
 from tensorstore_ds.training.footprint import Footprint
 from tensorstore_ds.training.learner import Learner, precision_of
-from tensorstore_ds.training.options import Residency, TrainOptions, ViTOptions
+from tensorstore_ds.training.models import model_options
+from tensorstore_ds.training.options import ModelOptions, Residency, TrainOptions
 from tensorstore_ds.training.process import Ranks
-from tensorstore_ds.training.recipe import BATCH_SIZE, completed
+from tensorstore_ds.training.recipe import completed, usual_batch_size
 from tensorstore_ds.training.tasks import Task
 
 #: Of the memory that may be used on a CPU, the share that is planned with.
@@ -55,12 +56,22 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def batch_size_of(
-    store: Store, split: Split, task: Task, vit: ViTOptions, options: TrainOptions, ranks: Ranks
+    store: Store,
+    split: Split,
+    task: Task,
+    vit: ModelOptions,
+    options: TrainOptions,
+    ranks: Ranks,
+    *,
+    samples: int | None = None,
 ) -> tuple[int, str]:
     """The batch size of a run: the one that was asked for, else the usual one, or what the split or the memory holds.
 
     On a CPU, the system ends a process that takes too much memory, and torch gets no chance to say so: there it is
     reckoned. All ranks take the smallest of their sizes.
+
+    Args:
+        samples: of an epoch, of all ranks; None: all of the split.
 
     Returns:
         The size, and a note where memory made it smaller.
@@ -68,7 +79,9 @@ def batch_size_of(
     Raises:
         TrainingError: the size that was asked for does not fit into the memory of this machine, or not even 1 does.
     """
-    wanted = options.batch_size or max(1, min(BATCH_SIZE, len(split) // ranks.size))
+    wanted = options.batch_size or max(
+        1, min(usual_batch_size(vit), (len(split) if samples is None else samples) // ranks.size)
+    )
     if ranks.device.type != "cpu":
         return wanted, ""
     complete = completed(options, vit)
@@ -130,7 +143,7 @@ def _advice(
 def residency_beside_model(
     store: Store,
     task: Task,
-    vit: ViTOptions,
+    vit: ModelOptions,
     options: TrainOptions,
     ranks: Ranks,
     transform: Compose,
@@ -159,13 +172,13 @@ def memory_advice(store: Store, options: TrainOptions, ranks: Ranks, *, resident
     Args:
         resident: whether the split was on the device as well.
     """
-    wanted = options.batch_size or BATCH_SIZE
+    split = split_of(store, options.train_split, "train_split")
+    task = task_of(split, options.task, options.model)
+    height, width, channels = image_shape(split)
+    vit = model_options(options, task, (height, width), channels)
+    wanted = options.batch_size or usual_batch_size(vit)
     if ranks.size > 1:  # they would wait for each other
         return _advice(ranks.device, options, wanted, 0, ", found too little")
-    split = split_of(store, options.train_split, "train_split")
-    task = task_of(split, options.task)
-    height, width, channels = image_shape(split)
-    vit = options.vit((height, width), channels)
     dataset = StoreDataset(store, split.name, fields=task.fields, decode=train_plan(split, options, vit))
 
     def fitting(too_large: int) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import OptionError, TrainingError, one_line
@@ -23,9 +23,9 @@ from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.options import deciding, user_path, with_changes
 from tensorstore_ds.training.history import plain
-from tensorstore_ds.training.options import CHOSEN, TrainOptions, ViTOptions
-from tensorstore_ds.training.tasks import Task, task_from_data
-from tensorstore_ds.training.vit import ViT
+from tensorstore_ds.training.models import build
+from tensorstore_ds.training.options import CHOSEN, DetectorOptions, ModelOptions, TrainOptions, ViTOptions
+from tensorstore_ds.training.tasks import Detection, Task, task_from_data
 
 #: What a checkpoint says that it is; the number changes when older ones can no longer be read.
 FORMAT = ("tensorstore-ds checkpoint", 1)
@@ -46,7 +46,7 @@ _FOLDER = 0x10
 class ModelCard:
     """All that is needed to use a trained model."""
 
-    vit: ViTOptions  #: Its shape.
+    vit: ModelOptions  #: Its shape, of a vision transformer or of a detector.
     task: Task  #: What it has learned.
     mean: tuple[float, ...]  #: Of each channel, by which images are normalized; of values in [0, 1] for uint8.
     std: tuple[float, ...]  #: Likewise.
@@ -62,12 +62,17 @@ class ModelCard:
 
     def as_data(self) -> dict[str, Any]:
         """As plain values."""
-        return {**dataclasses.asdict(self), "task": self.task.as_data()}
+        data = {**dataclasses.asdict(self), "task": self.task.as_data()}
+        if isinstance(self.vit, DetectorOptions):
+            data["detector"] = data.pop("vit")
+        return data
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
         """The inverse of `as_data`; a `ValueError`, `TypeError`, `KeyError` or `OverflowError` of what is no card."""
-        vit = _vit(data["vit"])
+        vit = _detector(data["detector"]) if "detector" in data else _vit(data["vit"])
+        task = task_from_data(data["task"])
+        _expect(isinstance(task, Detection) == isinstance(vit, DetectorOptions), "task", "one of the model", task.name)
         mean, std = (_numbers(name, data[name], vit.channels) for name in ("mean", "std"))
         _expect(min(std) > 0, "std", "more than 0", std)
         stored = None
@@ -77,7 +82,7 @@ class ModelCard:
             _expect(small, "stored", f"1 to {MAX_PIXELS} pixels", stored)
         fits = [fit for fit in FITS if isinstance(data["fit"], str) and fit == data["fit"]]
         _expect(bool(fits), "fit", f"one of {', '.join(FITS)}", data["fit"])
-        return cls(vit, task_from_data(data["task"]), mean, std, stored, fits[0])
+        return cls(vit, task, mean, std, stored, fits[0])
 
 
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
@@ -171,8 +176,8 @@ def load_state(path: Path) -> LoadedState:
     return LoadedState(path, card, state)
 
 
-def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[ViT, ModelCard]:
-    """A trained model, for predictions, and what it needs to know.
+def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[nn.Module, ModelCard]:
+    """A trained model, a `ViT` or a detector of torchvision, for predictions, and what it needs to know.
 
     Raises:
         TrainingError: the file is damaged, or no checkpoint of this library.
@@ -186,7 +191,7 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
     card, content = load(path)
     try:
         _check_weights(card, content["weights"], path.stat().st_size)
-        model = ViT(card.vit, card.task.outputs)
+        model = build(card.vit, card.task.outputs)
         model.load_state_dict(content["weights"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainingError(f"{path}: expected the weights of the model that it describes, found others.") from error
@@ -198,7 +203,8 @@ def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) 
 
     A model is as large as its card says, and is not built before its file has as many weights.
     """
-    if card.vit.depth > len(weights) or any(type(value) is not Tensor for value in weights.values()):
+    depth = card.vit.depth if isinstance(card.vit, ViTOptions) else 0
+    if depth > len(weights) or any(type(value) is not Tensor for value in weights.values()):
         raise ValueError("no weights")
     shapes = {name: value.shape for name, value in weights.items()}
     dense = all(value.layout == torch.strided and value.device.type == "cpu" for value in weights.values())
@@ -209,12 +215,15 @@ def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) 
 
 def _shapes(card: ModelCard) -> dict[str, torch.Size]:
     """Shapes of a model's weights by name, reckoned from a model of one block, which takes no memory."""
+    vit, outputs = card.vit, card.task.outputs
     with torch.device("meta"):
-        one = ViT(dataclasses.replace(card.vit, depth=1), card.task.outputs).state_dict()
+        if isinstance(vit, DetectorOptions):
+            return {name: value.shape for name, value in build(vit, outputs).state_dict().items()}
+        one = build(dataclasses.replace(vit, depth=1), outputs).state_dict()
     first = "encoder.layers.encoder_layer_0."
     shapes = {name: value.shape for name, value in one.items()}
     for name, shape in [item for item in shapes.items() if item[0].startswith(first)]:
-        shapes.update((name.replace("_0.", f"_{i}.", 1), shape) for i in range(card.vit.depth))
+        shapes.update((name.replace("_0.", f"_{i}.", 1), shape) for i in range(vit.depth))
     return shapes
 
 
@@ -222,6 +231,14 @@ def _vit(data: Mapping[str, Any]) -> ViTOptions:
     numbers = {name: _integer(name, value) for name, value in data.items() if name not in ("image_size", "dropout")}
     (dropout,) = _numbers("dropout", [data["dropout"]], 1)
     return ViTOptions(image_size=_pair("image_size", data["image_size"]), dropout=dropout, **numbers)
+
+
+def _detector(data: Mapping[str, Any]) -> DetectorOptions:
+    """The inverse of `dataclasses.asdict`; an `OptionError` or another `ValueError` of what is none."""
+    names = [field.name for field in dataclasses.fields(DetectorOptions)]
+    _expect(isinstance(data["frozen_norm"], bool), "frozen_norm", "True or False", data["frozen_norm"])
+    size = _pair("image_size", data["image_size"])
+    return DetectorOptions(**{name: data[name] for name in names} | {"image_size": size})
 
 
 def _pair(name: str, sides: Any) -> tuple[int, int]:

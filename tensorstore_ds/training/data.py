@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
+from tensorstore_ds.editing.folds import Fold, folds
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import (
     ImageField,
@@ -21,7 +22,9 @@ from tensorstore_ds.format.kinds import (
 )
 from tensorstore_ds.format.kinds.base import Field, first_of_kind, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.batches import TransformsBatches
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
@@ -32,10 +35,21 @@ from tensorstore_ds.loading.weighted import WeightedSampler, checked_labels, cla
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.training.options import Balance, Residency, Task as TaskName, TrainOptions
+from tensorstore_ds.training.coco_map import need_pycocotools
+from tensorstore_ds.training.options import DETECTORS, Balance, Model, Residency, Task as TaskName, TrainOptions
 from tensorstore_ds.training.process import Ranks
-from tensorstore_ds.training.tasks import TASKS, Classification, ClassificationKeypoints, Keypoints, MultiLabel, Task
+from tensorstore_ds.training.tasks import (
+    TASKS,
+    Classification,
+    ClassificationKeypoints,
+    Detection,
+    Keypoints,
+    MultiLabel,
+    Task,
+)
 
+#: Some rows of a split, (n,) int64; None: all.
+Rows = NDArray[np.int64] | None
 #: Names of the split to evaluate on, in the order in which they are looked for.
 EVAL_SPLITS = ("val", "valid", "validation", "test")
 #: Images with a class that is in fewer than this share of all are drawn more often by the balance `repeat`.
@@ -74,15 +88,34 @@ def eval_split_of(store: Store, options: TrainOptions, task: Task) -> Split | No
     return next((split for split in others if len(split) and has_labels(task, split)), None)
 
 
-def task_of(split: Split, task: TaskName = "auto") -> Task:
+def fold_of(store: Store, options: TrainOptions) -> Fold | None:
+    """The rows to train and to evaluate on; None if no fold is asked for. Raises as `folds`."""
+    number, k = options.fold_number
+    if not k:
+        return None
+    with warnings.catch_warnings(action="ignore"):  # a run says in a note which classes are not learned
+        made = folds(
+            store,
+            k,
+            split=options.train_split,
+            stratify=options.stratify,
+            groups=options.groups,
+            seed=options.fold_seed or 0,
+        )
+    return made.fold(number)
+
+
+def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Task:
     """The task that a store's fields are good for.
 
     Args:
         split: to be trained on.
-        task: its name; ``auto``: labels if there are any, else keypoints, else the classes of objects.
+        task: its name; ``auto``: labels if there are any, else keypoints, else boxes, else the classes of objects.
+        model: the model that learns it, which ``auto`` goes by, too.
 
     Raises:
-        OptionError: the store has no field for the task, or one class only, or no sample has a label.
+        OptionError: the store has no field for the task, or one class only, or no sample has a label; or the model is
+            for other tasks; or pycocotools, which computes the metrics of detection, is not installed.
         FormatError: a label is not the index of a class.
     """
     possible = _possible_tasks(split.fields)
@@ -99,8 +132,19 @@ def task_of(split: Split, task: TaskName = "auto") -> Task:
         raise OptionError(
             f'{split.name}: expected {TASKS[task].needs} for `task="{task}"`, found {_kinds(split)}. Use {others}.'
         )
-    chosen = next(iter(possible.values())) if task == "auto" else possible[task]
-    if len(chosen.classes) < 2 and not isinstance(chosen, Keypoints):
+    learnable = {name: each for name, each in possible.items() if model == "auto" or _learns(model, each)}
+    if task == "auto" and not learnable:
+        raise OptionError(
+            f"{split.name}: expected {Detection.needs} for `model={model}`, found {_kinds(split)}. "
+            "Leave out `model`, or convert annotations with boxes."
+        )
+    chosen = next(iter(learnable.values())) if task == "auto" else possible[task]
+    if model != "auto" and not _learns(model, chosen):
+        expected = f"auto or one of {', '.join(DETECTORS)}" if isinstance(chosen, Detection) else "a vision transformer"
+        raise OptionError(f"`model`: expected {expected} for {chosen.name}, found {model}.")
+    if isinstance(chosen, Detection):
+        need_pycocotools()
+    if len(chosen.classes) < 2 and not isinstance(chosen, Keypoints | Detection):
         names = f"one, {chosen.classes[0]!r}" if chosen.classes else "none"
         other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
         raise OptionError(
@@ -109,11 +153,21 @@ def task_of(split: Split, task: TaskName = "auto") -> Task:
         )
     if not has_labels(chosen, split):
         other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
+        if isinstance(chosen, Detection):
+            raise OptionError(
+                f"{split.name}: expected objects with boxes to learn from, found none in {len(split):,} samples. "
+                "Convert images with annotations."
+            )
         raise OptionError(
             f"{split.name}: expected samples with a label to learn from, found none in {len(split):,}. "
             f"Convert samples with labels, too{other}."
         )
     return chosen
+
+
+def _learns(model: Model, task: Task) -> bool:
+    """Whether a model is for a task."""
+    return (model in DETECTORS) == isinstance(task, Detection)
 
 
 def reason_for(split: Split, task: Task, asked: TaskName) -> str:
@@ -123,6 +177,8 @@ def reason_for(split: Split, task: Task, asked: TaskName) -> str:
     has = "labels"
     if not task.label_field:
         has = "keypoints" if task.keypoints else "objects with classes, and neither labels nor keypoints"
+        if isinstance(task, Detection):
+            has = "objects with boxes and classes, and neither labels nor keypoints"
     others = [name for name in _possible_tasks(split.fields) if name != task.name]
     choice = f"; choose {' or '.join(others)} with `task`" if others else ""
     return f"because the store has {has}{choice}"
@@ -141,6 +197,8 @@ def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
         possible.append(Classification(classes, label_field=label))
     if keypoints:
         possible.append(Keypoints(keypoints=keypoints, objects_field="objects"))
+    if {"boxes", "labels"} <= values.keys() and object_classes:
+        possible.append(Detection(object_classes, objects_field="objects"))
     if "labels" in values:
         possible.append(MultiLabel(object_classes, objects_field="objects"))
     if keypoints and classes:
@@ -152,30 +210,39 @@ def _kinds(split: Split) -> str:
     return ", ".join(f"{name} ({field.kind})" for name, field in split.fields.items())
 
 
-def class_counts(task: Task, split: Split) -> Any:
-    """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index."""
+def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
+    """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index.
+
+    Args:
+        rows: (n,) of the split; None: all.
+    """
     classes = len(task.classes)
     if not classes:
         return np.zeros(0, np.int64)
     if not task.label_field:
         labels = split.table(task.objects_field)["labels"]
         where = f"{split.name}/{task.objects_field}/labels"
-        return np.bincount(checked_labels(labels, classes, where), minlength=classes)
+        checked = checked_labels(labels, classes, where)
+        if rows is not None:
+            checked = split.table(task.objects_field).take(rows)["labels"]
+        return np.bincount(checked, minlength=classes)
     where = f"{split.name}/{task.label_field}"
     found = checked_labels(split.column(task.label_field), classes, where, least=UNLABELLED)
+    found = found if rows is None else found[rows]
     return np.bincount(found[found != UNLABELLED], minlength=classes)
 
 
-def unlabelled_samples(task: Task, split: Split) -> int:
+def unlabelled_samples(task: Task, split: Split, rows: Rows = None) -> int:
     """How many samples have no label, where a task learns labels of samples; a `FormatError` as `class_counts`."""
-    counts = class_counts(task, split)
-    return len(split) - int(counts.sum()) if task.label_field else 0
+    counts = class_counts(task, split, rows)
+    samples = len(split) if rows is None else len(rows)
+    return samples - int(counts.sum()) if task.label_field else 0
 
 
-def has_labels(task: Task, split: Split) -> bool:
-    """Whether there is a label to learn or to compare with, where a task is about labels of samples."""
-    counts = class_counts(task, split)
-    return not task.label_field or bool(counts.any())
+def has_labels(task: Task, split: Split, rows: Rows = None) -> bool:
+    """Whether there is a label to learn or to compare with, where a task is about labels of samples or about boxes."""
+    counts = class_counts(task, split, rows)
+    return not (task.label_field or isinstance(task, Detection)) or bool(counts.any())
 
 
 def image_shape(split: Split) -> tuple[int, int, int]:
@@ -219,15 +286,18 @@ def train_loader(
     *,
     plan: Plan | None = None,
     residency: Residency | None = None,
+    rows: Rows = None,
 ) -> tuple[DataLoader[Any], str]:
     """Batches to learn from, on the device, and a word on the order in which they come.
 
-    `residency` overrides that of the options.
+    `residency` overrides that of the options. `rows` are those of the split to learn from; None: all.
 
     Raises:
         OptionError: the batch is larger than the split, or the balance does not fit the task.
     """
     dataset = StoreDataset(store, options.train_split, fields=task.fields, decode=plan)
+    if rows is not None:
+        dataset = dataset.subset(rows)
     share = len(dataset) // ranks.size
     if options.batch_size > share:
         of_rank = f" for each of {ranks.size} ranks" if ranks.size > 1 else ""
@@ -252,7 +322,7 @@ def train_loader(
 
 
 def eval_loader(
-    dataset: StoreDataset, options: TrainOptions, ranks: Ranks, *, transform: Compose | None = None
+    dataset: StoreDataset, options: TrainOptions, ranks: Ranks, *, transform: TransformsBatches | None = None
 ) -> tuple[DataLoader[Any], int]:
     """This rank's batches of a split, in order: each sample comes once, on one of the ranks.
 
@@ -276,6 +346,8 @@ def eval_loader(
 def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[Sampler[Any] | None, str]:
     if options.balance != "none":
         weights = balance_weights(dataset.split, task, options.balance)
+        if dataset.rows is not None:
+            weights = weights[dataset.rows]
         word = f"drawn by weight ({options.balance})"
         if options.balance == "repeat" and (weights == weights[0]).all():
             word += f", the same for all because each class is in {RARE:.0%} of them or more: use repeat-instance"
@@ -306,12 +378,27 @@ def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.fl
     raise OptionError(f"`balance`: expected {possible} for {task.name}, found {balance}.")
 
 
-def unseen_classes(task: Task, train: Split, evaluated: Split) -> Sequence[str]:
+def unseen_classes(task: Task, train: Split, evaluated: Split, fold: Fold | None = None) -> Sequence[str]:
     """Names of classes that are evaluated, and that nothing is learned about."""
-    unseen = (class_counts(task, evaluated) > 0) & (class_counts(task, train) == 0)
+    learned, tested = (None, None) if fold is None else (fold.train, fold.val)
+    unseen = (class_counts(task, evaluated, tested) > 0) & (class_counts(task, train, learned) == 0)
     return [task.classes[i] for i in np.flatnonzero(unseen)]
 
 
-def crowded_samples(task: Task, split: Split) -> int:
+def ignored_objects(task: Task, split: Split, rows: Rows = None) -> int:
+    """How many objects are neither learned nor counted."""
+    table = split.table(task.objects_field)
+    flags = [np.asarray(table[name]) != 0 for name in IGNORED if name in table.values]
+    if not flags:
+        return 0
+    before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(flags))])[table.offsets]
+    counts = np.diff(before)
+    return int((counts if rows is None else counts[rows]).sum())
+
+
+def crowded_samples(task: Task, split: Split, rows: Rows = None) -> int:
     """How many samples have more than one object, where a task is about one."""
-    return int((np.diff(split.table(task.objects_field).offsets) > 1).sum()) if task.keypoints else 0
+    if not task.keypoints:
+        return 0
+    is_crowded = np.diff(split.table(task.objects_field).offsets) > 1
+    return int((is_crowded if rows is None else is_crowded[rows]).sum())

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.batches import StoreCollate
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
-from tensorstore_ds.training.vit import ViT
+from tensorstore_ds.training.models import build, dense_outputs
+from tensorstore_ds.training.options import ModelOptions, Precision, TrainOptions
 
 #: What torch computes in where a precision has 16 bits.
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -64,7 +64,7 @@ class Footprint:
 
     def __init__(
         self,
-        vit: ViTOptions,
+        vit: ModelOptions,
         outputs: int,
         options: TrainOptions,
         precision: Precision,
@@ -75,7 +75,7 @@ class Footprint:
     ) -> None:
         self.vit, self.outputs, self.options, self.precision = vit, outputs, options, precision
         with torch.device("meta"):
-            weights = sum(w.numel() * w.element_size() for w in ViT(vit, outputs).parameters())
+            weights = sum(w.numel() * w.element_size() for w in build(vit, outputs).parameters())
         self._fixed = weights * (3 + bool(options.ema))  # gradients are made in a step
         stored = StoreCollate("packed", dataset)(dataset.gather(np.zeros(1, np.int64)))
         with AllocatedBytes() as transforming:
@@ -90,7 +90,7 @@ class Footprint:
 
     def _step(self, batch_size: int) -> int:
         with torch.device("meta"):
-            model = ViT(self.vit, self.outputs, grad_checkpointing=self.options.grad_checkpointing)
+            model = build(self.vit, self.outputs, grad_checkpointing=self.options.grad_checkpointing)
         half = HALF.get(self.precision)
         # Tensors say that they are on the CPU, and so choose the operators that a real step there goes through.
         with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as step:
@@ -98,6 +98,6 @@ class Footprint:
             allocated = step.enter_context(AllocatedBytes())
             images = torch.empty(batch_size, self.vit.channels, *self.vit.image_size, device="cpu")
             with torch.autocast("cpu", half, enabled=half is not None):
-                outputs = model(images)
-            torch.autograd.backward(outputs.float().sum())
+                outputs = dense_outputs(model, self.vit, images)
+            torch.autograd.backward(outputs)
         return int(allocated.peak)

@@ -15,17 +15,20 @@ from torch.nn.parallel import DistributedDataParallel
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.mixing import CutMix, Mixing, Mixup
 from tensorstore_ds.loading.collate import map_tensors
-from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
+from tensorstore_ds.training.detector import load_weights
+from tensorstore_ds.training.models import build
+from tensorstore_ds.training.options import ModelOptions, Optimizer, Precision, TrainOptions
 from tensorstore_ds.training.recipe import completed
 from tensorstore_ds.training.tasks import Batch, Classification, Sums, Task
-from tensorstore_ds.training.vit import ViT
 
+#: What an optimizer keeps of each weight.
+MOMENTS: Mapping[Optimizer, tuple[str, ...]] = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 #: Strength of the blends: of torchvision's reference training for mixup and cutmix.
 MIX_ALPHA = {"mixup": 0.2, "cutmix": 1.0}
 
 
 class Learner:
-    """A vision transformer and all that changes it.
+    """A model and all that changes it.
 
     A step is `backward`, of each batch whose gradients are added up, and `update`.
 
@@ -36,17 +39,19 @@ class Learner:
         device: where it learns.
         steps: of the whole run: what the learning rate is scheduled over.
         distributed: average gradients over the ranks of `torch.distributed`.
+        resumes: `load_state_dict` comes next, so that a file of weights is not read.
     """
 
     def __init__(
         self,
-        vit: ViTOptions,
+        vit: ModelOptions,
         task: Task,
         options: TrainOptions,
         *,
         device: torch.device | str,
         steps: int,
         distributed: bool = False,
+        resumes: bool = False,
     ) -> None:
         self.task, self.steps = task, steps
         self.options = options = completed(options, vit)
@@ -56,11 +61,14 @@ class Learner:
         self.precision = precision_of(options.precision, self.device)
         torch.manual_seed(options.seed)
         #: The model itself.
-        self.module = ViT(vit, task.outputs, grad_checkpointing=options.grad_checkpointing).to(self.device).train()
-        self.optimizer = adamw(self.module, options)
+        module = build(vit, task.outputs, grad_checkpointing=options.grad_checkpointing)
+        #: A line about weights that were not in the file that was asked for, or nothing.
+        self.note = load_weights(module, options.weights) if options.weights is not None and not resumes else ""
+        self.module = module.to(self.device).train()
+        self.optimizer = optimizer_of(self.module, options)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         #: The moving average of its weights, or None.
-        self.average: ViT | None = copy.deepcopy(self.module) if options.ema else None
+        self.average: nn.Module | None = copy.deepcopy(self.module) if options.ema else None
         self.step = 0  #: How often the weights were changed.
         self._mix: Mixing | None = None
         if options.mix != "none":
@@ -100,23 +108,26 @@ class Learner:
         images, targets = batch["image"], self.task.targets(batch)
         loss, outputs, targets = self._gradients(images, targets, share=share, last=last)
         with torch.no_grad():
-            return loss.detach(), self.task.sums(outputs.detach(), targets)
+            return loss.detach(), self.task.sums(map_tensors(outputs, Tensor.detach), targets)
 
     def rehearse(self, batch: Batch, share: float) -> None:
         """Compute the gradients of a share of a batch, in (0, 1], and drop them, and all that were added up before."""
         samples = max(1, round(share * len(batch["image"])))
-        parts = map_tensors((batch["image"], self.task.targets(batch)), lambda tensor: tensor[:samples])
-        self._gradients(*parts, share=1.0, last=True)
+        targets = self.task.first(self.task.targets(batch), samples)
+        statistics = [buffer.clone() for buffer in self.module.buffers()]  # of batch norm, which a pass changes
+        self._gradients(batch["image"][:samples], targets, share=1.0, last=True)
         self.optimizer.zero_grad()
+        for buffer, before in zip(self.module.buffers(), statistics, strict=True):
+            buffer.copy_(before)
 
-    def _gradients(self, images: Tensor, targets: Any, *, share: float, last: bool) -> tuple[Tensor, Tensor, Any]:
+    def _gradients(self, images: Tensor, targets: Any, *, share: float, last: bool) -> tuple[Tensor, Any, Any]:
         """Add gradients to those that are there: the loss, the outputs, and the targets as they were blended."""
         if self._mix is not None:
             # Drawn by torch's generator on the CPU, which each step of a run seeds.
             images, targets = self._mix((images, self._blendable(targets)))
         with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
             with self.autocast():
-                outputs = self._model_for(len(images))(images)
+                outputs = self.task.run(self._model_for(len(images)), images, targets)
             loss = self.task.loss(outputs, targets, label_smoothing=self.options.label_smoothing)
             torch.autograd.backward(self.scaler.scale(loss * share))
         return loss, outputs, targets
@@ -141,12 +152,12 @@ class Learner:
         self.step += 1
 
     @property
-    def best_weights(self) -> ViT:
+    def best_weights(self) -> nn.Module:
         """The model to evaluate and to keep: the moving average, where there is one."""
         return self.module if self.average is None else self.average
 
     @contextlib.contextmanager
-    def evaluating(self) -> Iterator[ViT]:
+    def evaluating(self) -> Iterator[nn.Module]:
         """`best_weights` without dropout and gradients."""
         model = self.best_weights
         model.eval()
@@ -179,7 +190,7 @@ class Learner:
         for group, kept in zip(self.optimizer.param_groups, own, strict=True):
             group.update(kept, lr=float(group["lr"]))  # all but the rate follows from the options
         for weights, moments in self.optimizer.state.items():
-            if any(moments[name].shape != weights.shape for name in ("exp_avg", "exp_avg_sq")):
+            if any(moments[name].shape != weights.shape for name in MOMENTS[self.options.optimizer]):
                 raise ValueError("the optimizer is of another model")
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
@@ -235,13 +246,17 @@ def move_average(average: nn.Module, model: nn.Module, *, decay: float, step: in
     decay = min(decay, (1 + step) / (10 + step)) if step else 0.0
     with torch.no_grad():
         torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+        for kept, current in zip(average.buffers(), model.buffers(), strict=True):  # the statistics of batch norm
+            kept.copy_(current)
 
 
-def adamw(model: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
-    """AdamW, which decays matrices: biases, norms, class token and positions have no decay."""
+def optimizer_of(model: nn.Module, options: TrainOptions) -> torch.optim.Optimizer:
+    """The optimizer, which decays matrices: biases, norms, class token and positions have no decay."""
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": decay} for decay in (options.weight_decay, 0.0)]
     for name, weights in model.named_parameters():
         undecayed = weights.ndim < 2 or name in ("class_token", "encoder.pos_embedding")
         groups[undecayed]["params"].append(weights)
     fused = next(model.parameters()).device.type in ("cuda", "cpu", "mps")
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, options.learning_rate, momentum=0.9, fused=fused)
     return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), fused=fused)

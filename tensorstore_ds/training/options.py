@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import ANY_DEVICE, changed, check, declarations, declared, option, refusal
 
-Task = Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints"]
+Task = Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints", "detection"]
 Preset = Literal["auto", "seed", "tiny", "small", "base"]
+DetectorName = Literal["ssdlite", "fasterrcnn_mobilenet"]
+Model = Literal[Preset, DetectorName]
+Optimizer = Literal["adamw", "sgd"]
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 Balance = Literal["none", "inverse", "effective", "repeat", "repeat-instance"]
 Augment = Literal["none", "light", "strong"]
@@ -21,6 +27,8 @@ Residency = Literal["auto", "page-cache", "locked", "device"]
 LARGEST = 2**16
 #: Sides up to this many pixels get the preset `seed` where none is asked for.
 SMALL_IMAGE = 64
+#: The names of detectors; all other models are vision transformers.
+DETECTORS: tuple[DetectorName, ...] = get_args(DetectorName)
 
 
 @declared
@@ -64,6 +72,29 @@ class ViTOptions:
         return math.ceil(height / self.patch_size), math.ceil(width / self.patch_size)
 
 
+@declared
+class DetectorOptions:
+    """The shape of a detector; an `OptionError` where a number is out of its range."""
+
+    model: DetectorName = option("Its architecture.")
+    image_size: tuple[int, int] = option(
+        "(height, width) of the images in pixels, with their borders.", default=(320, 320), at_least=32, at_most=LARGEST
+    )
+    channels: int = option("Channels of the images: 3, or 1, which are repeated.", default=3, at_least=1, at_most=3)
+    frozen_norm: bool = option(
+        "Keep the means and deviations of batch norm as they are, for weights of a training with larger batches.",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.channels == 2:
+            raise refusal("channels", "1 or 3", self.channels)
+
+
+#: The shape of a model.
+ModelOptions = ViTOptions | DetectorOptions
+
 #: Shapes by name. `tiny`, `small` and `base` are those of DeiT (Touvron et al., ICML 2021, table 1) with patches of 16
 #: pixels; `seed` is a small one for images of 28 x 28 pixels.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -89,7 +120,8 @@ class TrainOptions:
 
     task: Task = option(
         "What is learned: ``classification``, one label per image; ``multilabel``, the classes of its objects; "
-        "``keypoints``; or ``classification+keypoints``. ``auto`` takes labels, else keypoints, else objects.",
+        "``keypoints``; ``classification+keypoints``; or ``detection``, the boxes and classes of objects. ``auto`` is "
+        "the first of classification, keypoints, detection and multilabel that the store and `model` are good for.",
         default="auto",
     )
     train_split: str = option("The split to learn from.", default="train")
@@ -98,17 +130,46 @@ class TrainOptions:
         default=None,
         shown="the first of val, valid, validation and test that the store has",
     )
-    model: Preset = option(
-        "Size of the model, from small to large: ``seed`` (for 28 x 28 pixels), ``tiny``, ``small``, ``base``. "
-        "``auto`` is ``seed`` for images of at most 64 x 64 pixels, else ``tiny``.",
+    fold: str | None = option(
+        "Cross validation: evaluate on this fold of the training split, such as ``2/5``, the second of 5, and train on "
+        "the others. `tsds folds` shows them.",
+        default=None,
+        shown="train on the whole split",
+    )
+    stratify: str | None = option(
+        "With `fold`: a field of labels or objects, of whose classes each fold gets the same share.", default=None
+    )
+    groups: str | None = option(
+        "With `fold`: rows of a group stay in one fold. A field of labels, integers or texts; or folder, duplicates "
+        "or a regular expression for keys.",
+        default=None,
+    )
+    fold_seed: int | None = option(
+        "With `fold`: seed of the folds. `seed` does not change them.",
+        default=None,
+        shown="0",
+        at_least=0,
+        at_most=2**53 - 1,
+    )
+    model: Model = option(
+        "The model: a vision transformer, from small to large ``seed`` (for 28 x 28 pixels), ``tiny``, ``small``, "
+        "``base``; or a detector, ``ssdlite`` or ``fasterrcnn_mobilenet``, which is slower. ``auto`` is ``ssdlite`` "
+        "for detection, else ``seed`` for images of at most 64 x 64 pixels, else ``tiny``.",
         default="auto",
+    )
+    weights: Path | None = option(
+        "Begin with the weights in this file, a state dict of torch or safetensors, or a checkpoint of a run. If it "
+        "has other classes, the layers that predict classes begin at random. Detectors only.",
+        default=None,
+        shown="random weights",
     )
     image_size: tuple[int, int] | None = option(
         "Resize images to this (height, width) in pixels.",
         default=None,
         at_least=1,
         at_most=LARGEST,
-        shown="that of `model`, or as they are stored; 224x224 if they differ in size, less if most are smaller",
+        shown="that of `model`, or as they are stored; 224x224 if they differ in size, less if most are smaller; "
+        "320x320 for detection",
     )
     patch_size: int | None = _of_vit("patch_size")
     width: int | None = _of_vit("width")
@@ -121,7 +182,7 @@ class TrainOptions:
         "Samples per step and per rank. Larger batches use a GPU better and take more memory.",
         default=None,
         at_least=1,
-        shown="128, or less if the split is smaller or, on a CPU, if they do not fit in memory",
+        shown="128, or 8 for detection; less if the split is smaller or, on a CPU, if they do not fit in memory",
     )
     accumulate: int = option(
         "Number of batches whose gradients are added up for one update of the weights, which has the effect of a "
@@ -134,13 +195,15 @@ class TrainOptions:
         "or becomes NaN.",
         default=None,
         above=0,
-        shown="by batch size and width: 0.002 for 128 samples per step and a width of 64, 0.01 at most",
+        shown="by batch size and model: 0.002 for 128 samples per step and a width of 64, 0.01 at most; for detection "
+        "0.001 for 8 samples per step with AdamW, 0.01 with SGD",
     )
+    optimizer: Optimizer = option("The optimizer: ``adamw``, or ``sgd`` with a momentum of 0.9.", default="adamw")
     warmup: float = option(
         "Fraction of the run in which the learning rate rises from 0.", default=0.1, at_least=0, below=1
     )
     weight_decay: float = option(
-        "Weight decay of AdamW. It applies to matrices, not to biases, norms, the class token and positions.",
+        "Weight decay. It applies to matrices, not to biases, norms, the class token and positions.",
         default=0.05,
         at_least=0,
     )
@@ -221,6 +284,30 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.fold is not None:
+            number, k = self.fold_number
+            if self.eval_split is not None:
+                raise refusal("eval_split", "none with `fold`, which evaluates on a fold", self.eval_split)
+            object.__setattr__(self, "fold", f"{number}/{k}")
+            return
+        for name in ("stratify", "groups", "fold_seed"):
+            if (value := getattr(self, name)) is not None:
+                raise refusal(name, "none without `fold`, such as `fold=1/5`", value)
+
+    @property
+    def fold_number(self) -> tuple[int, int]:
+        """The number of the fold, from 1, and how many there are; (0, 0) without `fold`.
+
+        >>> TrainOptions(fold="2/5").fold_number
+        (2, 5)
+        """
+        if self.fold is None:
+            return 0, 0
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.fold, re.ASCII)
+        number, k = (int(match[1]), int(match[2])) if match else (0, 0)
+        if k < 2 or not 1 <= number <= k:
+            raise refusal("fold", "a fold and how many there are, 2 or more, such as 1/5 to 5/5", self.fold)
+        return number, k
 
     def vit(self, image_size: tuple[int, int], channels: int) -> ViTOptions:
         """The model's shape for stored images of a size, which is the model's too unless the preset has its own.
@@ -228,11 +315,45 @@ class TrainOptions:
         >>> TrainOptions(model="auto", depth=2).vit((32, 32), 3).image_size
         (28, 28)
         """
+        if self.model in DETECTORS:
+            raise refusal("model", f"a vision transformer, one of {', '.join(get_args(Preset))}", self.model)
         small = max(image_size) <= SMALL_IMAGE
         preset = PRESETS[("seed" if small else "tiny") if self.model == "auto" else self.model]
+        if self.weights is not None:
+            raise refusal("weights", "a detector to load weights into", f"a vision transformer, `model={self.model}`")
         names = ("image_size", "patch_size", "width", "depth", "heads", "mlp_width", "dropout")
         changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return ViTOptions(**{"image_size": image_size, "channels": channels, **preset, **changes})
+
+    def detector(self, channels: int) -> DetectorOptions:
+        """The shape of a detector for images of so many channels.
+
+        >>> TrainOptions().detector(3)
+        DetectorOptions(model='ssdlite', image_size=(320, 320), channels=3, frozen_norm=False)
+        """
+        names = [name for name in DETECTORS if name == self.model]
+        if not names and self.model != "auto":
+            raise refusal("model", f"a detector, auto or one of {', '.join(DETECTORS)}", self.model)
+        name = names[0] if names else DETECTORS[0]
+        if channels not in (1, 3):
+            raise OptionError(
+                f'{name}: expected images of 1 or 3 channels, found {channels}. Convert with `color="rgb"`.'
+            )
+        for of_vit in ("patch_size", "width", "depth", "heads", "mlp_width", "dropout"):
+            if (value := getattr(self, of_vit)) is not None:
+                raise refusal(of_vit, f"no value for {name}, since vision transformers have it", value)
+        if self.grad_checkpointing:
+            raise refusal(
+                "grad_checkpointing",
+                f"False for {name}, whose batch norm would count each batch twice; a smaller `batch_size` with "
+                "`accumulate` needs less memory",
+                True,
+            )
+        for compiled in ("compile", "cuda_graphs"):
+            if getattr(self, compiled):
+                raise refusal(compiled, f"False for {name}, whose shapes depend on what it finds", True)
+        frozen = self.weights is not None and name == "fasterrcnn_mobilenet"
+        return DetectorOptions(name, self.image_size or (320, 320), channels, frozen)
 
     def as_data(self) -> dict[str, Any]:
         """Names and values, for a checkpoint or JSON."""

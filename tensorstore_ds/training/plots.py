@@ -31,7 +31,7 @@ COUNTED = 20
 #: Names along an axis, at most.
 NAMED = 50
 #: What metrics are called where there is room for it.
-TITLES = {"f1": "F1", "nme": "normalized mean error"}
+TITLES = {"f1": "F1", "nme": "normalized mean error", "map": "mAP"}
 
 
 def draw_curves(

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem, SourceError, TrainingError
+from tensorstore_ds.errors import OptionError, Problem, SourceError, TrainingError
 from tensorstore_ds.imaging import Color
-from tensorstore_ds.imaging.codecs import decode_image
+from tensorstore_ds.imaging.codecs import begins_as_image, decode_image, encode_png, is_storable
 from tensorstore_ds.imaging.placement import Placement, place
 from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.loading.augment.fitting import Resize
 from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import decode_resized
+from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.options import user_path
+from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.training.augmentation import fitted
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
+from tensorstore_ds.training.data import EVAL_SPLITS, image_shape
+from tensorstore_ds.training.detector import letterboxed_back
 from tensorstore_ds.training.process import device_of
 
 #: Images that are predicted together.
@@ -37,7 +44,7 @@ class Prediction:
     path: Path  #: Of the image's file.
     #: Of a classification: `class`, `probability` and the `best` five; of several labels: `classes`, those with a
     #: probability over one half, and all `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the
-    #: image as it is shown.
+    #: image as it is shown; of detection: `objects`, each with `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
     says: Mapping[str, Any]
 
 
@@ -47,7 +54,8 @@ def predict(
     """Predict image files with a checkpoint of `train`.
 
     They are brought to the size and the colors of the store that the model was trained on, as the conversion did it;
-    if its images have sizes of their own, to the size of the model, as they are decoded.
+    if its images have sizes of their own, to the size of the model, as they are decoded. See `predict_store` for the
+    images of a store.
 
     Args:
         checkpoint: `best.pt` or `last.pt` of a run.
@@ -70,7 +78,7 @@ def predict(
             f"{os.fspath(checkpoint)}: expected a mean of at most 1, of values that are divided by 255, found "
             f"{max(card.mean):g}. Use a checkpoint of a run on 8-bit images."
         )
-    prepare = Compose([Resize(card.vit.image_size), Normalize(card.mean, card.std)])
+    prepare = Compose([fitted(card.vit), Normalize(card.mean, card.std)])
     paths = [user_path(path) for path in images]
     for first in range(0, len(paths), BATCH):
         part = paths[first : first + BATCH]
@@ -78,7 +86,8 @@ def predict(
         batch = torch.from_numpy(np.stack([pixels for pixels, _ in read])).permute(0, 3, 1, 2).to(place_of)
         with torch.inference_mode():
             outputs = model(prepare({"image": batch})["image"])
-        numbers = (outputs.float() * max(card.image_size)).isfinite().all(1).tolist()
+        values = outputs if isinstance(outputs, torch.Tensor) else [out["scores"] for out in outputs]
+        numbers = [bool((each.float() * max(card.image_size)).isfinite().all()) for each in values]
         if not all(numbers):
             raise TrainingError(
                 f"{os.fspath(checkpoint)}: expected a model that says numbers, found NaN or infinity of "
@@ -86,14 +95,48 @@ def predict(
             )
         answers = card.task.predictions(outputs, card.image_size)
         for path, answer, (_, placement) in zip(part, answers, read, strict=True):
-            yield Prediction(path, _placed_back(answer, placement))
+            yield Prediction(path, _placed_back(answer, placement, card))
+
+
+def first_split(store: Store) -> str:
+    """The split that is predicted if none is named: to evaluate on, or the first one with samples."""
+    names = [name for name in EVAL_SPLITS if name in store and len(store[name])]
+    return (names or [name for name in store if len(store[name])] or list(store))[0]
+
+
+def stored_batches(
+    store: Store,
+    split: Split,
+    card: ModelCard,
+    *,
+    fields: Sequence[str] = ("image",),
+    rows: NDArray[np.int64] | None = None,
+    batch_size: int = BATCH,
+    device: torch.device,
+) -> DataLoader[Any]:
+    """Batches of a split, or of some of its rows, in order, with images as a model gets them.
+
+    Raises:
+        OptionError: the images do not have the channels of the model.
+    """
+    channels = image_shape(split)[2]
+    if channels != card.vit.channels:
+        raise OptionError(f"{split.name}: expected images of {card.vit.channels} channels, found {channels}.")
+    whole = fitted(card.vit)
+    plan = whole if is_decoded(split.fields["image"]) else None
+    dataset = StoreDataset(store, split.name, fields=fields, decode=plan)
+    prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
+    chosen = dataset if rows is None else dataset.subset(rows)
+    return DataLoader(chosen, batch_size, collate="packed", device=device, batch_transform=prepare)
 
 
 def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
     """An image's pixels as the store would have them, and how they came there."""
     data, key, channels = read_file(path, str(path)), str(path), card.vit.channels
     if card.stored is None:
-        pixels, size = decode_resized(data, card.image_size, is_gray=channels == 1, key=key)
+        if not is_storable(data) and begins_as_image(data):  # AVIF and HEIC, which no store holds
+            data = encode_png(decode_image(data, key=key))
+        pixels, size = decode_resized(data, card.image_size, is_gray=channels == 1, key=key, how=fitted(card.vit))
     else:
         pixels = decode_image(data, color=_COLORS.get(channels, "auto"), key=key)
         size = pixels.shape[0], pixels.shape[1]
@@ -105,12 +148,28 @@ def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint
     return np.ascontiguousarray(pixels if card.stored is None else resize(pixels, placement)), placement
 
 
-def _placed_back(answer: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
-    """Keypoints in pixels of the image, where they were in pixels of the stored one: `Placement.move` backwards."""
-    if "keypoints" not in answer:
-        return answer
+def _placed_back(answer: Mapping[str, Any], placement: Placement, card: ModelCard) -> Mapping[str, Any]:
+    """Keypoints and boxes in pixels of the image, where they were in pixels of the stored one or of the model.
+
+    The inverse of `Placement.move`.
+    """
     left, top, right, bottom = placement.box
     zoom = np.array([(right - left) / placement.resized[1], (bottom - top) / placement.resized[0]])
-    stored = np.array([*answer["keypoints"].values()], np.float64).reshape(-1, 2)
-    keypoints = (stored - placement.offset[::-1]) * zoom + (left, top)
+
+    def back(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        moved: NDArray[np.float64] = (points - placement.offset[::-1]) * zoom + (left, top)
+        return moved
+
+    if "objects" in answer:
+        boxes = np.array([each["box"] for each in answer["objects"]], np.float64).reshape(-1, 4)
+        if card.stored is None:  # the canvas is the model's
+            placed = letterboxed_back(boxes, (int(bottom), int(right)), card.vit.image_size)
+        else:
+            stored = letterboxed_back(boxes, card.stored, card.vit.image_size).reshape(-1, 2)
+            placed = back(stored).clip((left, top), (right, bottom)).reshape(-1, 4)
+        objects = [{**each, "box": box} for each, box in zip(answer["objects"], placed.tolist(), strict=True)]
+        return {**answer, "objects": objects}
+    if "keypoints" not in answer:
+        return answer
+    keypoints = back(np.array([*answer["keypoints"].values()], np.float64).reshape(-1, 2))
     return {**answer, "keypoints": dict(zip(answer["keypoints"], keypoints.tolist(), strict=True))}

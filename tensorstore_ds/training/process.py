@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tensorstore_ds.errors import OptionError, TrainingError, one_line
 from tensorstore_ds.loading.device import checked_device
 from tensorstore_ds.training.options import Precision
-from tensorstore_ds.training.tasks import Sums, Task
+from tensorstore_ds.training.tasks import ROWS, Sums, Task
 
 #: Steps after which ranks ask each other for a signal, at most.
 MOST_UNASKED = 100
@@ -135,24 +135,34 @@ class Tally:
     """Losses and metrics of an epoch, added up on the device: nobody waits for it until they are asked for.
 
     The sums are by name: `loss` times the samples it is the mean of, which are those that are `labelled` where the task
-    counts them; `samples`; and what the task adds up.
+    counts them; `samples`; and what the task adds up. Rows of a task are joined instead.
     """
 
     def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
         self.sums: Sums = dict(sums or {})
+        self._rows: dict[str, list[Tensor]] = {}
 
-    def add(self, loss: Tensor, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
+    def add(self, loss: Tensor | None, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
         """Add a batch; with a weight of 0 only its names, so that ranks without samples have them."""
-        counted = loss.new_full((), float(samples))
+        counted = (
+            next(iter(sums.values())).new_full((), float(samples)).float()
+            if loss is None
+            else loss.new_full((), float(samples))
+        )
         learned = sums.get("labelled", counted)
-        for name, value in {"loss": loss.float() * learned, "samples": counted, **sums}.items():
+        losses = {} if loss is None else {"loss": loss.float() * learned}
+        for name, value in {**losses, "samples": counted, **sums}.items():
+            if name in ROWS:
+                self._rows.setdefault(name, []).append(value[: len(value) * weight])
+                continue
             value = value * weight
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def metrics(self, task: Task) -> dict[str, float]:
         """The mean loss and the task's metrics so far, of this rank; waits for the device."""
         learned = self.sums.get("labelled", self.sums["samples"])
-        return {"loss": float(self.sums["loss"] / learned.clamp(min=1)), **task.metrics(self.sums)}
+        losses = {name: float(self.sums[name] / learned.clamp(min=1)) for name in ("loss",) if name in self.sums}
+        return {**losses, **task.metrics(self.sums)}
 
     def over_ranks(self, ranks: Ranks) -> Tally:
         """The sums of all ranks, on the CPU; every rank must ask, and waits for the others."""
@@ -160,7 +170,23 @@ class Tally:
         if ranks.size > 1:
             for value in sums.values():
                 dist.all_reduce(value)
-        return Tally({name: value.cpu() for name, value in sums.items()})
+        joined = {name: _gathered(torch.cat(rows), ranks) for name, rows in self._rows.items()}
+        return Tally({name: value.cpu() for name, value in (sums | joined).items()})
+
+
+def _gathered(rows: Tensor, ranks: Ranks) -> Tensor:
+    """The rows (M, n) of all ranks, by their first column: as one rank would have them."""
+    if ranks.size > 1:
+        count = torch.tensor([len(rows)], device=rows.device)
+        counts = [torch.empty_like(count) for _ in range(ranks.size)]
+        dist.all_gather(counts, count)
+        lengths = [int(each) for each in counts]
+        padded = rows.new_zeros((max(lengths), rows.shape[1]))
+        padded[: len(rows)] = rows
+        every = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(every, padded)
+        rows = torch.cat([each[:length] for each, length in zip(every, lengths, strict=True)])
+    return rows[rows[:, 0].argsort(stable=True)]
 
 
 class Interrupted(Exception):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
-from tensorstore_ds.training.options import Augment, TrainOptions, ViTOptions
+from tensorstore_ds.training.options import Augment, ModelOptions, Optimizer, TrainOptions, ViTOptions
 
 #: Samples per batch where nobody asks for a number, and the split and the memory have room for them.
 BATCH_SIZE = 128
+#: The same of detectors, and their learning rates at that size.
+DETECTOR_BATCH_SIZE = 8
+DETECTOR_RATES: Mapping[Optimizer, float] = {"adamw": 1e-3, "sgd": 1e-2}
 #: The learning rate at `BATCH_SIZE` samples per step, for a model of `WIDTH`; and the largest for that width.
 RATE, WIDTH, LARGEST_RATE = 2e-3, 64, 1e-2
 #: Runs of fewer epochs see each image too seldom to learn it by heart: changed images only make them slower.
@@ -30,6 +34,22 @@ def learning_rate(samples: int, width: int) -> float:
     return float(f"{rate:.3g}")  # so that it can be shown and given again
 
 
+def usual_batch_size(model: ModelOptions) -> int:
+    """Samples per batch where nobody asks for a number."""
+    return BATCH_SIZE if isinstance(model, ViTOptions) else DETECTOR_BATCH_SIZE
+
+
+def detector_rate(samples: int, optimizer: Optimizer) -> float:
+    """The highest learning rate of a detector: it grows with the square root of the samples, with SGD in proportion.
+
+    >>> detector_rate(32, "adamw"), detector_rate(32, "sgd")
+    (0.002, 0.04)
+    """
+    growth = samples / DETECTOR_BATCH_SIZE
+    rate = DETECTOR_RATES[optimizer] * (growth if optimizer == "sgd" else math.sqrt(growth))
+    return float(f"{rate:.3g}")
+
+
 def augment(epochs: int) -> Augment:
     """How much images are changed in a run of so many epochs.
 
@@ -39,12 +59,17 @@ def augment(epochs: int) -> Augment:
     return "none" if epochs < FEW_EPOCHS else "light"
 
 
-def completed(options: TrainOptions, vit: ViTOptions, *, ranks: int = 1) -> TrainOptions:
+def completed(options: TrainOptions, vit: ModelOptions, *, ranks: int = 1) -> TrainOptions:
     """Options with a value for each that was not given; those that were given stay."""
-    batch_size = options.batch_size or BATCH_SIZE
+    batch_size = options.batch_size or usual_batch_size(vit)
+    samples = batch_size * options.accumulate * ranks
+    if isinstance(vit, ViTOptions):
+        usual = learning_rate(samples, vit.width)
+    else:
+        usual = detector_rate(samples, options.optimizer)
     return dataclasses.replace(
         options,
         batch_size=batch_size,
-        learning_rate=options.learning_rate or learning_rate(batch_size * options.accumulate * ranks, vit.width),
+        learning_rate=options.learning_rate or usual,
         augment=options.augment or augment(options.epochs),
     )

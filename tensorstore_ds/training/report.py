@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import time
@@ -19,7 +20,14 @@ from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.loading.decoding import Plan, steps_of
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.data import crowded_samples, reason_for, unlabelled_samples, unseen_classes
+from tensorstore_ds.training.data import (
+    crowded_samples,
+    ignored_objects,
+    reason_for,
+    unlabelled_samples,
+    unseen_classes,
+)
+from tensorstore_ds.training.detections import detections_of
 from tensorstore_ds.training.history import (
     EpochRecord,
     History,
@@ -30,11 +38,11 @@ from tensorstore_ds.training.history import (
     plain,
     tensorboard_available,
 )
-from tensorstore_ds.training.options import ViTOptions
+from tensorstore_ds.training.options import DetectorOptions, ModelOptions
 from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
 from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.run import Run
-from tensorstore_ds.training.tasks import Task
+from tensorstore_ds.training.tasks import Detection, Task
 from tensorstore_ds.version import __version__
 
 #: Seconds between two looks at the loss, each of which waits for the device.
@@ -58,7 +66,8 @@ class TrainReport:
     samples_per_second: float  #: Of training.
     wait_share: float  #: Of the time, in [0, 1], in which steps waited for data.
     facts: Mapping[str, Any]  #: Of the model, the machine and the data.
-    #: Of a classification, by class: its name, samples and share of right answers, in the best epoch.
+    #: By class, in the best epoch. Of a classification its name, samples and share of right answers; of a detection its
+    #: name, objects, average precision and that at IoU 0.5.
     classes: Sequence[Mapping[str, Any]]
     keypoints: Sequence[Mapping[str, Any]]  #: By keypoint: its name, samples and mean error, likewise.
     pictures: Sequence[str]  #: That were drawn, by file name.
@@ -147,6 +156,8 @@ class Reports:
         if "confusion" in sums:
             right, samples = sums["confusion"].diag(), sums["confusion"].sum(1)
             classes = _shares("class", task.classes, "accuracy", right, samples)
+        if isinstance(task, Detection) and "detections" in sums:
+            classes = _precisions(task, sums)
         if "distances" in sums:
             keypoints = _shares("keypoint", task.keypoints, "error", sums["distances"], sums["present"])
         seconds = sum(record.seconds for record in records)
@@ -164,7 +175,7 @@ class Reports:
             facts=_facts(run),
             classes=classes,
             keypoints=keypoints,
-            pictures=_draw(run.out, records, task, sums),
+            pictures=[*_draw(run.out, records, task, sums), *_draw_worst(run, sums)],
         )
         write_report(run.out, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
         return report
@@ -195,40 +206,64 @@ def _draw(folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mappin
     return [name for name, done in drawn.items() if done]
 
 
+def _draw_worst(run: Run, sums: Mapping[str, Tensor]) -> list[str]:
+    """Draw the images with most mistakes of a detection: the name of the file."""
+    if run.eval_split is None or not isinstance(run.task, Detection) or "detections" not in sums:
+        return []
+    found = detections_of(run.eval_split, run.task, run.vit.image_size, sums)
+    name, content = "worst.png", io.BytesIO()
+    found.draw().save(content, "PNG")
+    write_file(run.out / name, content.getvalue())
+    return [name]
+
+
 def _notes(run: Run) -> Iterator[str]:
-    evaluated = f"evaluated on {len(run.eval_split):,} of {run.eval_split.name}" if run.eval_split else "no evaluation"
+    evaluated = f"evaluated on {run.eval_samples:,} of {run.eval_split.name}" if run.eval_split else "no evaluation"
+    learned, tested = (None, None) if run.fold is None else (run.fold.train, run.fold.val)
     yield f"task: {run.task.name}, {reason_for(run.split, run.task, run.options.task)}"
     yield (
-        f"{len(run.split):,} samples of {run.split.name}, {run.order}, rows from the "
+        f"{run.samples:,} samples of {run.split.name}, {run.order}, rows from the "
         f"{run.loader.residency.replace('-', ' ')}; {evaluated}"
     )
-    vit, ranks = run.vit, f", {run.ranks.size} ranks" if run.ranks.size > 1 else ""
-    resized = (
-        "" if vit.image_size == run.card.image_size else f", resized from {'x'.join(map(str, run.card.image_size))}"
-    )
-    yield (
-        f"ViT of {_parameters(run) / 1e6:.2f} million weights, {'x'.join(map(str, vit.grid))} patches of "
-        f"{vit.patch_size} pixels, images of {'x'.join(map(str, vit.image_size))}{resized}; {run.learner.precision} on "
-        f"{run.ranks.device.type}{ranks}"
-    )
+    if run.fold is not None:
+        options = run.options
+        how = f", stratified by {options.stratify}" if options.stratify else ""
+        how += f", grouped by {options.groups}" if options.groups else ""
+        yield f"fold {options.fold} of {run.split.name} is evaluated, the others are trained on{how}"
+    ranks = f", {run.ranks.size} ranks" if run.ranks.size > 1 else ""
+    yield f"{_model_in_words(run)}; {run.learner.precision} on {run.ranks.device.type}{ranks}"
+    if run.learner.note:
+        yield run.learner.note
     if run.plan is not None:
         yield f"images of {_sizes(run.split)} are {_plan_in_words(run.plan, run.vit)}; choose a size with `image_size`"
     if run.batch_note:
         yield run.batch_note
-    if crowded := crowded_samples(run.task, run.split):
+    if isinstance(run.task, Detection):
+        for split, rows, what in (
+            (run.split, learned, "are not learned"),
+            (run.eval_split, tested, "are ignored, as COCO ignores crowds"),
+        ):
+            if split is not None and (ignored := ignored_objects(run.task, split, rows)):
+                yield f"{ignored:,} objects of {split.name} that are difficult or iscrowd {what}"
+    if crowded := crowded_samples(run.task, run.split, learned):
         yield f"{crowded:,} samples have several objects: the keypoints of the one with the largest box are learned"
-    for split, what in ((run.split, "teach no class"), (run.eval_split, "do not count")):
-        if split is not None and (unlabelled := unlabelled_samples(run.task, split)):
-            yield f"{unlabelled:,} of {len(split):,} samples of {split.name} have no label: they {what}"
+    parts = (
+        (run.split, learned, run.samples, "teach no class"),
+        (run.eval_split, tested, run.eval_samples, "do not count"),
+    )
+    for split, rows, samples, what in parts:
+        if split is not None and (unlabelled := unlabelled_samples(run.task, split, rows)):
+            yield f"{unlabelled:,} of {samples:,} samples of {split.name} have no label: they {what}"
     if run.eval_split is None:
         labelled = " with labels" if run.task.label_field else ""
         yield f"there is no split{labelled} to evaluate on (val or test): convert with `split=train=0.9,val=0.1`"
-    elif unseen := unseen_classes(run.task, run.split, run.eval_split):
+    elif unseen := unseen_classes(run.task, run.split, run.eval_split, run.fold):
         names = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
-        yield (
-            f"{run.eval_split.name} has samples of classes that {run.split.name} has none of: {names}. "
-            "They count as wrong; convert with another `split`"
-        )
+        where, advice = f"{run.eval_split.name} has", f"{run.split.name} has none of: {names}"
+        way = "convert with another `split`"
+        if run.fold is not None:
+            where, advice, way = f"fold {run.options.fold} has", f"the others lack: {names}", "use `stratify`"
+        yield f"{where} samples of classes that {advice}. They count as wrong; {way}"
     if not tensorboard_available():
         yield "no files for TensorBoard, it is not installed: pip install '.[tensorboard]' in a clone of tensorstore-ds"
     if run.resumed:
@@ -239,15 +274,28 @@ def _notes(run: Run) -> Iterator[str]:
             yield f"goes on in epoch {position.epoch + 1} after {position.batch:,} of {batches:,} batches"
 
 
+def _model_in_words(run: Run) -> str:
+    """The model and its images."""
+    vit, card = run.vit, run.card
+    size = "x".join(map(str, vit.image_size))
+    resized = "" if vit.image_size == card.image_size else f", resized from {'x'.join(map(str, card.image_size))}"
+    if isinstance(vit, DetectorOptions):
+        return f"{vit.model} of {_parameters(run) / 1e6:.2f} million weights, images of {size} with borders{resized}"
+    return (
+        f"ViT of {_parameters(run) / 1e6:.2f} million weights, {'x'.join(map(str, vit.grid))} patches of "
+        f"{vit.patch_size} pixels, images of {size}{resized}"
+    )
+
+
 def _sizes(split: Split) -> str:
     sizes = split.image_shapes[:, :2]
     low, high = ("x".join(map(str, size.tolist())) for size in (sizes.min(axis=0), sizes.max(axis=0)))
     return low if low == high else f"{low} to {high}"
 
 
-def _plan_in_words(plan: Plan, vit: ViTOptions) -> str:
+def _plan_in_words(plan: Plan, vit: ModelOptions) -> str:
     names = " and ".join(type(step).__name__ for step in steps_of(plan))
-    evaluated = "" if names == "Resize" else "; those that are evaluated by Resize"
+    evaluated = "" if names in ("Resize", "Letterbox") else "; those that are evaluated by Resize"
     return f"decoded to {'x'.join(map(str, vit.image_size))} by {names}{evaluated}"
 
 
@@ -261,14 +309,22 @@ def _facts(run: Run) -> dict[str, Any]:
         "ranks": run.ranks.size,
         "torch_threads": run.threads.count,
         "residency": run.loader.residency,
-        "train_samples": len(run.split),
+        "train_samples": run.samples,
+        "fold": run.options.fold,
         "eval_split": None if run.eval_split is None else run.eval_split.name,
-        "eval_samples": 0 if run.eval_split is None else len(run.eval_split),
+        "eval_samples": run.eval_samples,
     }
 
 
 def _parameters(run: Run) -> int:
     return sum(weights.numel() for weights in run.learner.module.parameters())
+
+
+def _precisions(task: Detection, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """What a report says of each class of a detection; None is the precision of no objects."""
+    found = task.precision(sums)
+    rows = zip(task.classes, found.objects.tolist(), found.ap.tolist(), found.ap50.tolist(), strict=True)
+    return [{"class": name, "objects": n, "ap": plain(ap), "ap50": plain(ap50)} for name, n, ap, ap50 in rows]
 
 
 def _shares(what: str, names: Sequence[str], measure: str, parts: Tensor, samples: Tensor) -> list[dict[str, Any]]:

@@ -21,9 +21,19 @@ from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.augmentation import normalize, train_plan, train_transform
 from tensorstore_ds.training.batch_fit import batch_size_of, is_out_of_memory, residency_beside_model
-from tensorstore_ds.training.data import eval_split_of, image_shape, split_of, stored_size, task_of, train_loader
+from tensorstore_ds.training.data import (
+    eval_split_of,
+    fold_of,
+    has_labels,
+    image_shape,
+    split_of,
+    stored_size,
+    task_of,
+    train_loader,
+)
 from tensorstore_ds.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.training.learner import Learner, image_dtype
+from tensorstore_ds.training.models import model_options
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import Ranks, Stop, Tally
 from tensorstore_ds.training.recipe import completed
@@ -80,10 +90,13 @@ class Run:
         if self._loaded is not None:
             options = self._loaded.completed(options)
         self.split = split_of(store, options.train_split, "train_split")
-        self.task = task_of(self.split, options.task)
-        self.eval_split = eval_split_of(store, options, self.task)
+        self.task = task_of(self.split, options.task, options.model)
+        self.fold = fold_of(store, options)  #: the rows of the split to train and to evaluate on, or None
+        if self.fold is not None and not has_labels(self.task, self.split, self.fold.train):
+            raise OptionError(f"`fold`: expected samples with a label outside of fold {options.fold}, found none.")
+        self.eval_split = self.split if self.fold is not None else eval_split_of(store, options, self.task)
         height, width, channels = image_shape(self.split)
-        self.vit = options.vit((height, width), channels)
+        self.vit = model_options(options, self.task, (height, width), channels)
         if self.eval_split is not None and image_shape(self.eval_split)[2] != channels:
             raise OptionError(f"{self.eval_split.name}: expected images of {channels} channels, found others.")
         fit = store.manifest.conversion_options.get("fit")
@@ -91,19 +104,28 @@ class Run:
         moments = normalize(self.split)
         stored = stored_size(store, self.split)
         self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, *fits)
-        batch_size, self.batch_note = batch_size_of(store, self.split, self.task, self.vit, options, ranks)
+        rows = None if self.fold is None else self.fold.train
+        self.samples = len(self.split) if rows is None else len(rows)  #: of an epoch, of all ranks
+        batch_size, self.batch_note = batch_size_of(
+            store, self.split, self.task, self.vit, options, ranks, samples=self.samples
+        )
         self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
         self.dtype = image_dtype(options, ranks.device)  #: Of images for the model.
         transform = train_transform(self.split, options, self.vit, dtype=self.dtype)
         self.plan = train_plan(self.split, options, self.vit)
         residency = residency_beside_model(store, self.task, self.vit, options, ranks, transform, self.plan)
         self.loader, self.order = train_loader(
-            store, self.task, options, transform, ranks, plan=self.plan, residency=residency
+            store, self.task, options, transform, ranks, plan=self.plan, residency=residency, rows=rows
         )
-        self.samples = len(self.split)  #: of an epoch, of all ranks
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
         self.learner = Learner(
-            self.vit, self.task, options, device=ranks.device, steps=steps, distributed=ranks.size > 1
+            self.vit,
+            self.task,
+            options,
+            device=ranks.device,
+            steps=steps,
+            distributed=ranks.size > 1,
+            resumes=self.resumed,
         )
         self.position = Position()
         on_cpu = ranks.device.type == "cpu" and ranks.size == 1 and not options.compile  # which compiles for a number
@@ -117,6 +139,13 @@ class Run:
             is_new=kept is None,
             on_cpu=ranks.device.type == "cpu",
         )
+
+    @property
+    def eval_samples(self) -> int:
+        """Samples of an evaluation."""
+        if self.fold is not None:
+            return len(self.fold.val)
+        return 0 if self.eval_split is None else len(self.eval_split)
 
     @property
     def batches(self) -> int:
@@ -235,9 +264,10 @@ class Run:
     def interruptible(self, stop: Stop) -> AbstractContextManager[None]:
         """Let a signal end a pass through the model before its end, where passes are long and no rank waits for this.
 
-        What is compiled has no place between two layers.
+        What is compiled has no place between two layers, and half a pass would leave statistics of batch norm changed.
         """
-        if self.ranks.device.type != "cpu" or self.ranks.size > 1 or self.options.compile:
+        has_statistics = next(self.learner.module.buffers(), None) is not None
+        if self.ranks.device.type != "cpu" or self.ranks.size > 1 or self.options.compile or has_statistics:
             return contextlib.nullcontext()
         average = self.learner.average
         return stop.between_layers(self.learner.module, *([] if average is None else [average]))

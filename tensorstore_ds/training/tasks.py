@@ -8,17 +8,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.loading.augment.base import on_device
-from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.collate import PackedObjects, collate_objects, map_tensors
+from tensorstore_ds.training.coco_map import Precision, coco_map
 
 Batch = Mapping[str, Any]
 Sums = dict[str, Tensor]
@@ -27,6 +29,8 @@ Sums = dict[str, Tensor]
 ABSENT = -100
 #: Confusion matrices are kept up to this many classes: 8 MB of counts.
 MAX_CONFUSION = 1000
+#: Sums that are rows, which are joined and not added up.
+ROWS = ("detections", "objects")
 #: Where the loss of a keypoint turns from a square to a line, in sides of the image.
 SMOOTH = 0.02
 
@@ -44,6 +48,7 @@ class Task(ABC):
     needs: ClassVar[str]  #: What a store must have for it.
     metric: ClassVar[str]  #: By which the best epoch is chosen.
     higher_is_better: ClassVar[bool] = True  #: Of the metric.
+    has_eval_loss: ClassVar[bool] = True  #: Whether `loss` takes the outputs of an evaluation, too.
 
     @property
     def outputs(self) -> int:
@@ -59,12 +64,24 @@ class Task(ABC):
     def targets(self, batch: Batch) -> Any:
         """What is to be predicted: tensors on the batch's device, computed without waiting for it."""
 
-    @abstractmethod
-    def loss(self, outputs: Tensor, targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
-        """The mean loss, a scalar, of outputs (B, `outputs`)."""
+    def run(self, model: nn.Module, images: Tensor, targets: Any) -> Any:
+        """What a model says about images, (B, `outputs`)."""
+        return model(images)
+
+    def first(self, targets: Any, count: int) -> Any:
+        """The targets of the first images."""
+        return map_tensors(targets, lambda tensor: tensor[:count])
 
     @abstractmethod
-    def sums(self, outputs: Tensor, targets: Any, *, detailed: bool = False) -> Sums:
+    def loss(self, outputs: Any, targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
+        """The mean loss, a scalar, of outputs (B, `outputs`)."""
+
+    def losses(self, outputs: Any, targets: Any) -> Tensor:
+        """(B,) the loss of each image, NaN where nothing is known of it."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def sums(self, outputs: Any, targets: Any, *, detailed: bool = False) -> Sums:
         """What metrics are computed from: tensors to be added up. `detailed`: all of it, for an evaluation."""
 
     @abstractmethod
@@ -72,7 +89,7 @@ class Task(ABC):
         """Metrics by name, of added `sums`; NaN of nothing."""
 
     @abstractmethod
-    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
+    def predictions(self, outputs: Any, image_size: tuple[int, int]) -> list[dict[str, Any]]:
         """What outputs (B, `outputs`) say about each image; keypoints in pixels of an image (height, width)."""
 
     def as_data(self) -> dict[str, Any]:
@@ -108,6 +125,10 @@ class Classification(Task):
             shares = (targets != ABSENT).float()
         losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
         return (losses * shares).sum() / shares.sum().clamp(min=1)  # 0, not NaN, where all are absent
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = functional.cross_entropy(outputs.float(), targets, reduction="none")
+        return losses.masked_fill(targets == ABSENT, math.nan)
 
     def blendable(self, targets: Tensor) -> Tensor:
         """(B, classes) float32, as mixup and cutmix blend them, of `targets`: zeros where the class is absent."""
@@ -164,6 +185,9 @@ class MultiLabel(Task):
     def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
         soft = targets * (1 - label_smoothing) + label_smoothing / 2
         return functional.binary_cross_entropy_with_logits(outputs.float(), soft)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(outputs.float(), targets, reduction="none").mean(1)
 
     def sums(self, outputs: Tensor, targets: Tensor, *, detailed: bool = False) -> Sums:
         predicted, present = outputs > 0, targets > 0.5
@@ -222,12 +246,21 @@ class Keypoints(Task):
         return {"keypoints": keypoints / sides - 0.5, "side": sides / unit[:, None]}
 
     def loss(self, outputs: Tensor, targets: Mapping[str, Tensor], *, label_smoothing: float = 0.0) -> Tensor:
+        losses, present = self._each_loss(outputs, targets)
+        return losses.sum() / present.sum().clamp(min=1)
+
+    def losses(self, outputs: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
+        losses, present = self._each_loss(outputs, targets)
+        return losses.flatten(1).sum(1) / present.flatten(1).sum(1)
+
+    def _each_loss(self, outputs: Tensor, targets: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(B, K, 2) of each coordinate, 0 where it is absent; and whether it is present."""
         keypoints = targets["keypoints"]
         present = keypoints.isfinite()
         losses = functional.smooth_l1_loss(
             outputs.float().view_as(keypoints), keypoints.nan_to_num(0.0), beta=SMOOTH, reduction="none"
         )
-        return (losses * present).sum() / present.sum().clamp(min=1)
+        return losses * present, present
 
     def sums(self, outputs: Tensor, targets: Mapping[str, Tensor], *, detailed: bool = False) -> Sums:
         keypoints = targets["keypoints"]
@@ -271,6 +304,10 @@ class ClassificationKeypoints(Task):
         first, second = (task.loss(part, target, label_smoothing=label_smoothing) for task, part, target in each)
         return first + second
 
+    def losses(self, outputs: Tensor, targets: tuple[Any, Any]) -> Tensor:
+        first, second = (task.losses(part, target) for task, part, target in self._each(outputs, targets))
+        return first + second
+
     def sums(self, outputs: Tensor, targets: tuple[Any, Any], *, detailed: bool = False) -> Sums:
         each = self._each(outputs, targets)
         first, second = (task.sums(part, target, detailed=detailed) for task, part, target in each)
@@ -291,8 +328,99 @@ class ClassificationKeypoints(Task):
         return zip(self.both, outputs.split(sizes, dim=1), targets, strict=True)  # type: ignore[no-untyped-call]
 
 
+@dataclass(frozen=True)
+class Detection(Task):
+    """Boxes and classes of an image's objects, by the losses of torchvision's detectors.
+
+    Metrics: `map` of COCO, the mean over IoU from 0.5 to 0.95, `map50`, `map75`, and `mar`, the mean recall. Objects
+    that are `difficult` or `iscrowd` are not learned, and are ignored by the metrics as COCO ignores crowds.
+    """
+
+    name: ClassVar[str] = "detection"
+    needs: ClassVar[str] = "objects with boxes and classes"
+    metric: ClassVar[str] = "map"
+    has_eval_loss: ClassVar[bool] = False
+
+    @property
+    def outputs(self) -> int:
+        """Classes with the background, which is 0."""
+        return len(self.classes) + 1
+
+    def targets(self, batch: Batch) -> list[dict[str, Tensor]]:
+        """Per image `boxes` (m, 4), `labels` (m,) from 1, `ignored` (m,) bool, and `row` (1,) if the batch has it."""
+        objects = objects_of(batch, self.objects_field)
+        labels = objects.values["labels"]
+        ignored = torch.zeros_like(labels, dtype=torch.bool)
+        for name in IGNORED:
+            if name in objects.values:
+                ignored = ignored | (objects.values[name] != 0)
+        values = {"boxes": objects.values["boxes"], "labels": labels + 1, "ignored": ignored}
+        targets: list[dict[str, Tensor]] = collate_objects(PackedObjects(objects.offsets, values), "list")
+        for target, row in zip(targets, torch.split(batch["row"], 1) if "row" in batch else (), strict=False):
+            target["row"] = row
+        return targets
+
+    def run(self, model: nn.Module, images: Tensor, targets: Sequence[Mapping[str, Tensor]]) -> Any:
+        """In training losses by name, else a dict of `boxes`, `scores` and `labels` from 1 for each image."""
+        if not model.training:
+            return model(images)
+        learned = [{name: t[name][~t["ignored"]] for name in ("boxes", "labels")} for t in targets]
+        return model(images, learned)
+
+    def first(self, targets: list[dict[str, Tensor]], count: int) -> list[dict[str, Tensor]]:
+        return targets[:count]
+
+    def loss(self, outputs: Mapping[str, Tensor], targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
+        return torch.stack([loss.float() for loss in outputs.values()]).sum()
+
+    def sums(self, outputs: Any, targets: Sequence[Mapping[str, Tensor]], *, detailed: bool = False) -> Sums:
+        if isinstance(outputs, Mapping):
+            images = next(iter(outputs.values())).new_full((), float(len(targets)), dtype=torch.float32)
+            return {"images": images, **{f"loss of {name}": loss.float() * images for name, loss in outputs.items()}}
+        found = [
+            (target["row"], out["labels"] - 1, out["scores"], out["boxes"])
+            for out, target in zip(outputs, targets, strict=True)
+        ]
+        truth = [(target["row"], target["labels"] - 1, target["ignored"], target["boxes"]) for target in targets]
+        return {"detections": _rows(found), "objects": _rows(truth)}
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        if "detections" in sums:
+            return self.precision(sums).metrics
+        parts = {name.removeprefix("loss of "): value for name, value in sums.items() if name.startswith("loss of ")}
+        return {name: ratio(value, sums["images"]) for name, value in parts.items()}
+
+    def precision(self, sums: Mapping[str, Tensor]) -> Precision:
+        """The metrics, and the average precision of each class."""
+        detections, objects = (sums[name].cpu().numpy() for name in ROWS)
+        return coco_map(detections, objects, len(self.classes))
+
+    def predictions(self, outputs: Sequence[Mapping[str, Tensor]], image_size: tuple[int, int]) -> list[dict[str, Any]]:
+        return [
+            {
+                "objects": [
+                    {"class": self.classes[label - 1], "score": score, "box": box}
+                    for label, score, box in zip(
+                        out["labels"].tolist(), out["scores"].tolist(), out["boxes"].tolist(), strict=True
+                    )
+                ]
+            }
+            for out in outputs
+        ]
+
+
+def _rows(images: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
+    """(M, 7) float32 of the row, classes, scores or flags, and boxes of each image. Rows are exact up to 2**24."""
+    return torch.cat(
+        [
+            torch.cat([torch.stack([row.expand(len(labels)).float(), labels.float(), marks.float()], 1), boxes], 1)
+            for row, labels, marks, boxes in images
+        ]
+    )
+
+
 TASKS: Mapping[str, type[Task]] = {
-    task.name: task for task in (Classification, MultiLabel, Keypoints, ClassificationKeypoints)
+    task.name: task for task in (Classification, MultiLabel, Keypoints, ClassificationKeypoints, Detection)
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -156,13 +156,19 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
         return None
     tally = Tally()
     dataset = StoreDataset(run.store, run.eval_split.name, fields=run.task.fields, decode=eval_plan(run.split, run.vit))
+    if run.fold is not None:
+        dataset = dataset.subset(run.fold.val)
     transform = eval_transform(run.split, run.options, run.vit, dtype=run.dtype)
-    loader, weight = eval_loader(dataset, run.options, run.ranks, transform=transform)
+
+    def with_rows(batch: Any, rows: Any, epoch: int) -> Any:
+        return {**transform(batch, rows, epoch), "row": torch.as_tensor(rows).to(run.ranks.device)}
+
+    loader, weight = eval_loader(dataset, run.options, run.ranks, transform=with_rows)
     with run.learner.evaluating() as model:
         for batch in loader:
             stop.check()  # the checkpoint is that of this epoch's last batch
             targets = run.task.targets(batch)
-            outputs = model(batch["image"])
-            loss = run.task.loss(outputs, targets)
+            outputs = run.task.run(model, batch["image"], targets)
+            loss = run.task.loss(outputs, targets) if run.task.has_eval_loss else None
             tally.add(loss, len(outputs), run.task.sums(outputs, targets, detailed=True), weight=weight)
     return tally.over_ranks(run.ranks)

@@ -15,7 +15,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
-from clients.conftest import Example, of_example
+from clients.conftest import Example
 
 works, limit = pytest.mark.works, pytest.mark.limit
 
@@ -51,16 +51,17 @@ def channels_first(image: np.ndarray) -> np.ndarray:
 # --- timm ---------------------------------------------------------------------------------------------------------
 
 
-@works("timm", "`create_loader`: batch for batch what its `ImageDataset` gives, augmented")
+@works("timm", "`StoreImages` in its `create_loader`: batch for batch what its `ImageDataset` gives, augmented")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_timm_loader(digits: Path, is_training: bool, workers: int) -> None:
     from timm.data import ImageDataset, create_loader
 
+    from tensorstore_ds.adapters.timm import StoreImages
+
     options = {"batch_size": 16, "is_training": is_training, "num_workers": workers, "device": torch.device("cpu")}
     loaded = []
-    ours = tsds.StoreDataset(digits, return_as="tuple", as_pil=True, transform_of="image")
-    for dataset in (ours, ImageDataset(str(digits.with_suffix("") / "train"))):
+    for dataset in (StoreImages(digits), ImageDataset(str(digits.with_suffix("") / "train"))):
         seed()
         loaded.append(list(create_loader(dataset, (3, 16, 16), hflip=0.5, auto_augment="rand-m9", **options)))
     for (images, labels), (their_images, their_labels) in zip(*loaded, strict=True):
@@ -130,7 +131,7 @@ def test_transformers_learns_the_same_as_from_files(digits: Path, tmp_path: Path
     assert losses[0] == losses[1] and len(losses[0]) == 15
 
 
-@works("transformers", "with this library's loader, by `get_train_dataloader`; evaluation")
+@works("transformers", "training and evaluation with `StoreTrainer` of `adapters.transformers`")
 @pytest.mark.parametrize("arguments", [(), ("--own-loader",)])
 def test_transformers_learns(digits: Path, example: Example, arguments: tuple[str, ...]) -> None:
     assert accuracy(example("clients/transformers_trainer.py", digits, "--epochs", 12, *arguments)) > 0.5
@@ -166,7 +167,9 @@ def resumed(kind: Any, digits: Path, out: Path) -> tuple[list[Any], list[Any]]:
 def test_transformers_goes_on(digits: Path, tmp_path: Path, own_loader: bool) -> None:
     from transformers import Trainer
 
-    kind = Trainer if own_loader else of_example("transformers_trainer.py")["StoreTrainer"]
+    from tensorstore_ds.adapters.transformers import StoreTrainer
+
+    kind = Trainer if own_loader else StoreTrainer
     rest, found = resumed(kind, digits, tmp_path)
     assert found == rest
 
@@ -186,7 +189,10 @@ def test_transformers_wants_a_prepared_loader(digits: Path, tmp_path: Path) -> N
 # --- Lightning, Accelerate ----------------------------------------------------------------------------------------
 
 
-@works("Lightning", "Trainer; several ranks, resuming and `predict` are in the ordinary tests")
+@works(
+    "Lightning",
+    "`StoreDataModule` of `adapters.lightning`; several ranks, resuming and `predict` are in the ordinary tests",
+)
 def test_lightning_learns(digits: Path, example: Example) -> None:
     assert accuracy(example("lightning_module.py", digits, "--epochs", 6)) > 0.8
 

@@ -34,6 +34,7 @@ def make_sources(root: Path) -> None:
     for name in ("train/ant/4", "train/ant/5", "train/cow/0", "train/cow/1", "train/cow/2", "val/bee/0", "val/bee/1"):
         _image(root / "more" / f"{name}.png", size=(8, 8))
     shutil.copy(root / "folders" / "train" / "bee" / "0.png", _folder(root / "more" / "train" / "bee"))
+    _scores(root)
     _voc(root / "voc", {"train": "abcde", "test": "fg"}, ("cat", "dog", "cat"))
     (root / "voc" / "Annotations" / "b.xml").write_text("<annotation>")
     (root / "names.txt").write_text("cat = animal\ndog =\n")
@@ -44,6 +45,13 @@ def make_sources(root: Path) -> None:
     (root / "voc-changed" / "Annotations" / "b.xml").write_text(text)
     changed = root / "voc-changed" / "Annotations" / "c.xml"
     changed.write_text(changed.read_text().replace("<xmin>1<", "<difficult>1</difficult><xmin>3<"))
+
+
+def _scores(root: Path) -> None:
+    """A table with a score for each sample of `folders`; the one that is skipped is not in it."""
+    keys = sorted(path.relative_to(root / "folders").as_posix() for path in (root / "folders").rglob("*.png"))
+    lines = (f"{key},{i / 4},tag {i}" for i, key in enumerate(keys) if key != "train/ant/1.png")
+    (root / "scores.csv").write_text("\n".join(["key,score,tag", *lines]) + "\n")
 
 
 def _voc(root: Path, splits: Mapping[str, str], classes: Sequence[str]) -> None:
@@ -134,7 +142,7 @@ def exporting(name: str, root: Path) -> Case:
     )
 
 
-REPLACING = ("append", "append to jpeg", "update", "annotate", "check", "card", "card again")
+REPLACING = ("append", "append to jpeg", "update", "erase", "add", "drop", "annotate", "check", "card", "card again")
 
 
 def replacing(name: str, root: Path) -> Replacing:
@@ -147,6 +155,22 @@ def replacing(name: str, root: Path) -> Replacing:
         "append": Replacing("append", raw, ("tsds", "append", "OUT", str(root / "more"), *alone)),
         "append to jpeg": Replacing("append to jpeg", voc, ("tsds", "append", "OUT", str(root / "voc-more"), *alone)),
         "update": Replacing("update", voc, ("tsds", "update", "OUT", str(root / "voc-changed"), *alone)),
+        "erase": Replacing(
+            "erase",
+            raw,
+            ("tsds", "erase", "OUT", "--where", "label == 'bee'"),
+            erases=True,
+            nothing_left="found none that do",
+        ),
+        "add": Replacing(
+            "add",
+            raw,
+            ("tsds", "add", "OUT", str(root / "scores.csv")),
+            nothing_left="expected a field that is not there",
+        ),
+        "drop": Replacing(
+            "drop", voc, ("tsds", "drop", "OUT", "size"), erases=True, nothing_left="expected one of the fields"
+        ),
         "annotate": Replacing("annotate", raw, ("tsds", "annotate", "OUT", "--citation", "Us, 2026")),
         "check": Replacing("check", raw / "zarr.json", check, source=raw),
         "card": card,

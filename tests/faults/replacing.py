@@ -1,7 +1,8 @@
 """Trials of commands that change what is there already, or add to it: a store that grows, files that are replaced.
 
 After a fault each file is the old one or the new one; a store is the one or the other as a whole, and whoever had it
-open reads on. After the same command again it is as after an undisturbed one, and nothing is beside it.
+open reads on, unless samples were erased. After the same command again it is as after an undisturbed one, and nothing
+is beside it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ class Replacing:
     Attributes:
         before: what is copied to ``OUT`` before each trial; None for nothing.
         source: a store that it reads besides.
+        erases: whether it removes what readers may have open.
+        nothing_left: what the same command says when all is done; empty if it succeeds again.
     """
 
     name: str
     before: Path | None
     words: tuple[str, ...]
     source: Path | None = None
+    erases: bool = False
+    nothing_left: str = ""
 
     @property
     def is_store(self) -> bool:
@@ -58,13 +63,15 @@ class Reader:
         self._store = tensorstore_ds.open(path)
         self._expected = _values(tensorstore_ds.open(path))
 
-    def wrong(self) -> Iterator[str]:
+    def wrong(self, *, may_be_gone: bool = False) -> Iterator[str]:
         """What the reader sees that is not as it was."""
         try:
             if _values(self._store) != self._expected:
                 yield "an open reader sees other values"
         except tensorstore_ds.TsdsError as error:
-            yield f"an open reader is refused: {error}"
+            is_replaced = isinstance(error, tensorstore_ds.FormatError) and error.reason == "replaced"
+            if not (may_be_gone and is_replaced):
+                yield f"an open reader is refused: {error}"
 
 
 def _values(store: tensorstore_ds.Store) -> str:
@@ -100,9 +107,11 @@ class Trials:
         result = bench.server.run(case.argv(out), self._fault, at, folder)
         sweep.trials += 1
         sweep.outcomes[result.outcome if result.fired else f"{result.outcome}, not met"] += 1
-        wrong += [*self._after_fault(out, result), *(reader.wrong() if reader else ())]
         root = f"{out.name}/zarr.json"
-        if reader is not None and snapshot(folder)[root] == self._new[root]:
+        is_new = reader is not None and snapshot(folder)[root] == self._new[root]
+        gone = is_new and case.erases
+        wrong += [*self._after_fault(out, result), *(reader.wrong(may_be_gone=gone) if reader else ())]
+        if is_new or case.erases:
             reader = None  # the command again, which finds nothing new, removes the shards that this reader has open
         wrong += [*self.again(out, sweep), *(reader.wrong() if reader else ()), *bench.source_changed(case.source)]
         sweep.failures += [f"operation {at}, {result.what}: {text}" for text in wrong]
@@ -127,7 +136,8 @@ class Trials:
             yield "success was told, but not all is new"
         is_unsynced = "whole, but its folder could not be synced" in result.text
         is_reading = self._fault.counted & Class.READS and result.what.partition(" ")[2].startswith(f"./{out.name}/")
-        if result.outcome == "refused" and is_new and not is_unsynced and not is_reading:
+        is_left = self._case.erases and "from the store, but their old files" in result.text
+        if result.outcome == "refused" and is_new and not is_unsynced and not is_reading and not is_left:
             yield f"failure was told, but all is new: {result.last_line}"
         left = sorted(name for name in found.keys() - stands.keys() if not _is_named(name, out, result.text))
         work = f"{out.name}.append"
@@ -136,6 +146,7 @@ class Trials:
             left = [name for name in left if name.partition("/")[0] != work]
         is_removal = result.what.startswith(("unlink", "rmdir"))  # what could not be removed stays
         may_leave = result.outcome == "killed" or self._fault.action is Action.FAIL_FROM or is_removal
+        may_leave |= self._case.erases and is_new  # the same command goes on
         if left and (result.outcome == "done" or not may_leave):
             yield f"{result.outcome}, and this is left: {', '.join(left)}: {result.last_line}"
 
@@ -149,7 +160,8 @@ class Trials:
 
     def _run_again(self, out: Path) -> Iterator[str]:
         result = self._bench.server.run(self._case.argv(out))
-        if result.outcome != "done":
+        is_nothing_left = bool(self._case.nothing_left) and self._case.nothing_left in result.text
+        if result.outcome != "done" and not is_nothing_left:
             yield f"again: {result.outcome}: {result.last_line}"
         replaced = _replaced(out) if self._case.is_store else ()  # the command again removes what the first has left
         found, new = (

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pillow_heif
 from PIL import Image
 
 import tensorstore_ds as tsds
@@ -27,7 +28,7 @@ from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.statistics import ImageSums
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import SourceOptions
@@ -74,16 +75,16 @@ def scan_and_read(path: Path, format: str) -> None:
     source = open_source(path, format, SourceOptions())
     contents = source.scan()
     problems = list(contents.problems)
-    statistics, masks = Statistics(), of_kind(contents.fields, MaskField)
+    sums, masks = ImageSums(), of_kind(contents.fields, MaskField)
     for split, references in contents.splits.items():
         for reference in list(references[:_SAMPLES]):
             try:
                 encoded = encode_sample(source.read(split, reference), _IMAGE, masks=masks)
-                statistics.add_pixels(encoded.pixels)
+                sums += ImageSums.of_pixels(encoded.pixels)
                 problems += encoded.problems
             except SourceError as error:
                 problems += error.problems
-    statistics.summary()
+    sums.summary()
     if problems:
         raise SourceError(problems)
 
@@ -443,6 +444,20 @@ _IMAGE_TOKENS = (
         b"\xff\xda",
     ),
     *(b"\xff\xc0", b"\xff\xe1", b"Exif\0\0", b"MM\0*", b"II*\0", b"VP8X", b"65535 65535", b"99999 99999", b"jp2c"),
+    *(
+        b"ftyp",
+        b"meta",
+        b"iloc",
+        b"ipma",
+        b"ispe",
+        b"irot\x03",
+        b"imir\x01",
+        b"av1C",
+        b"hvcC",
+        b"grid",
+        b"mif1",
+        b"auxC",
+    ),
 )
 
 
@@ -463,11 +478,23 @@ def image_bases() -> list[bytes]:
                     continue  # a mode that this format has not
                 if (mode, format) != ("I;16", "PPM"):  # which is refused
                     found.append(buffer.getvalue())
+        found += [heif_file(noise.convert(mode), format) for format in ("AVIF", "HEIF") if mode in ("L", "RGB", "RGBA")]
     for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"):
         buffer = io.BytesIO()
         noise.save(buffer, "TIFF", compression=compression)
         found.append(buffer.getvalue())
     return found
+
+
+def heif_file(image: Image.Image, format: str) -> bytes:
+    """A turned AVIF or HEIC file."""
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    if format == "HEIF":
+        pillow_heif.from_pillow(image).save(buffer, exif=exif.tobytes())
+    else:
+        image.save(buffer, format, exif=exif)
+    return buffer.getvalue()
 
 
 class ImageFile(Door):

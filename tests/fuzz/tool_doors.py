@@ -6,12 +6,15 @@ import gzip
 import io
 import json
 import lzma
+import struct
 import tarfile
 import zipfile
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import numpy as np
 
 from beton_files import two_images
 from fuzz.door import Door
@@ -124,6 +127,80 @@ def pts(folder: Path) -> Door:
     return SourceFile(
         folder, "pts", "set/a.pts", partial(mutate_text, tokens=tokens), good, good.replace(b"\n", b"\r\n")
     )
+
+
+def dota(folder: Path) -> Door:
+    """A text file of quadrilaterals, beside a good one."""
+    good = b"imagesource:GoogleEarth\ngsd:0.1\n1 2 30 4 28 28 0 26 ship 0\n5 5 9 5 9 9 5 9 plane 1\n"
+    write_images(folder / "set/images", "a.png", "b.png")
+    (folder / "set/labelTxt").mkdir()
+    (folder / "set/labelTxt/b.txt").write_bytes(good)
+    mutate = partial(mutate_text, tokens=(*_NUMBERS, b"gsd:", b" ship 2\n", b", ", *TABLE_TOKENS))
+    return SourceFile(folder, "dota", "set/labelTxt/a.txt", mutate, good, b"1, 2, 30, 4, 28, 28, 0, 26, ship\r\n")
+
+
+def lmdb_datum(folder: Path) -> Door:
+    """A Datum of Caffe in an LMDB database."""
+    return LmdbValue(folder, lmdb_value=True)
+
+
+class LmdbValue(SourceFile):
+    """A database of one page: it is changed as a whole, or in its value, a Datum of Caffe."""
+
+    def __init__(self, folder: Path, *, lmdb_value: bool) -> None:
+        datum = bytes([8, 1, 16, 2, 24, 3, 34, 6, *range(6), 40, 0])
+        floats = bytes([8, 1, 16, 1, 24, 2, 53, 0, 0, 0, 63, 53, 0, 0, 128, 63, 40, 0])
+        tokens = (b"\xff\xff\xff\xff\x0f", b"\x22", b"\x35", b"\x28", b"\x38\1", b"\x80", b"\0", b"\x7f")
+        mutate = partial(mutate_bytes, tokens=tokens)
+        goods = (datum, floats) if lmdb_value else (one_page(datum), one_page(floats))
+        super().__init__(folder, "lmdb", "set/data.mdb", mutate, *goods)
+        self._is_value = lmdb_value
+
+    def enter(self, data: bytes) -> None:
+        super().enter(one_page(data[:4000]) if self._is_value else data)
+
+
+def lmdb_database(folder: Path) -> Door:
+    """A data file of LMDB."""
+    return LmdbValue(folder, lmdb_value=False)
+
+
+def one_page(value: bytes) -> bytes:
+    """LMDB's data file with one value: two pages that say where the tree is, and its root."""
+    tree = struct.pack("<IHHQQQQQ", 4096, 0, 1, 0, 1, 0, 1, 2)
+    free = struct.pack("<IHHQQQQQ", 4096, 8, 0, 0, 0, 0, 0, 2**64 - 1)
+    pages = [
+        struct.pack("<QHHHH", i, 0, 8, 0, 0) + struct.pack("<IIQQ", 0xBEEFC0DE, 1, 0, 1 << 20) + free + tree
+        + struct.pack("<QQ", 2, i)
+        for i in range(2)
+    ]  # fmt: skip
+    node = struct.pack("<HHHH", len(value), 0, 0, 1) + b"k" + value
+    place = 4096 - len(node) - len(node) % 2
+    leaf = struct.pack("<QHHHHH", 2, 0, 2, 18, place, place)
+    return b"".join(page.ljust(4096, b"\0") for page in (*pages, leaf.ljust(place, b"\0") + node))
+
+
+def hdf5(folder: Path) -> Door:
+    """An HDF5 file: an array, a compressed one, and the bytes of files."""
+    import h5py
+
+    goods = []
+    for kind in ("plain", "gzip", "files"):
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w") as file:
+            if kind == "files":
+                dataset = file.create_dataset("images", (2,), h5py.vlen_dtype(np.uint8))
+                write_images(folder, "a.png")
+                for i in range(2):
+                    dataset[i] = np.fromfile(folder / "a.png", np.uint8)
+            else:
+                options = {"chunks": (2, 5, 7), "compression": "gzip"} if kind == "gzip" else {}
+                file.create_dataset("images", data=np.arange(140, dtype=np.uint8).reshape(4, 5, 7), **options)
+            file["labels"] = np.arange(2 if kind == "files" else 4) % 2
+            file["labels"].attrs["classes"] = ["cat", "dog"]
+        goods.append(buffer.getvalue())
+    tokens = (b"TREE", b"HEAP", b"SNOD", b"OHDR", b"\xff" * 8, b"\0" * 8, b"images", b"\x7f\xff", b"GCOL")
+    return SourceFile(folder, "hdf5", "data.h5", partial(mutate_bytes, tokens=tokens), *goods)
 
 
 def cifar(folder: Path) -> Door:

@@ -113,29 +113,29 @@ def scaled(thing: Thing, move: Callable[[np.ndarray], np.ndarray]) -> float:
 def statistics_agree(found: Mapping[str, Any], facts: Facts, data: DataSet) -> None:
     """What `tsds stats --json` says, against counts and NumPy."""
     for name, samples in facts.splits.items():
-        said = found[name]
-        assert said["rows"] == len(samples)
+        assert found[name]["rows"] == len(samples)
+        said = found[name]["statistics"]
         of_objects = any(sample.things is not None for sample in samples.values())
         if of_objects:
             counts = [len(sample.things or []) for sample in samples.values()]
             assert said["objects"]["total"] == sum(counts)
             assert (said["objects"]["min"], said["objects"]["max"]) == (min(counts), max(counts))
         if facts.classes:
-            assert said["object_counts" if of_objects else "class_counts"] == facts.counts(name)
+            assert said["objects" if of_objects else "label"]["class_counts"] == facts.counts(name)
         modes = {data.color or mode_of(sample.path) for sample in samples.values()}
         images = [upright(sample.path, max(modes)) for sample in samples.values()]
         sizes = [image.shape[:2] for image in images]
         for axis, side in enumerate(("height", "width")):
             all_ = [size[axis] for size in sizes]
-            assert (said["sizes"][side]["min"], said["sizes"][side]["max"]) == (min(all_), max(all_))
+            assert (said["size"][side]["min"], said["size"][side]["max"]) == (min(all_), max(all_))
         flat = [image.reshape(-1, image.shape[2]).astype(np.float64) / 255 for image in images]
         total = sum(len(each) for each in flat)
         mean = sum(each.sum(0) for each in flat) / total
         std = np.sqrt(sum(((each - mean) ** 2).sum(0) for each in flat) / total)
         # Files are read at an eighth of their size, which keeps the mean and smooths edges and noise.
         near = {"abs": 1e-9} if data.encoding == "raw" else {"abs": 0.02}
-        assert said["channels"]["mean"] == pytest.approx(mean.tolist(), **near), name
-        assert said["channels"]["std"] == pytest.approx(std.tolist(), **({"abs": 0.05} if near["abs"] > 1e-3 else near))
+        assert said["image"]["mean"] == pytest.approx(mean.tolist(), **near), name
+        assert said["image"]["std"] == pytest.approx(std.tolist(), **({"abs": 0.05} if near["abs"] > 1e-3 else near))
 
 
 def validation(pixels: np.ndarray, resize: int, crop: int) -> torch.Tensor:

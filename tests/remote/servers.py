@@ -18,7 +18,8 @@ _CONFIG = """
 daemon off; pid {folder}/pid; error_log {folder}/error.log;
 events {{}}
 http {{
-  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  access_log off; types {{ text/html html; text/css css; text/javascript js; application/json json; }}
+  client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
   uwsgi_temp_path {folder}; scgi_temp_path {folder};
   server {{ listen 127.0.0.1:{port}; root {root}; {extra} }}
 }}

@@ -123,6 +123,11 @@ def dataset_of(place: Any) -> Any:
     return plain([dataset[row] for row in range(ROWS)])
 
 
+def tiles_of(place: Any) -> Any:
+    tiles = tsds.Tiles(tsds.StoreDataset(place, "train"), (16, 20))
+    return plain(list(tsds.DataLoader(tiles, batch_size=4, shuffle=True)))
+
+
 WAYS: Mapping[str, Callable[[Any], Any]] = {
     "columns": lambda place: columns(tsds.open(place)["train"]),
     "data set": dataset_of,
@@ -131,6 +136,7 @@ WAYS: Mapping[str, Callable[[Any], Any]] = {
     "padded": lambda place: batches(place, collate="padded", collate_images="list"),
     "packed": lambda place: batches(place, collate="packed", collate_images="list"),
     "nested": lambda place: batches(place, collate="nested", collate_images="list"),
+    "tiles": tiles_of,
     "plan": lambda place: batches(place, decode=tsds.Compose([tsds.Resize(16), tsds.CenterCrop(12)])),
     "random plan": lambda place: batches(place, decode=tsds.RandomResizedCrop(8)),
     "torch's loader with a plan": lambda place: torch_batches(place, decode=tsds.RandomResizedCrop(8)),

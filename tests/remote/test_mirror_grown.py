@@ -113,6 +113,31 @@ def test_a_root_that_stays_is_looked_at_by_one_byte(served: Served) -> None:
     assert set(found) == {(0, 1)}
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_field_that_is_added_is_all_that_is_fetched(served: Served, is_whole: bool) -> None:
+    path, server, url = served
+    before = tsds.open(url)
+    images(before, [0, 1])
+    if is_whole:
+        before.fetch()
+    scores = np.random.default_rng(0).random((ROWS, 1000))
+    tsds.add_fields(path, {"score": scores})
+    known = len(server.requests)
+    store = tsds.open(url)
+    assert np.array_equal(store["train"].column("score").take(range(ROWS)), scores)
+    assert np.array_equal(images(store, [0, 1]), [photograph(0), photograph(1)])
+    fetched = [request for request in server.requests[known:] if "/image/c/" in request.path]
+    assert fetched == []
+    assert np.array_equal(images(before, [1, ROWS - 1]), [photograph(1), photograph(ROWS - 1)])  # reads on
+    known = len(server.requests)
+    store.fetch()
+    nbytes = sum(r.stop - r.start for r in server.requests[known:] if "/image/c/" in r.path)
+    assert nbytes == 0 if is_whole else 0 < nbytes < ROWS * SIDE**2 * 3
+    assert (store.path / "train/00002/image/c/0/0/0/0").stat().st_nlink == 2
+    assert tsds.verify(store.path) == []
+    assert np.array_equal(images(tsds.open(url), range(ROWS)), [photograph(i) for i in range(ROWS)])
+
+
 def test_a_whole_store_that_grew_is_linked_and_outlives_the_one_before(served: Served, source: Path) -> None:
     path, server, url = served
     before = tsds.open(url)

@@ -18,28 +18,39 @@ from plain_store import Files, Json, Link, Shard, Store, data_file, dump_json, i
 from valid_stores import (
     ENTRIES_COLOR,
     JPEG_8X8,
+    JPEG_16X8,
     JPEG_COLOR,
+    JPEG_RESTART,
     KEY,
     SIZE,
     bytes_table,
     captions,
     chunks,
+    classification,
+    encoded_image,
     encoded_jpeg,
     encoded_smart,
     encoded_source,
     entries,
+    gray_palettes,
     image,
+    image_table,
     label,
     masks,
     minimal,
     objects,
+    outlines,
     pattern,
     png,
     raw_sizes,
     replaced_shard,
     restarts,
+    row_checksums,
+    signed,
     table,
     turned,
+    two_images,
+    unreadable_fields,
 )
 
 SHARD = "train/00000"
@@ -75,6 +86,12 @@ def labels_store(values: Sequence[int] = (0, 2, 1), layout: str = "memmap", leve
     """Labels of three classes and nothing else."""
     shard = Shard(len(values), {"label": np.array(values)})
     return Store({"label": label("a", "b", "c")}, {"train": [shard]}, layout, zstd_level=level)
+
+
+def floats_store() -> Store:
+    """One array of floating-point numbers."""
+    shard = Shard(1, {"x": np.zeros(1, np.float32)})
+    return Store({"x": {"kind": "array", "dtype": "float32", "shape": []}}, {"train": [shard]})
 
 
 def twin_store() -> Store:
@@ -116,6 +133,12 @@ def points_store(x: float, y: float) -> Store:
     return Store({"objects": objects(values, [], ["tip"])}, {"train": [Shard(1, table("objects", [2], values))]})
 
 
+def oriented_store(*box: float) -> Store:
+    """Two objects with an oriented box, the first absent."""
+    values = {"oriented_boxes": np.array([[math.nan] * 5, box], np.float32)}
+    return Store({"objects": objects(values, [])}, {"train": [Shard(1, table("objects", [2], values))]})
+
+
 def corners_store(x: float, y: float) -> Store:
     """An object of one polygon."""
     arrays = {
@@ -132,9 +155,36 @@ def keys_store(*keys: bytes, name: str = "key") -> Store:
     return Store({name: KEY}, {"train": [Shard(len(keys), bytes_table(name, keys))]})
 
 
-def sizes_store() -> Store:
+def sizes_store(size: tuple[int, int] = (4, 6)) -> Store:
     """Original sizes and nothing else."""
-    return Store({"size": SIZE}, {"train": [Shard(1, {"size": np.array([[4, 6]], np.int32)})]})
+    return Store({"size": SIZE}, {"train": [Shard(1, {"size": np.array([size], np.int32)})]})
+
+
+def with_frame(at: int, data: bytes) -> bytes:
+    """`JPEG_8X8` with other bytes in its frame header, behind the precision from 1 on."""
+    start = JPEG_8X8.index(b"\xff\xc0") + 4 + at
+    return JPEG_8X8[:start] + data + JPEG_8X8[start + len(data) :]
+
+
+def two_restarts(listed: Sequence[int]) -> Store:
+    """A JPEG file with two restart markers, 0 and 1, and a third one, -1, in a comment; the store lists `listed`."""
+    file = JPEG_RESTART[:2] + b"\xff\xfe\x00\x04\xff\xd0" + JPEG_RESTART[2:-2] + b"\xff\xd1\x00" + JPEG_RESTART[-2:]
+    first = file.index(b"\xff\xd0", 20) + 2
+    places = {-1: 8, 0: first, 1: len(file) - 3}
+    return restarts([places[each] for each in listed], file)
+
+
+def two_scans() -> Store:
+    """A JPEG file with a restart marker in each of two scans; the store lists the first marker."""
+    scan = JPEG_RESTART[JPEG_RESTART.index(b"\xff\xda") : -2]
+    return restarts(None, JPEG_RESTART[:-2] + scan + JPEG_RESTART[-2:])
+
+
+def turned_mask() -> Store:
+    """A source file that is to be turned, and a mask of its size before that."""
+    arrays = {**image_table([turned(JPEG_16X8)], [(16, 8, 1)]), "mask": np.zeros((1, 8, 16), np.uint8)}
+    mask = {"kind": "mask", "dtype": "uint8", "shape": [8, 16], "classes": ["back"]}
+    return Store({"image": encoded_image("source", 1024), "mask": mask}, {"train": [Shard(1, arrays)]})
 
 
 # --- changes ----------------------------------------------------------------------------------------------------
@@ -174,6 +224,11 @@ def raw_root(data: bytes) -> Callable[[Files], None]:
     return lambda files: files.update({"zarr.json": data})
 
 
+def unsealed(manifest: Json) -> Callable[[Files], None]:
+    """Replace the root's ``zarr.json`` by one with this manifest, and a digest that is none of this version."""
+    return raw_root(dump_json(root(manifest)))
+
+
 def around(text: bytes) -> bytes:
     """The root's ``zarr.json`` with this text in place of the manifest."""
     return sealed(dump_json(root("MANIFEST")).replace(b'"MANIFEST"', text))
@@ -191,6 +246,13 @@ def resealed(old: bytes, new: bytes) -> Callable[[Files], None]:
         files["zarr.json"] = sealed(data.replace(old, new))
 
     return changed
+
+
+def consolidated(path: str) -> Callable[[Files], None]:
+    """Let the root repeat metadata that no array has."""
+    copies = {"kind": "inline", "must_understand": False, "metadata": {path: {"shape": [4]}}}
+    member = b'"node_type": "group", "consolidated_metadata": ' + json.dumps(copies).encode() + b","
+    return resealed(b'"node_type": "group",', member)
 
 
 def without_digest(files: Files) -> None:
@@ -258,6 +320,11 @@ def unsized_frame(data: bytes) -> bytes:
     return b"\x28\xb5\x2f\xfd\x00\x50" + zstd_frame(data)[9:]
 
 
+def windowed_frame(data: bytes, window: int) -> bytes:
+    """A frame that says its size, and has a descriptor of its window: an exponent and a mantissa."""
+    return b"\x28\xb5\x2f\xfd\x80" + bytes([window]) + zstd_frame(data)[5:]
+
+
 def bomb(nbytes: int) -> bytes:
     """A frame of zeros in blocks of 128 KiB, each of which takes 4 bytes."""
     blocks = nbytes // 131072
@@ -297,6 +364,8 @@ def root_cases() -> list[Case]:
         Case("not-a-store--no-root", "open", "The root has no zarr.json.", s, after=lambda f: f.pop("zarr.json")),
         Case("not-a-store--no-attribute", "open", "The root group has no attribute tsds.", s,
              after=raw_root(dump_json(empty_group))),
+        Case("not-a-store--format-float", "open", "The root's Zarr format is 3.0.", s,
+             after=resealed(b'"zarr_format": 3', b'"zarr_format": 3.0')),
         Case("manifest-json--cut", "open", "The root's zarr.json ends too early.", s,
              after=patch("zarr.json", lambda data: data[:-9])),
         Case("manifest-json--not-an-object", "open", "The root's zarr.json is a list.", s, after=raw_root(b"[3]\n")),
@@ -327,6 +396,19 @@ def root_cases() -> list[Case]:
              after=patch("zarr.json", lambda data: data.replace(data[data.index(b"sha256") + 10 :][:64], b"5a" * 32))),
         Case("checksum--manifest", "open", "A class was renamed after the digest was made.", s,
              after=patch("zarr.json", lambda data: data.replace(b'"b"', b'"d"'))),
+        Case("checksum--null", "open", "The attribute tsds_sha256 is null.", s,
+             after=patch("zarr.json", lambda d: d[:d.index(b'"tsds_sha256"') + 15] + b"null"
+                         + d[d.index(b'"tsds_sha256"') + 81 :])),
+        Case("unknown-requirement--store", "open", "The store requires what no reader of version 1.0 knows.", s,
+             manifest=lambda m: m.update(requires=["tombstones"])),
+        Case("unknown-requirement--unsealed", "open", "The same, with a digest of another kind.", s,
+             after=unsealed({"format_version": "1.3", "requires": ["blake3"]})),
+        Case("unknown-version--unsealed", "open", "Version 2.0, with a digest of another kind.", s,
+             after=unsealed({"format_version": "2.0"})),
+        Case("manifest--requires", "open", "The member requires is a string.", s,
+             manifest=lambda m: m.update(requires="tombstones")),
+        Case("manifest--requires-twice", "open", "The member requires has a name twice.", s,
+             manifest=lambda m: m.update(requires=["a", "a"])),
         Case("checksum--space", "open", "A space was added to the root's zarr.json.", s,
              after=patch("zarr.json", lambda data: data + b" ")),
     ]
@@ -358,14 +440,25 @@ def manifest_cases() -> list[Case]:
              manifest=lambda m: shard_of(m)["lengths"].update(label=3)),
         Case("manifest--ignored", "open", "The value that a mask ignores is a class.", masks(),
              manifest=lambda m: m["fields"]["mask"].update(ignored=2)),
+        Case("manifest--oriented", "open", "Oriented boxes of four numbers.", o,
+             manifest=lambda m: m["fields"]["objects"]["values"].update(
+                 oriented_boxes={"dtype": "float32", "shape": [4]})),
         Case("manifest--mask", "open", "A mask has three dimensions.", masks(),
              manifest=lambda m: m["fields"]["mask"].update(shape=[2, 2, 6])),
         Case("manifest--classes", "open", "A class name appears twice.", s,
              manifest=lambda m: m["fields"]["label"].update(classes=["a", "b", "a"])),
         Case("manifest--flip-pair", "open", "A flip pair names a keypoint that does not exist.", o,
              manifest=lambda m: m["fields"]["objects"].update(flip_pairs=[[0, 2]])),
-        Case("manifest--dtype", "open", "A data type that the format does not have.", minimal(),
-             manifest=lambda m: m["fields"]["image"].update(dtype="complex64")),
+        Case("manifest--dtype", "open", "A data type that is no string.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(dtype=8)),
+        Case("manifest--field-requires", "open", "A field's member requires is true.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(requires=True)),
+        Case("manifest--unreadable-file", "map", "A shard lists a file of a field that is not in the manifest.",
+             unreadable_fields(), manifest=lambda m: m["fields"].pop("depth")),
+        Case("manifest--unreadable-length", "open", "A shard has the length of a field that is not in the manifest.",
+             unreadable_fields(), manifest=lambda m: m["fields"].pop("points")),
+        Case("checksum--unreadable", "verify", "A file of a field that 1.0 cannot read was changed.",
+             unreadable_fields(), after=patch(f"{SHARD}/depth/data", lambda data: flip(data, 3))),
         Case("manifest--row-size", "open", "A row of 2^64 + 16 bytes: 16, where 64-bit numbers wrap.", minimal(),
              manifest=lambda m: m["fields"]["image"].update(shape=[2**20 + 1, 2**40 - 2**20 + 1, 16])),
         Case("manifest--file-missing", "map", "A shard does not list one of its files.", s,
@@ -381,8 +474,10 @@ def manifest_cases() -> list[Case]:
         Case("manifest--chunk-size", "open", "Chunks of 0 bytes.", s, manifest=lambda m: m.update(chunk_size=0)),
         Case("manifest--no-chunk-size", "open", "The member chunk_size is missing.", s,
              manifest=lambda m: m.pop("chunk_size")),
-        Case("manifest--layout", "open", "A field has a layout that the format does not have.", s,
-             manifest=lambda m: m["fields"]["label"].update(layout="tar")),
+        Case("manifest--layout", "open", "The store has a layout that the format does not have.", s,
+             manifest=lambda m: m.update(layout="tar")),
+        Case("manifest--field-layout", "open", "The layout of a field is null.", s,
+             manifest=lambda m: m["fields"]["label"].update(layout=None)),
         Case("manifest--image-layout", "open", "The bytes of images are compressed again.", e,
              manifest=lambda m: m["fields"]["image"]["values"]["bytes"].pop("layout")),
         Case("manifest--raw-sizes-layout", "open", "The pixels of raw images of differing sizes may be compressed.",
@@ -413,6 +508,41 @@ def manifest_cases() -> list[Case]:
              manifest=lambda m: shard_of(m)["lengths"].pop("captions/text")),
         Case("manifest--no-kind", "open", "A field has no kind.", s,
              manifest=lambda m: m["fields"]["label"].pop("kind")),
+        Case("manifest--image-missing", "open", "Objects lie in a field of images that is not there.",
+             two_images(of="photograph")),
+        Case("manifest--image-kind", "open", "Objects lie in a mask.", two_images(of="mask")),
+        Case("manifest--image-null", "open", "The field of images that objects lie in is null.", two_images(),
+             manifest=lambda m: m["fields"]["objects"].update(image=None)),
+        Case("manifest--values-and-dtype", "open", "A field of fixed shape has values as well.", s,
+             manifest=lambda m: m["fields"]["label"].update(values={"x": {"dtype": "uint8", "shape": []}})),
+        Case("manifest--values-null", "open", "A field of fixed shape has values that are null.", s,
+             manifest=lambda m: m["fields"]["label"].update(values=None)),
+        Case("manifest--shape-and-values", "open", "A table of an unknown kind has a shape.", objects_store(),
+             manifest=lambda m: m["fields"]["objects"].update(kind="tracks", shape=[])),
+        *(Case(f"manifest--null-{member}", "open", f"The optional member {member} is null.", store,
+               manifest=lambda m, place=place, member=member: place(m).update({member: None}))
+          for member, store, place in (
+              ("license", s, lambda m: m),
+              ("provenance", s, lambda m: m),
+              ("statistics", s, lambda m: m["splits"]["train"]),
+              ("replaced", s, lambda m: m["splits"]["train"]),
+              ("number", s, lambda m: shard_of(m)),
+              ("channels", minimal(), lambda m: m["fields"]["image"]),
+              ("range", minimal(), lambda m: m["fields"]["image"]),
+              ("ignored", masks(), lambda m: m["fields"]["mask"]),
+              ("skeleton", objects_store(), lambda m: m["fields"]["objects"]),
+              ("per_row", objects_store(), lambda m: m["fields"]["objects"]),
+          )),
+        Case("manifest--ragged-number", "open", "The member ragged of a value is 1.", objects_store(),
+             manifest=lambda m: m["fields"]["objects"]["values"]["labels"].update(ragged=1)),
+        Case("manifest--shape-number", "open", "A shape is a number.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(shape=4)),
+        Case("manifest--ignored-large", "open", "Pixels of a mask of 8 bits with the value 256 are ignored.", masks(),
+             manifest=lambda m: m["fields"]["mask"].update(ignored=256)),
+        Case("manifest--lengths-list", "open", "The lengths of a shard are a list.", s,
+             manifest=lambda m: shard_of(m).update(lengths=[])),
+        Case("manifest--channels-65", "open", "Images have 65 channels.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(shape=[4, 4, 65])),
         Case("manifest--no-arrays", "open", "A field of an unknown kind says neither dtype and shape nor values.", s,
              manifest=lambda m: m["fields"].update(graph={"kind": "graph"})),
         Case("manifest--label-dtype", "open", "Labels of 32 bits.", s,
@@ -468,6 +598,44 @@ def path_cases() -> list[Case]:
              shard=listed_by_shard(lambda files: files.update({"../../../passwd": entry}))),
         Case("unsafe-path--absolute", "open", "The store lists a file by an absolute path.", s,
              manifest=lambda m: m["files"].update({"/etc/passwd": entry})),
+        *(Case(f"unsafe-path--name-{what}", "open", why, s, manifest=renamed(place, old, new))
+          for what, place, old, new, why in (
+              ("dash", "splits", "train", "-rf", "A split's name begins as an option does."),
+              ("device", "fields", "label", "aux", "A field's name is a device of Windows."),
+              ("com", "splits", "train", "com1", "A split's name is a device of Windows."),
+              ("newline", "fields", "label", "label\n", "A line break ends a field's name."),
+              ("capital", "splits", "train", "Train", "A split's name has a capital letter."),
+              ("long", "splits", "train", "a" * 65, "A split's name has 65 characters."),
+          )),
+        *(Case(f"unsafe-path--root-{what}", "open", why, s, manifest=lambda m, n=name: m["files"].update({n: entry}))
+          for what, name, why in (
+              ("hidden", ".hidden", "A root file's name begins with a dot."),
+              ("dots", "..", "A root file's name is two dots."),
+              ("end", "notes.", "A root file's name ends with a dot."),
+              ("device", "NUL.txt", "A root file's name is a device of Windows."),
+              ("case", "Train", "A root file and a split have the same name but for case."),
+              ("newline", "notes\n", "A line break ends a root file's name."),
+              ("space", "read me", "A root file's name has a space."),
+              ("root", "Zarr.json", "A root file is called zarr.json but for case."),
+          )),
+        Case("manifest--files-signature", "open", "The signature is listed.", s,
+             manifest=lambda m: m["files"].update({"zarr.json.sig": entry})),
+        Case("unsafe-path--root-twice", "open", "Two root files have the same name but for case.", s,
+             manifest=lambda m: m["files"].update({"notes": entry, "NOTES": entry})),
+        Case("unsafe-path--listed-device", "map", "A file of a field that 1.0 cannot read is a device of Windows.",
+             unreadable_fields(), shard=listed_by_shard(lambda files: files.update({"depth/nul": entry}))),
+        Case("symlink--signature", "verify", "The signature is a link.", s,
+             after=lambda f: f.update({"zarr.json.sig": Link("zarr.json")})),
+        Case("file-size--signature", "verify", "The signature has more than 1 MiB.", s,
+             after=lambda f: f.update({"zarr.json.sig": bytes(2**20 + 1)})),
+        Case("missing-file--root", "map", "A listed root file is missing.", classification(),
+             after=lambda f: f.pop("skipped.jsonl")),
+        Case("missing-file--split", "map", "The zarr.json of a split is missing.", s,
+             after=lambda f: f.pop("train/zarr.json")),
+        Case("symlink--root-file", "map", "A listed root file is a link.", signed(),
+             after=lambda f: f.update({"README.md": Link("LICENSE")})),
+        Case("file-size--root", "map", "A listed root file is longer than it should be.", signed(),
+             after=patch("README.md", lambda data: data + b"\n")),
         Case("symlink--file", "map", "A data file is a link to another of the store.", twin_store(),
              after=lambda f: f.update({f"{SHARD}/twin/c/0": Link("../../label/c/0")})),
         Case("symlink--directory", "map", "A directory is a link to another of the store.", twin_store(),
@@ -501,7 +669,7 @@ def file_cases() -> list[Case]:
 
 def map_cases() -> list[Case]:
     """An array's metadata or a table's offsets are not what the manifest implies."""
-    s, path = labels_store(), f"{SHARD}/label"
+    s, f, path = labels_store(), floats_store(), f"{SHARD}/label"
     zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
     return [
         Case("array-metadata--shape", "map", "An array has another shape.", s,
@@ -525,7 +693,17 @@ def map_cases() -> list[Case]:
         Case("array-metadata--no-attributes", "map", "An array has no attributes.", s,
              files=metadata(path, lambda a: a.pop("attributes"))),
         Case("array-metadata--member", "map", "An array has a member that the format does not have.", s,
-             files=metadata(path, lambda a: a.update(dimension_names=["row"]))),
+             files=metadata(path, lambda a: a.update(compressor="none"))),
+        Case("array-metadata--must-understand", "map", "An array has a member that has to be understood.", s,
+             files=metadata(path, lambda a: a.update(storage={"must_understand": True}))),
+        Case("array-metadata--names-count", "map", "An array of one dimension has two names of dimensions.", s,
+             files=metadata(path, lambda a: a.update(dimension_names=["row", "column"]))),
+        Case("array-metadata--names-null", "map", "The names of dimensions are null.", s,
+             files=metadata(path, lambda a: a.update(dimension_names=None))),
+        Case("array-metadata--names-type", "map", "The name of a dimension is a number.", s,
+             files=metadata(path, lambda a: a.update(dimension_names=[1]))),
+        Case("array-metadata--fill-value-bool", "map", "The fill value of floating-point numbers is false.", f,
+             files=metadata(f"{SHARD}/x", lambda a: a.update(fill_value=False))),
         Case("array-metadata--twice", "map", "An array has a member twice.", s,
              files=patch(f"{path}/zarr.json", lambda data: data.replace(b"{", b'{"zarr_format": 3, ', 1))),
         Case("array-metadata--level", "map", "An array was compressed at level 23.",
@@ -569,6 +747,7 @@ def chunk_cases() -> list[Case]:
         ("two-frames", "A chunk is two frames of half its size.", zstd_frame(SECOND[: 7 * 32768]) * 2),
         ("skippable", "A skippable frame comes before a chunk's frame.", b"\x50\x2a\x4d\x18\x01\0\0\0\0" + frame),
         ("no-size", "A chunk's frame does not say how much it holds.", unsized_frame(SECOND)),
+        ("window", "A chunk's frame asks for a window of 144 MiB.", windowed_frame(SECOND, 17 << 3 | 1)),
         ("no-frame", "A chunk is no Zstandard frame.", b"\0" + frame[1:]),
     ]
     missing = 2**64 - 1
@@ -596,6 +775,9 @@ def verify_cases() -> list[Case]:
              after=patch("train/zarr.json", lambda data: data.replace(b"\n", b" "))),
         Case("checksum--shard", "map", "A shard's zarr.json has other white space.", s,
              after=patch(f"{SHARD}/zarr.json", lambda data: data.replace(b"\n", b" "))),
+        Case("checksum--row", "verify", "The checksum of an image file is wrong.", row_checksums(1)),
+        Case("checksum--first", "verify", "A label was changed, and is no class any more: hashes are judged first.", s,
+             after=patch(LABEL, lambda data: b"\x09" + data[1:])),
         Case("checksum--listed", "verify", "A shard lists a wrong hash.", s,
              shard=listed_by_shard(lambda files: files["label/c/0"].update(sha256="0" * 64))),
         Case("shard-index--chunk-crc", "verify", "The checksum of a chunk is wrong.", s,
@@ -622,6 +804,10 @@ def verify_cases() -> list[Case]:
              shard=metadata(SHARD, lambda group: group.update(consolidated_metadata=None))),
         Case("group-metadata--root", "verify", "The root has consolidated metadata.", s,
              after=resealed(b'"node_type": "group",', b'"node_type": "group", "consolidated_metadata": null,')),
+        Case("group-metadata--consolidated", "verify", "The root repeats metadata of an array that differ.", s,
+             after=consolidated("train/00000/label")),
+        Case("group-metadata--consolidated-path", "verify", "The root repeats metadata from outside of the store.", s,
+             after=consolidated("../labels")),
         Case("group-metadata--convention", "verify", "The root does not name the convention.", s,
              after=resealed(b'"name": "tsds"', b'"name": "tsd"')),
         Case("group-metadata--node", "verify", "A group's zarr.json is that of an array.", s,
@@ -640,6 +826,7 @@ def value_cases() -> list[Case]:
         Case("label-range--object", "verify", "An object's label 2 of two classes.", objects_store(labels=(0, 2, 0))),
         Case("box-range--outside", "verify", "A box ends half a pixel outside.", boxes_store(1, 0, 6.5, 3)),
         Case("box-range--negative", "verify", "A box begins at -1.", boxes_store(-1, 0, 6, 3)),
+        Case("box-range--negative-y", "verify", "A box begins above the image.", boxes_store(1, -1, 6, 3)),
         Case("box-range--reversed", "verify", "A box has x2 < x1.", boxes_store(4, 0, 1, 3)),
         Case("box-range--empty", "verify", "A box has y1 = y2.", boxes_alone_store(1, 3, 4, 3)),
         Case("box-range--nan", "verify", "A coordinate of a box is no number.", boxes_alone_store(math.nan, 0, 4, 3)),
@@ -647,7 +834,24 @@ def value_cases() -> list[Case]:
              encoded_source((0, 0, 16, 8))),
         Case("mask-range--above", "verify", "A pixel of 3 in a mask of three classes.", masks((0, 3, 2, 255))),
         Case("mask-range--not-ignored", "verify", "A pixel of 254, where 255 is ignored.", masks((0, 254, 2, 255))),
+        Case("box-range--other-image", "verify", "A box fits the field image, and not the one that it names.",
+             two_images((0, 0, 6, 9))),
+        Case("mask-shape--other-image", "verify", "A mask is not as high as the image that it names.",
+             two_images(height=4)),
+        Case("mask-shape--files", "verify", "A mask has the size of an image file before it is turned.", turned_mask()),
+        Case("rle-range--short", "verify", "The runs of an object end a pixel before its image does.",
+             outlines((1, 2, 1, 2, 17))),
+        Case("rle-range--wrapped", "verify", "The runs of an object add up to its image in 32 bits, and not in 64.",
+             outlines((1, 2, 2**32 - 1, 4, 18))),
+        Case("flag-range--visibility", "verify", "The visibility 3.", outlines(visibility=3)),
+        Case("size-range--zero", "verify", "An image was 0 pixels wide.", sizes_store((4, 0))),
         Case("flag-range--two", "verify", "The flag 2.", flags_store(0, 2)),
+        Case("oriented-range--infinite", "verify", "A center at infinity.", oriented_store(math.inf, 2, 3, 4, 1)),
+        Case("oriented-range--half", "verify", "One number is NaN.", oriented_store(1, 2, 3, 4, math.nan)),
+        Case("oriented-range--width", "verify", "No width.", oriented_store(1, 2, 0, 4, 1)),
+        Case("oriented-range--height", "verify", "A negative height.", oriented_store(1, 2, 3, -4, 1)),
+        Case("oriented-range--angle", "verify", "An angle above pi.", oriented_store(1, 2, 3, 4, 3.2)),
+        Case("oriented-range--angle-below", "verify", "An angle below -pi.", oriented_store(1, 2, 3, 4, -3.2)),
         Case("polygon-range--half", "verify", "One coordinate of a corner is no number.", corners_store(3, math.nan)),
         Case("polygon-range--infinite", "verify", "A corner at infinity.", corners_store(math.inf, 1)),
         Case("keypoint-range--half", "verify", "One coordinate of a keypoint is no number.", points_store(3, math.nan)),
@@ -672,14 +876,33 @@ def value_cases() -> list[Case]:
              raw_sizes(((-2, -3, 1), (4, 1, 1), (3, 3, 1)))),
         Case("image-shape--raw-pixels", "verify", "A raw image has more pixels than the field allows.",
              raw_sizes(max_pixels=8)),
+        Case("image-shape--raw-65", "verify", "A raw image has 65 channels.",
+             raw_sizes(((1, 1, 65), (4, 1, 1), (3, 3, 1)), lengths=(65, 4, 9))),
         Case("image-shape--raw-channels", "verify", "A raw image has one channel, and two have names.",
              raw_sizes(channels=("red", "green"))),
-        Case("not-an-image--smart-comment", "verify", "A PPM file of the encoding smart has a comment.",
+        Case("image-shape--gray-palette", "verify", "A BMP file with a gray palette is said to have three channels.",
+             gray_palettes((3, 3))),
+        Case("image-shape--palette", "verify", "A BMP file with a palette that is no ramp is said to have one channel.",
+             gray_palettes((1, 1))),
+        Case("truncated-image--start", "verify", "A JPEG file ends after its first three bytes.",
+             encoded_jpeg([b"\xff\xd8\xff"], [(8, 8, 1)])),
+        Case("truncated-image--height", "verify", "A JPEG file says a height of 0.",
+             encoded_jpeg([with_frame(1, b"\0\0")], [(8, 8, 1)])),
+        Case("truncated-image--components", "verify", "A JPEG file has two components.",
+             encoded_jpeg([with_frame(5, b"\2")], [(8, 8, 1)])),
+        Case("not-an-image--two-bytes", "verify", "A JPEG file ends after two of the three bytes that tell it.",
+             encoded_jpeg([b"\xff\xd8"], [(8, 8, 1)])),
+        Case("truncated-image--smart-comment", "verify", "A PPM file of the encoding smart has a comment.",
              encoded_smart(b"P6\n#\n2 3\n255\n" + bytes(18))),
-        Case("not-an-image--smart-cut", "verify", "A PPM file of the encoding smart lacks a byte.",
+        Case("truncated-image--smart-cut", "verify", "A PPM file of the encoding smart lacks a byte.",
              encoded_smart(b"P6\n2 3\n255\n" + bytes(17))),
+        Case("not-an-image--smart-space", "verify", "A PPM file of the encoding smart has a space behind P6.",
+             encoded_smart(b"P6 2 3\n255\n" + bytes(18))),
         Case("not-an-image--smart-png", "verify", "An image of the encoding smart is a PNG file.",
              encoded_smart(png(pattern((3, 2), "uint8")))),
+        Case("image-restarts--missing", "verify", "One of two restart markers is not listed.", two_restarts((0,))),
+        Case("image-restarts--comment", "verify", "A listed restart marker is in a comment.", two_restarts((-1, 0, 1))),
+        Case("image-restarts--scans", "verify", "A JPEG file of two scans has a list of restart markers.", two_scans()),
         Case("image-restarts--place", "verify", "A restart marker is not where it is said to be.",
              restarts([22])),
         Case("not-an-image--jpeg", "verify", "An image of the encoding jpeg is a PNG file.",

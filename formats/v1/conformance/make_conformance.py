@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from invalid_stores import Case, cases
@@ -16,6 +18,7 @@ from plain_store import (
     Json,
     Link,
     Store,
+    content_digest,
     contents,
     dump_json,
     manifest,
@@ -24,17 +27,32 @@ from plain_store import (
     shard_folders,
     shard_groups,
 )
-from valid_stores import add_members, stores
+from valid_stores import add_members, add_metadata, stores
 
 
-def valid_files(store: Store) -> Files:
-    """All files of a valid store."""
-    files = contents(store)
+def valid_files(store: Store, *, is_extended: bool = False) -> Files:
+    """All files of a valid store.
+
+    Args:
+        is_extended: with metadata that Zarr allows to ignore.
+    """
+    files, members = contents(store), {}
+    if is_extended:
+        add_metadata(metadata := parsed(files))
+        files |= {path: dump_json(value) for path, value in metadata.items()}
     files |= shard_groups(store, files)
+    if is_extended:
+        copies = {path.removesuffix("/zarr.json"): value for path, value in parsed(files).items()}
+        members = {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": copies}}
     listing = manifest(store, files)
     if listing["format_version"] != "1.0":
         add_members(listing)
-    return {**files, "zarr.json": sealed(dump_json(root(listing)))}
+    return {**files, **store.unlisted, "zarr.json": sealed(dump_json({**root(listing), **members}))}
+
+
+def parsed(files: Mapping[str, bytes]) -> dict[str, Json]:
+    """Every ``zarr.json`` among files."""
+    return {path: json.loads(data) for path, data in files.items() if path.endswith("zarr.json")}
 
 
 def invalid_files(case: Case) -> Files:
@@ -84,8 +102,11 @@ def main(out: Path) -> None:
     """Write everything below `out`."""
     listing: list[Json] = []
     for name, store in stores().items():
-        write(out / "valid" / f"{name}.tsds", valid_files(store))
-        listing.append({"path": f"valid/{name}.tsds", "valid": True, "arrays": described(store)})
+        files = valid_files(store, is_extended=name == "ignorable-metadata")
+        write(out / "valid" / f"{name}.tsds", files)
+        content = content_digest(json.loads(plain(files)["zarr.json"])["attributes"]["tsds"])
+        case = {"path": f"valid/{name}.tsds", "valid": True, "content": content, "arrays": described(store)}
+        listing.append(case)
     for case in cases():
         write(out / "invalid" / f"{case.name}.tsds", invalid_files(case))
         listing.append(

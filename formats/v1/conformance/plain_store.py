@@ -49,6 +49,8 @@ class Shard:
     rows: int
     arrays: Mapping[str, NDArray[Any]]
     number: int | None = None  #: of its folder, where that is not its place in the list
+    others: Mapping[str, bytes] = field(default_factory=dict)  #: files of fields that version 1.0 cannot read, by path
+    lengths: Mapping[str, int] = field(default_factory=dict)  #: of tables among these fields
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Store:
         statistics: of each split, as the manifest has them.
         extra: further members of the manifest; they replace members of the same name.
         top: further files in the root directory, listed in the manifest.
+        unlisted: further files in the root directory, not listed: a signature.
         replaced: of each split, shards that are in its folder and not in its list.
         zstd_level: what the arrays' metadata says of the compression, in the layout ``zarr``.
         chunk_size: about as many bytes a chunk is to have.
@@ -73,6 +76,7 @@ class Store:
     statistics: Mapping[str, Json] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     top: Mapping[str, bytes] = field(default_factory=dict)
+    unlisted: Mapping[str, bytes] = field(default_factory=dict)
     replaced: Mapping[str, Mapping[int, Shard]] = field(default_factory=dict)
     zstd_level: int = 3
     chunk_size: int = CHUNK_SIZE
@@ -215,7 +219,7 @@ def shard_files(shard: Shard, store: Store) -> dict[str, bytes]:
         files[f"{path}/zarr.json"] = dump_json(array_metadata(path, array, store))
         if len(array):
             files[f"{path}/{data_path(array)}"] = array_data(array, store.layout_of(path), store.chunk_size)
-    return files
+    return {**files, **shard.others}
 
 
 def shard_group(files: Mapping[str, bytes]) -> bytes:
@@ -232,8 +236,10 @@ def listed(files: Mapping[str, bytes]) -> Json:
 
 def lengths(shard: Shard, fields: Mapping[str, Json]) -> Json:
     """The number of values of each table of a shard, and of items of each ragged value."""
-    found = {}
+    found = dict(shard.lengths)
     for name, entry in fields.items():
+        if name in found or not any(path.split("/")[0] == name for path in shard.arrays):
+            continue
         for value in entry.get("values", {}):
             path = f"{name}/{value}"
             found[name] = len(shard.arrays[path] if path in shard.arrays else shard.arrays[f"{path}/offsets"][1:])
@@ -297,6 +303,17 @@ def manifest(store: Store, files: Mapping[str, bytes]) -> Json:
         "provenance": {},
         **store.extra,
     }
+
+
+def canonical(value: Any) -> str:
+    """The canonical form of a JSON value (RFC 8785), if its numbers are neither huge nor tiny."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def content_digest(listing: Json) -> str:
+    """The digest of what a store with this manifest holds."""
+    shards = {name: [shard["sha256"] for shard in split["shards"]] for name, split in listing["splits"].items()}
+    return hashlib.sha256(canonical({"fields": listing["fields"], "splits": shards}).encode()).hexdigest()
 
 
 def root(data: object) -> Json:

@@ -6,13 +6,14 @@ import base64
 import dataclasses
 import json
 import math
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from plain_store import Json, Shard, Store
+from plain_store import Json, Shard, Store, crc32c
 
 Array = NDArray[Any]
 NAN = math.nan
@@ -62,6 +63,7 @@ def stores() -> dict[str, Store]:
         "classification": classification(),
         "gray16": gray16(),
         "detection": detection("memmap"),
+        "oriented": oriented(),
         "shards": shards(),
         "replaced-shard": replaced_shard(),
         "chunks": chunks("memmap"),
@@ -83,8 +85,15 @@ def stores() -> dict[str, Store]:
         "zarr-raw-sizes": raw_sizes(layout="zarr"),
         "captions": captions(),
         "outlines": outlines(),
+        "two-images": two_images(),
         "unknown-kinds": unknown_kinds(),
         "unlabelled": unlabelled(),
+        "signed": signed(),
+        "many-channels": many_channels(),
+        "gray-palettes": gray_palettes(),
+        "row-checksums": row_checksums(),
+        "ignorable-metadata": detection("memmap"),
+        "unreadable-fields": unreadable_fields(),
     }
 
 
@@ -110,9 +119,9 @@ def classification() -> Store:
     fields = {"image": image(images), "label": label("bird", "cat", "dög"), "size": SIZE, "key": KEY}
     skipped = {"where": "dog/9.jpg", "reason": "truncated-image", "message": "ends after 12 of 64 rows."}
     statistics = {
-        "class_counts": [2, 2, 2],
-        "channels": channels(images),
-        "sizes": {
+        "image": moments(images),
+        "label": {"class_counts": [2, 2, 2]},
+        "size": {
             "height": {"min": 8, "max": 1080, "mean": 1600 / 6},
             "width": {"min": 8, "max": 1920, "mean": 2600 / 6},
             "distinct": {"8x8": 2, "480x640": 1, "1080x1920": 1, "16x8": 1, "8x16": 1},
@@ -138,7 +147,7 @@ def classification() -> Store:
 def gray16() -> Store:
     """Gray images of 16 bits: (H, W, 1) uint16."""
     images = pattern((4, 6, 5, 1), "uint16")
-    statistics = {"channels": channels(images)}
+    statistics = {"image": moments(images)}
     return Store({"image": image(images)}, {"train": [Shard(4, {"image": images})]}, statistics={"train": statistics})
 
 
@@ -166,11 +175,30 @@ def detection(layout: str) -> Store:
         "key": KEY,
     }
     statistics = {
-        "object_counts": [1, 2],
-        "objects": {"total": 3, "min": 0, "max": 2, "mean": 0.75},
-        "channels": channels(images),
+        "image": moments(images),
+        "objects": {"class_counts": [1, 2], "total": 3, "min": 0, "max": 2, "mean": 0.75},
     }
     return Store(fields, {"train": [Shard(4, arrays)]}, layout, statistics={"train": statistics})
+
+
+def oriented() -> Store:
+    """Oriented boxes: turned either way, by the largest angles, outside of the image, and absent."""
+    images = pattern((2, 12, 16, 1), "uint8")
+    pi = np.float32(np.pi)
+    values = {
+        "boxes": np.array([[2, 1, 14, 11], [0, 0, 5, 12], [3, 4, 9, 8], [6, 6, 7, 7]], np.float32),
+        "oriented_boxes": np.array(
+            [[8, 6, 11.5, 4, 0.75], [-1.5, 6, 2, 20, -pi], [NAN] * 5, [6.5, 6.5, 1, 1, pi]], np.float32
+        ),
+        "labels": np.array([0, 1, 0, 1]),
+    }
+    arrays = {"image": images, **table("objects", [3, 1], values)}
+    fields = {"image": image(images), "objects": objects(values, ["ship", "plane"])}
+    statistics = {
+        "image": moments(images),
+        "objects": {"class_counts": [2, 2], "total": 4, "min": 1, "max": 3, "mean": 2.0},
+    }
+    return Store(fields, {"train": [Shard(2, arrays)]}, statistics={"train": statistics})
 
 
 def shards() -> Store:
@@ -239,9 +267,13 @@ def masks(values: Sequence[int] = (0, 1, 2, 255)) -> Store:
         "mask": {"kind": "mask", "dtype": "uint8", "shape": [4, 6], "classes": ["back", "cat", "dog"], "ignored": 255},
         "parts": {"kind": "mask", "dtype": "uint16", "shape": [4, 6], "classes": [f"part {i}" for i in range(300)]},
     }
-    counts = {"mask": {"pixels": [int((small == i).sum()) for i in range(3)], "ignored": int((small == 255).sum())}}
+    statistics = {
+        "image": moments(images),
+        "mask": {"class_counts": [int((small == i).sum()) for i in range(3)], "ignored": int((small == 255).sum())},
+        "parts": {"class_counts": [int((wide == i).sum()) for i in range(300)], "ignored": 0},
+    }
     shard = Shard(2, {"image": images, "mask": small, "parts": wide})
-    return Store(fields, {"train": [shard]}, statistics={"train": {"channels": channels(images), "masks": counts}})
+    return Store(fields, {"train": [shard]}, statistics={"train": statistics})
 
 
 def encoded_jpeg(
@@ -269,10 +301,10 @@ def encoded_source(
     return Store(fields, {"train": [Shard(2, arrays)]})
 
 
-def restarts(positions: Sequence[int] | None = None) -> Store:
+def restarts(positions: Sequence[int] | None = None, first: bytes = JPEG_RESTART) -> Store:
     """Two JPEG files, one with a restart marker behind its first 8 x 8 pixels; the places of the markers are stored."""
-    places = [JPEG_RESTART.index(b"\xff\xd0") + 2] if positions is None else positions
-    files = [JPEG_RESTART, JPEG_8X8]
+    places = [first.index(b"\xff\xd0") + 2] if positions is None else positions
+    files = [first, JPEG_8X8]
     arrays = image_table(files, [(8, 16, 1), (8, 8, 1)])
     arrays |= {
         "image/restarts/offsets": np.array([0, len(places), len(places)]),
@@ -306,6 +338,33 @@ def packed(position: int, first: int, second: int, third: int, unused: int = 0) 
     return position, first % 65536 | second % 65536 << 16, third % 65536 | unused << 16
 
 
+def gray_palettes(channels: tuple[int, int] = (1, 3)) -> Store:
+    """BMP files of 3 x 2 pixels: one whose palette is the numbers from 0, which is gray, and one in another order."""
+    ramp = [bytes([value] * 3 + [0]) for value in range(256)]
+    files = [bmp(ramp), bmp(ramp[::-1])]
+    shapes = [(2, 3, each) for each in channels]
+    return Store({"image": encoded_image("source", 64)}, {"train": [Shard(2, image_table(files, shapes))]})
+
+
+def bmp(palette: Sequence[bytes]) -> bytes:
+    """A BMP file of 3 x 2 pixels (width x height), 8 bits each."""
+    colors = b"".join(palette)
+    pixels = bytes([1, 2, 3, 0, 4, 5, 6, 0])
+    start = 14 + 40 + len(colors)
+    header = b"BM" + struct.pack("<IHHI", start + len(pixels), 0, 0, start)
+    return header + struct.pack("<IiiHHIIiiII", 40, 3, 2, 1, 8, 0, len(pixels), 0, 0, len(palette), 0) + colors + pixels
+
+
+def row_checksums(wrong: int = 0) -> Store:
+    """Image files with the CRC-32C of each."""
+    files = [JPEG_16X8, JPEG_8X8]
+    arrays = image_table(files, [(8, 16, 1), (8, 8, 1)])
+    arrays["image/crc32c"] = np.array([crc32c(file) ^ wrong for file in files], np.uint32)
+    field = encoded_image("jpeg", 1024)
+    field["per_row"]["crc32c"] = {"dtype": "uint32", "shape": []}
+    return Store({"image": field}, {"train": [Shard(2, arrays)]})
+
+
 def encoded_smart(third: bytes = b"P6\n2 3\n255\n" + bytes(range(18))) -> Store:
     """A JPEG file, a PGM file of 5 x 3 pixels and a PPM file of 2 x 3, width x height."""
     files = [JPEG_RESTART, b"P5\n5 3\n255\n" + bytes(range(100, 115)), third]
@@ -324,11 +383,12 @@ def raw_sizes(
     max_pixels: int = 9,
     layout: str = "memmap",
     channels: Sequence[str] = (),
+    lengths: Sequence[int] = (6, 4, 9),
 ) -> Store:
     """Pixels of 16 bits, 6, 4 and 9 of three images of differing sizes."""
-    pixels = pattern((19,), "uint16")
+    pixels = pattern((sum(lengths),), "uint16")
     arrays = {
-        "image/offsets": np.array([0, 6, 10, 19]),
+        "image/offsets": np.concatenate([[0], np.cumsum(lengths)]),
         "image/pixels": pixels,
         "image/shape": np.array(shapes, np.int32),
     }
@@ -384,12 +444,14 @@ def unknown_kinds() -> Store:
         "polygons/points/offsets": np.array([0, 3, 3, 5]),
         "polygons/points/items": points,
         "polygons/area": np.array([2.5, 1], np.float32),
+        "pair": np.array([[1, 2], [3, 4]], np.uint8),
         **bytes_table("image", [b"not a JPEG", b"file"]),
     }
     lists = {"dtype": "float32", "shape": [2], "ragged": True}
     fields = {
         "label": label("a", "b"),
         "pose": {"kind": "pose", "dtype": "float64", "shape": [4, 4], "unit": "m"},
+        "pair": {"kind": "image\0", "dtype": "uint8", "shape": [2]},
         "polygons": {
             "kind": "polygons",
             "values": {"object": {"dtype": "int64", "shape": []}, "points": lists},
@@ -400,13 +462,31 @@ def unknown_kinds() -> Store:
     return Store(fields, {"train": [Shard(2, arrays)]}, "zarr", extra={"format_version": "1.1"})
 
 
-def outlines() -> Store:
+def two_images(box: Sequence[float] = (4, 0, 12, 8), height: int = 8, of: str = "photo") -> Store:
+    """Two fields of images of different sizes; the objects and the mask lie in the one that is not called `image`."""
+    values = {"boxes": np.array([box], np.float32), "labels": np.array([0])}
+    arrays = {
+        "image": pattern((1, 4, 6, 1), "uint8"),
+        "photo": pattern((1, 8, 12, 3), "uint8", 5),
+        "mask": (np.arange(height * 12) % 2).astype(np.uint8).reshape(1, height, 12),
+        **table("objects", [1], values),
+    }
+    fields = {
+        "image": image(arrays["image"]),
+        "photo": image(arrays["photo"]),
+        "mask": {"kind": "mask", "dtype": "uint8", "shape": [height, 12], "classes": ["back", "cat"], "image": of},
+        "objects": {**objects(values, ["cat"]), "image": of},
+    }
+    return Store(fields, {"train": [Shard(1, arrays)]})
+
+
+def outlines(runs: Sequence[int] = (1, 2, 1, 2, 18), visibility: int = 1) -> Store:
     """Objects with outlines: two polygons of one object, runs of a group, neither; keypoints with visibility."""
     values = {
         "boxes": np.array([[1, 1, 5, 4], [0, 0, 2, 3], [2, 0, 3, 1]], np.float32),
         "labels": np.array([0, 1, 0]),
         "keypoints": np.array([[[1, 1], [NAN, NAN]], [[NAN, NAN]] * 2, [[2, 0.5], [3, 1]]], np.float32),
-        "visibility": np.array([[2, 0], [0, 0], [1, 2]], np.uint8),
+        "visibility": np.array([[2, 0], [0, 0], [visibility, 2]], np.uint8),
         "iscrowd": np.array([0, 1, 0], np.uint8),
         "area": np.array([6.5, 4, 1], np.float32),
     }
@@ -416,8 +496,8 @@ def outlines() -> Store:
         **table("objects", [2, 1], values),
         "objects/polygons/offsets": np.array([0, 7, 7, 7]),
         "objects/polygons/items": np.array(corners, np.float32),
-        "objects/rle/offsets": np.array([0, 0, 5, 5]),
-        "objects/rle/items": np.array([1, 2, 1, 2, 18], np.uint32),
+        "objects/rle/offsets": np.array([0, 0, len(runs), len(runs)]),
+        "objects/rle/items": np.array(runs, np.uint32),
     }
     field = objects(values, ["cat", "crowd"], ["head", "tail"])
     field["values"] |= {
@@ -432,7 +512,23 @@ def unlabelled() -> Store:
     """Labels of which some are not known: -1."""
     labels = {"train": np.array([1, -1, 0]), "test": np.array([-1, -1])}
     splits = {name: [Shard(len(values), {"label": values})] for name, values in labels.items()}
-    return Store({"label": label("a", "b")}, splits, statistics={"train": {"class_counts": [1, 1]}})
+    return Store({"label": label("a", "b")}, splits, statistics={"train": {"label": {"class_counts": [1, 1]}}})
+
+
+def many_channels() -> Store:
+    """Images of 6 channels with names, and of 64 without."""
+    bands, cube = pattern((2, 8, 9, 6), "uint16"), pattern((2, 2, 2, 64), "uint8")
+    names = ["blue", "green", "red", "near infrared", "short-wave infrared 1", "short-wave infrared 2"]
+    fields = {"image": {**image(bands), "channels": names}, "cube": image(cube)}
+    return Store(fields, {"train": [Shard(2, {"image": bands, "cube": cube})]})
+
+
+def signed() -> Store:
+    """A signature, which no list has, and files of the root directory with dots and capital letters in their names."""
+    shard = Shard(2, {"label": np.array([1, 0])})
+    top = {"README.md": b"# Labels\n", "LICENSE": b"CC0\n", "thumbs_1-a.v2.Bin": bytes(3)}
+    unlisted = {"zarr.json.sig": b"any bytes"}
+    return Store({"label": label("a", "b")}, {"train": [shard]}, top=top, unlisted=unlisted)
 
 
 def array_fields() -> Store:
@@ -462,8 +558,31 @@ def later_minor() -> Store:
         "objects": {**objects(values, []), "tracks": None},
     }
     extra = {"format_version": "1.7", "signature": {"algorithm": "none"}, "provenance": {"who": ["x"]}}
-    statistics = {"train": {"histogram": [1, 2, 3], "class_counts": [1, 1]}}
+    statistics = {"train": {"label": {"class_counts": [1, 1], "histogram": [1, 2, 3]}, "objects": 7, "later": [1]}}
     return Store(fields, {"train": [Shard(2, arrays)]}, statistics=statistics, extra=extra)
+
+
+def unreadable_fields() -> Store:
+    """Version 1.4: fields of a data type, a layout and requirements that 1.0 does not know, and two that it reads."""
+    images = pattern((2, 4, 4, 1), "uint8")
+    others = {
+        "embedding/c/0/0": bytes(range(16)),
+        "depth/data": b"any bytes",
+        "tracks/base/c/0": b"1",
+        "tracks/deltas/c/0": b"2",
+        "points/offsets/c/0": bytes(24),
+        "points/xyz/c/0/0": bytes(15),
+    }
+    fields = {
+        "image": image(images),
+        "embedding": {"kind": "array", "dtype": "bfloat16", "shape": [4]},
+        "depth": {**image(images), "layout": "blosc2"},
+        "label": label("a", "b"),
+        "tracks": {"kind": "tracks", "requires": ["deltas"], "dtype": 8},
+        "points": {"kind": "points", "values": {"xyz": {"dtype": "float8_e4m3", "shape": [3]}}},
+    }
+    shard = Shard(2, {"image": images, "label": np.array([1, 0])}, others=others, lengths={"points": 5})
+    return Store(fields, {"train": [shard]}, extra={"format_version": "1.4"})
 
 
 def add_members(manifest: Json) -> None:
@@ -472,6 +591,14 @@ def add_members(manifest: Json) -> None:
         split["weight"] = 0.5
         for shard in split["shards"]:
             shard["machine"] = {"name": "m1"}
+
+
+def add_metadata(metadata: Mapping[str, Json]) -> None:
+    """Add what Zarr allows to ignore: names of dimensions, and a member that need not be understood."""
+    for value in metadata.values():
+        if value["node_type"] == "array":
+            value["my_notes"] = {"must_understand": False, "by": ["me"]}
+            value["dimension_names"] = ["row", *[None] * (len(value["shape"]) - 1)]
 
 
 # --- fields, as the manifest has them ---------------------------------------------------------------------------
@@ -541,7 +668,7 @@ def text_table(name: str, items: Sequence[str]) -> dict[str, Array]:
     return bytes_table(name, [item.encode() for item in items])
 
 
-def channels(images: Array) -> Json:
+def moments(images: Array) -> Json:
     """Mean and standard deviation of each channel, from exact sums of integers."""
     scale = {"uint8": 255, "uint16": 65535}[images.dtype.name]
     flat = images.reshape(-1, images.shape[-1]).astype(np.int64)

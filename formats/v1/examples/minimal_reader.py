@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+KNOWN = {"memmap", "zarr", "float16", "float32", "float64", *(f"{u}int{8 << i}" for u in ("", "u") for i in range(4))}
+
 
 class Store:
     """A store of format 1.x at a path, or at a URL whose server answers ranges; `manifest` says what it holds."""
@@ -22,22 +24,32 @@ class Store:
         data = self.fetch("zarr.json", 0, 64 * 2**20)
         root = json.loads(data)["attributes"]
         self.manifest, digest = root["tsds"], root["tsds_sha256"].encode()
+        need(re.fullmatch(r"1\.\d+", self.manifest["format_version"]), f"{place}: not of format 1, use another reader.")
+        need(
+            not self.manifest.get("requires"), f"{place}: requires {self.manifest.get('requires')}, use another reader."
+        )
         hashed = hashlib.sha256(data.replace(digest, b"0" * 64)).hexdigest().encode()
         need(hashed == digest and data.count(digest) == 1, f"{place}: zarr.json was changed: its digest is another.")
-        need(re.match(r"1\.\d+$", self.manifest["format_version"]), f"{place}: not of format 1, use another reader.")
 
     def sample(self, split, row, fields=None):
         """Fields of a row, all if None; tables are dicts of arrays. `image/shape` names an array that is `per_row`."""
         for number, shard in enumerate(self.manifest["splits"][split]["shards"]):
             if 0 <= row < shard["rows"]:
                 shard, found = {**shard, "path": f"{split}/{shard.get('number', number):05d}"}, {}
-                for path in fields or self.manifest["fields"]:
+                for path in fields or self.readable():
                     name, _, part = path.partition("/")
                     spec = self.manifest["fields"][name]["per_row"][part] if part else self.manifest["fields"][name]
                     found[path] = self.rows(shard, path, spec, shard["rows"], row, row + 1)[0]
                 return found
             row -= shard["rows"]
         raise IndexError(f"{split} has no such row.")
+
+    def readable(self):
+        """Names of the fields of known data types and layouts; the others are left alone (spec.md, 4.2)."""
+        for name, field in self.manifest["fields"].items():
+            specs = [] if field.get("requires") else [field, *field.get("values", {}).values()]
+            if specs and {spec[key] for spec in specs for key in ("dtype", "layout") if key in spec} <= KNOWN:
+                yield name
 
     def rows(self, shard, path, spec, count, start, stop):
         """Rows [start, stop) of `count`: an array; of a ragged value a list of arrays, of a table a list of dicts."""

@@ -19,7 +19,9 @@ const shard = `${split}/${String(shards[index].number ?? index).padStart(5, "0")
 
 const sample = {};
 for (const [name, field] of Object.entries(manifest.fields)) {
-  if (field.kind === "key") {
+  if (field.requires?.length || !isReadable(field)) {
+    sample[name] = "cannot be read by this program";
+  } else if (field.kind === "key") {
     sample[name] = new TextDecoder().decode((await tableRow(name, "bytes")).data);
   } else if (field.kind === "text") {
     sample[name] = await texts(name);
@@ -41,12 +43,20 @@ async function openManifest() {
   if (!root) throw new Error(`${place} is no store: it has no zarr.json`);
   const text = new TextDecoder().decode(root);
   const { tsds, tsds_sha256: digest } = JSON.parse(text).attributes;
+  if (!/^1\.\d+$/.test(tsds.format_version)) throw new Error(`${place}: not of format 1`);
+  if (tsds.requires?.length) throw new Error(`${place}: requires ${tsds.requires}, which this reader does not know`);
   const parts = text.split(digest);
   if (parts.length !== 2 || sha256(parts.join("0".repeat(64))) !== digest) {
     throw new Error(`${place}: zarr.json was changed: its digest is another`);
   }
-  if (!/^1\.\d+$/.test(tsds.format_version)) throw new Error(`${place}: not of format 1`);
   return tsds;
+}
+
+/** Whether a field has known data types and layouts only; all other fields are left alone (spec.md, 4.2). */
+function isReadable(field) {
+  const specs = [field, ...Object.values(field.values ?? {}), ...Object.values(field.per_row ?? {})];
+  const isType = (type) => /^(u?int(8|16|32|64)|float(16|32|64))$/.test(type);
+  return specs.every(({ dtype = "int8", layout = "zarr" }) => isType(dtype) && ["zarr", "memmap"].includes(layout));
 }
 
 /** The row of a field of fixed shape: its inner chunk is fetched, found by the index of the array's file. */

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import one_line
 from tensorstore_ds.format.manifest_values import ManifestValues
-from tensorstore_ds.format.schema import ArraySpec, EncodedSample
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.schema import DTYPES, LAYOUTS, ArraySpec, EncodedSample
+from tensorstore_ds.format.statistics import Sums
 
 #: What a check of values finds: a reason code, and a message.
 Finding = tuple[str, str]
@@ -141,10 +141,11 @@ class ArrayField(Field):
         """What is stored of one sample."""
         return sample.arrays[name]
 
-    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[Any]) -> None:
-        """Add what these rows, at least one, are like."""
+    def sums(self, rows: NDArray[Any]) -> Sums | None:
+        """What the statistics are computed from, of these rows, at least one; None: nothing."""
+        return None
 
-    def check(self, column: StoredRows) -> Iterator[Finding]:
+    def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:
         """What is wrong with the values of a split."""
         return iter(())
 
@@ -215,10 +216,9 @@ class TableField(Field):
         """
         return values
 
-    def add_statistics(
-        self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Add what the values of some samples are like."""
+    def sums(self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> Sums | None:
+        """As `ArrayField.sums`, of what `rows` returns."""
+        return None
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         """What is wrong with the values of a split, whose offsets are sound."""
@@ -265,6 +265,42 @@ class BytesField(TableField):
             values.wrong(where, f"expected the one value bytes (uint8, []), found {sorted(specs)}.")
             specs = {"bytes": BYTES}
         return specs, per_row
+
+
+@dataclass(frozen=True)
+class UnreadableField:
+    """A field that this version cannot read: its files are kept and hashed, and nothing more is known of them.
+
+    Attributes:
+        entry: as the manifest has it.
+        reason: what this version does not know, such as ``the data type float8_e4m3``.
+    """
+
+    entry: Mapping[str, Any]
+    reason: str
+
+    def dump(self) -> dict[str, Any]:
+        """As it came."""
+        return dict(self.entry)
+
+    def describe(self) -> str:
+        """What a user is told of it."""
+        return f"this version of tensorstore-ds does not know {self.reason}"
+
+    @staticmethod
+    def reason_of(entry: Mapping[str, Any]) -> str:
+        """What an entry of a manifest has that this version does not know; empty if there is nothing of the sort.
+
+        Only its data types and layouts are looked at, and only those that are strings.
+        """
+        tables = [entry[name] for name in ("values", "per_row") if isinstance(entry.get(name), dict)]
+        specs = [entry, *(spec for table in tables for spec in table.values())]
+        for member, noun, known in (("dtype", "data type", DTYPES), ("layout", "layout", LAYOUTS)):
+            for spec in specs:
+                value = spec.get(member) if isinstance(spec, dict) else None
+                if isinstance(value, str) and value not in known:
+                    return f"the {noun} {one_line(value)[:64]}"
+        return ""
 
 
 class UnknownField(Field):
@@ -321,6 +357,16 @@ F = TypeVar("F", bound=Field)
 def of_kind(fields: Mapping[str, Field], kind: type[F]) -> dict[str, F]:
     """Those of the fields that are of a kind, by name."""
     return {name: field for name, field in fields.items() if isinstance(field, kind)}
+
+
+def of_image(fields: Mapping[str, Field], kind: type[F], image: str = "image") -> dict[str, F]:
+    """Those of a kind that lie in a field of images, by name: objects and masks that name none lie in `image`."""
+    return {name: each for name, each in of_kind(fields, kind).items() if image_of(each) == image}
+
+
+def image_of(field: Field) -> str:
+    """The name of the field of images that the coordinates of objects, or the pixels of a mask, are of."""
+    return getattr(field, "image", None) or "image"
 
 
 def first_of_kind(fields: Mapping[str, Field], kind: type[Field]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
@@ -18,17 +19,22 @@ from tensorstore_ds.format.kinds.base import (
     Field,
     Finding,
     ImageSizes,
+    StoredRows,
     StoredTable,
     TableField,
     UnknownField,
     pieces,
 )
 from tensorstore_ds.format.manifest_values import ManifestValues, brief
-from tensorstore_ds.format.schema import ENCODINGS, LIMIT, ArraySpec, EncodedSample, Encoding
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.schema import ENCODINGS, LIMIT, MOST_CHANNELS, ArraySpec, EncodedSample, Encoding
+from tensorstore_ds.format.statistics import ImageSums, SizeSums, Sums
 
 _SIZE = ArraySpec("int32", (2,))
 _SHAPE = ArraySpec("int32", (3,))
+#: The array `per_row` of the CRC-32C of each file, which is optional: a reader that fetches one file can check it.
+CRC = "crc32c"
+_MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
+_EOI = 0xD9
 #: Lists `per_row` of images kept as files, each optional: where intervals of JPEG files begin, or where decoding can.
 FILE_LISTS = {"restarts": ArraySpec("uint32", is_ragged=True), "entries": ArraySpec("uint32", (3,), is_ragged=True)}
 
@@ -60,6 +66,8 @@ class ImageField(Field):
         if len(spec.shape) != 3:
             values.wrong(where, f"expected the shape [H, W, C] of an image, found {list(spec.shape)}.")
             return RawImageField(spec)
+        if spec.shape[2] > MOST_CHANNELS:
+            values.wrong(where, f"expected at most {MOST_CHANNELS} channels, found {spec.shape[2]}.")
         if channels is not None and len(channels) != spec.shape[2]:
             values.wrong(f"{where}.channels", f"expected {spec.shape[2]} names, found {len(channels)}.")
         return RawImageField(spec, channels=channels, range=_range(values, where, data))
@@ -99,8 +107,8 @@ class RawImageField(PixelField, ArrayField):
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.pixels
 
-    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[Any]) -> None:
-        statistics.add_pixels(rows)
+    def sums(self, rows: NDArray[Any]) -> Sums:
+        return ImageSums.of_pixels(rows)
 
 
 @dataclass(frozen=True)
@@ -160,12 +168,12 @@ class RaggedImageField(PixelField, TableField):
             raise FormatError(Problem(where, "image-shape", _wrong_shape(shape, len(pixels))))
         return pixels.reshape(shape)
 
-    def add_statistics(
-        self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
-    ) -> None:
-        ends = np.cumsum(lengths).tolist()
-        for stop, shape in zip(ends, values["shape"].tolist(), strict=True):
-            statistics.add_pixels(values["pixels"][stop - math.prod(shape) : stop].reshape(shape))
+    def sums(self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> Sums:
+        found, start = ImageSums(), 0
+        for shape in values["shape"].tolist():
+            stop = start + math.prod(shape)
+            found, start = found + ImageSums.of_pixels(values["pixels"][start:stop].reshape(shape)), stop
+        return found
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         """Whether each image has as many numbers as its shape says, and no more pixels or other channels than all."""
@@ -176,6 +184,8 @@ class RaggedImageField(PixelField, TableField):
                     yield "image-shape", f"row {row}: {_wrong_shape(shape, length)}"
                 elif shape[0] * shape[1] > self.max_pixels:
                     yield "image-shape", f"expected at most {self.max_pixels} pixels, found {shape} in row {row}."
+                elif shape[2] > MOST_CHANNELS:
+                    yield "image-shape", f"expected at most {MOST_CHANNELS} channels, found {shape} in row {row}."
                 elif self.channels is not None and shape[2] != len(self.channels):
                     yield "image-shape", f"expected {len(self.channels)} channels, found {shape} in row {row}."
                 else:
@@ -209,7 +219,7 @@ class EncodedImageField(ImageField, BytesField):
         specs, per_row = cls.parse_arrays(values, where, data)
         if specs["bytes"].layout != "memmap":  # one image is to be fetched alone, and files do not get any smaller
             values.wrong(f"{where}.values.bytes", "expected the layout memmap for the bytes of images, found none.")
-        _expect_per_row(values, where, per_row, {"shape": _SHAPE, **FILE_LISTS})
+        _expect_per_row(values, where, per_row, {"shape": _SHAPE, **FILE_LISTS, CRC: ArraySpec("uint32")})
         max_pixels = values.integer(f"{where}.max_pixels", data.get("max_pixels"))
         return cls(specs, encoding, max_pixels, per_row=per_row)
 
@@ -240,20 +250,42 @@ class EncodedImageField(ImageField, BytesField):
         return found
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """Whether restart markers are where they are said to be; what the files are is not looked at."""
+        """Whether the restart markers of files are all listed; what else the files are is not looked at."""
+        if CRC in self.per_row:
+            yield from _check_crcs(table)
         if "restarts" not in self.per_row:
             return
         restarts = table.per_row["restarts"]
         for row in range(len(table)):
             data = table["bytes"][int(table.offsets[row]) : int(table.offsets[row + 1])].tobytes()
             positions = restarts[row].tolist()
-            if positions and data.find(b"\xff\xd9", _scan_start(data), positions[-1]) >= 0:
-                yield "image-restarts", f"expected restart markers before the end of the image in row {row}."
+            if positions and positions != _restarts(data):
+                yield "image-restarts", f"expected the places of all restart markers of the one scan in row {row}."
                 return
-            for number, position in enumerate(positions):
-                if data[max(0, position - 2) : position] != bytes((0xFF, 0xD0 + number % 8)):
-                    yield "image-restarts", f"expected restart marker {number} before byte {position} of row {row}."
-                    return
+
+
+def _check_crcs(table: StoredTable) -> Iterator[Finding]:
+    import google_crc32c  # here, because reading a store never needs it
+
+    for start, crcs in pieces(table.per_row[CRC]):
+        for row, crc in enumerate(crcs.tolist(), start):
+            data = table["bytes"][int(table.offsets[row]) : int(table.offsets[row + 1])].tobytes()
+            if (found := int(google_crc32c.value(data))) != crc:
+                yield "checksum", f"expected the CRC-32C {crc:08x} of the file in row {row}, found {found:08x}."
+                return
+
+
+def _restarts(data: bytes) -> list[int] | None:
+    """Where the byte behind each restart marker of a JPEG file of one scan lies; None for other files."""
+    found = list[int]()
+    for match in _MARKER.finditer(data, _scan_start(data)):
+        code = data[match.end() - 1]
+        if code == _EOI:
+            return found
+        if code != 0xD0 + len(found) % 8:
+            return None
+        found.append(match.end())
+    return None
 
 
 def _scan_start(data: bytes) -> int:
@@ -308,5 +340,13 @@ class SizeField(ArrayField):
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.size
 
-    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[np.int32]) -> None:
-        statistics.add_sizes(rows)
+    def sums(self, rows: NDArray[np.int32]) -> Sums:
+        return SizeSums.of_sizes(rows)
+
+    def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:
+        for start, rows in pieces(column):
+            wrong = np.flatnonzero((rows < 1).any(axis=1))
+            if wrong.size:
+                found = " x ".join(map(str, rows[wrong[0]].tolist()))
+                yield "size-range", f"expected height and width of at least 1, found {found} in row {start + wrong[0]}."
+                return

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, StoredRows, pieces
+from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, StoredRows, pieces
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.statistics import LabelSums, Sums
 
 _LABEL = ArraySpec("int64")
 #: The label of a sample whose class is not known.
@@ -42,11 +42,10 @@ class LabelField(ArrayField):
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.arrays.get(name, sample.label)
 
-    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[np.int64]) -> None:
-        if name == "label":  # a further one, such as that of a coarser division, is not counted
-            statistics.add_labels(rows, len(self.classes))
+    def sums(self, rows: NDArray[np.int64]) -> Sums:
+        return LabelSums.of_labels(rows, len(self.classes))
 
-    def check(self, column: StoredRows) -> Iterator[Finding]:
+    def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:
         return check_labels(column, len(self.classes), least=UNLABELLED)
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, StoredRows, pieces
+from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, StoredRows, pieces
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.statistics import MaskSums, Sums
 
 _DTYPES = ("uint8", "uint16")
 
@@ -24,11 +24,13 @@ class MaskField(ArrayField):
     Attributes:
         classes: the class names; a pixel is an index into them.
         ignored: the value of pixels that belong to no class, if there is one.
+        image: the field of images that the mask is of; None: `image`.
     """
 
     kind: ClassVar[str] = "mask"
     classes: tuple[str, ...] = ()
     ignored: int | None = None
+    image: str | None = None
 
     @classmethod
     def of(cls, classes: tuple[str, ...]) -> MaskField:
@@ -43,24 +45,26 @@ class MaskField(ArrayField):
 
     def dump(self) -> dict[str, Any]:
         data = {**super().dump(), "classes": list(self.classes)}
-        return data if self.ignored is None else {**data, "ignored": self.ignored}
+        data |= {} if self.ignored is None else {"ignored": self.ignored}
+        return data if self.image is None else {**data, "image": self.image}
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
         spec = values.spec(where, data)
         classes = values.names(f"{where}.classes", data.get("classes"))
         ignored = values.integer(f"{where}.ignored", data["ignored"]) if "ignored" in data else None
+        image = values.image(where, data)
         if spec.dtype not in _DTYPES or len(spec.shape) != 2:
             found = f"{spec.dtype} and {list(spec.shape)}"
             values.wrong(where, f"expected uint8 or uint16 and the shape [H, W] of a mask, found {found}.")
-            return cls(spec, classes, ignored)
+            return cls(spec, classes, ignored, image)
         limit = int(np.iinfo(spec.dtype).max) + 1
         if len(classes) > limit:
             values.wrong(f"{where}.classes", f"expected at most {limit} classes of {spec.dtype}, found {len(classes)}.")
         elif ignored is not None and not len(classes) <= ignored < limit:
             message = f"expected a value in [{len(classes)}, {limit}), which is no class, found {ignored}."
             values.wrong(f"{where}.ignored", message)
-        return cls(spec, classes, ignored)
+        return cls(spec, classes, ignored, image)
 
     def describe(self) -> str:
         ignored = "" if self.ignored is None else f" · {self.ignored} is ignored"
@@ -73,11 +77,8 @@ class MaskField(ArrayField):
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.masks[name]
 
-    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[Any]) -> None:
-        values = int(np.iinfo(rows.dtype).max) + 1
-        counts = sum((np.bincount(row.reshape(-1), minlength=values) for row in rows), np.zeros(values, np.int64))
-        ignored = 0 if self.ignored is None else int(counts[self.ignored])
-        statistics.add({"masks": {name: {"pixels": counts[: len(self.classes)].tolist(), "ignored": ignored}}})
+    def sums(self, rows: NDArray[Any]) -> Sums:
+        return MaskSums.of_masks(rows, len(self.classes), self.ignored)
 
     def wrong(self, mask: NDArray[Any]) -> NDArray[np.bool_]:
         """Where values are neither the index of a class nor the ignored one."""
@@ -88,8 +89,18 @@ class MaskField(ArrayField):
         """The values that pixels may have, for messages."""
         return f"[0, {len(self.classes)})" + ("" if self.ignored is None else f" or {self.ignored}")
 
-    def check(self, column: StoredRows) -> Iterator[Finding]:
+    def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:
         for start, rows in pieces(column):
+            sizes = image_sizes(np.arange(start, start + len(rows)))
+            other = np.flatnonzero(np.isfinite(sizes[:, 0]) & (sizes != self.spec.shape).any(axis=1))
+            if other.size:
+                row, (height, width) = start + int(other[0]), sizes[other[0]]
+                found = f"an image of {height:.0f}x{width:.0f} in row {row}"
+                yield (
+                    "mask-shape",
+                    f"expected images of the masks' {self.spec.shape[0]}x{self.spec.shape[1]}, found {found}.",
+                )
+                return
             wrong = self.wrong(rows)
             if wrong.any():
                 row, y, x = np.argwhere(wrong)[0].tolist()

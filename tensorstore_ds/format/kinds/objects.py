@@ -22,12 +22,15 @@ from tensorstore_ds.format.kinds.base import (
 from tensorstore_ds.format.kinds.label import check_labels
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.statistics import ObjectSums, Sums
 
+#: Objects that are not learned and do not count are marked by one of these values.
+IGNORED = ("difficult", "iscrowd")
 #: The values that have a meaning, and their type for one object, or for one element of its list where they are among
 #: `LISTS`; K is the number of keypoints.
 OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
     "boxes": ("float32", (4,)),
+    "oriented_boxes": ("float32", (5,)),
     "labels": ("int64", ()),
     "keypoints": ("float32", ("K", 2)),
     "visibility": ("uint8", ("K",)),
@@ -39,6 +42,8 @@ OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
     "polygons": ("float32", (2,)),
     "rle": ("uint32", ()),
 }
+#: The largest angle of an oriented box, in radians: pi as the nearest float32, which is a little more.
+PI = np.float32(np.pi)
 #: Those of them of which each object has a list of any length: corners of polygons, with a row of NaN between two
 #: polygons; and the lengths of runs of background and object in turn, down the columns of the image, as COCO has them.
 LISTS = ("polygons", "rle")
@@ -55,6 +60,7 @@ class ObjectsField(TableField):
         keypoints: the names of the K keypoints, in the order of the value `keypoints`.
         flip_pairs: pairs of keypoint indices that change places when an image is mirrored left to right.
         skeleton: pairs of keypoint indices that a line connects where the keypoints are drawn.
+        image: the field of images that coordinates are in; None: `image`.
     """
 
     kind: ClassVar[str] = "objects"
@@ -62,6 +68,7 @@ class ObjectsField(TableField):
     keypoints: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
     skeleton: tuple[tuple[int, int], ...] = ()
+    image: str | None = None
 
     @classmethod
     def of(
@@ -83,7 +90,8 @@ class ObjectsField(TableField):
     def dump(self) -> dict[str, Any]:
         data = {**super().dump(), "classes": list(self.classes), "keypoints": list(self.keypoints)}
         data["flip_pairs"] = [list(pair) for pair in self.flip_pairs]
-        return {**data, "skeleton": [list(pair) for pair in self.skeleton]} if self.skeleton else data
+        data |= {"skeleton": [list(pair) for pair in self.skeleton]} if self.skeleton else {}
+        return data if self.image is None else {**data, "image": self.image}
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
@@ -99,7 +107,8 @@ class ObjectsField(TableField):
         if len(set(flat)) != len(flat):
             values.wrong(f"{where}.flip_pairs", "expected each keypoint in at most one pair, found one in two.")
         lines = _pairs(values, f"{where}.skeleton", data.get("skeleton", []), len(keypoints))
-        return cls(specs, classes, keypoints, pairs, lines, per_row=per_row)
+        image = values.image(where, data)
+        return cls(specs, classes, keypoints, pairs, lines, image, per_row=per_row)
 
     def describe(self) -> str:
         named = (self.classes, "class", "es"), (self.keypoints, "keypoint", "s")
@@ -124,27 +133,41 @@ class ObjectsField(TableField):
         spec = self.values[value]
         return np.concatenate([np.empty((0, *spec.shape), spec.dtype), *arrays])
 
-    def add_statistics(
-        self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
-    ) -> None:
-        statistics.add_objects(lengths, values.get("labels"), len(self.classes))
-        if "keypoints" in values:
-            statistics.add_keypoints(values["keypoints"])
+    def sums(self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> Sums:
+        return ObjectSums.of_objects(lengths, values.get("labels"), len(self.classes), values.get("keypoints"))
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         if "labels" in self.values:
             yield from check_labels(table["labels"], len(self.classes))
         if "boxes" in self.values:
             yield from _check_boxes(table, image_sizes)
+        if "oriented_boxes" in self.values:
+            yield from _check_oriented(table["oriented_boxes"])
         if "keypoints" in self.values:
             yield from _check_keypoints(table["keypoints"])
         if "polygons" in self.values:
             yield from _check_polygons(table.lists["polygons"]["items"])
-        for flag in (flag for flag in FLAGS if flag in self.values):
-            for start, values in pieces(table[flag]):
-                if values.max() > 1:
-                    yield "flag-range", f"expected 0 or 1 in {flag}, found {values.max()} behind object {start}."
+        if "rle" in self.values:
+            yield from _check_runs(table, image_sizes)
+        for flag, most in {**dict.fromkeys(FLAGS, 1), "visibility": 2}.items():
+            for start, values in pieces(table[flag]) if flag in self.values else ():
+                if values.size and values.max() > most:
+                    expected = "0 or 1" if most == 1 else "0, 1 or 2"
+                    yield "flag-range", f"expected {expected} in {flag}, found {values.max()} behind object {start}."
                     break
+
+
+def _check_oriented(boxes: StoredRows) -> Iterator[Finding]:
+    for start, rows in pieces(boxes):
+        absent = np.isnan(rows).all(axis=1)
+        with np.errstate(invalid="ignore"):
+            good = np.isfinite(rows).all(axis=1) & (rows[:, 2:4] > 0).all(axis=1) & (np.abs(rows[:, 4]) <= PI)
+        wrong = np.flatnonzero(~(good | absent))
+        if wrong.size:
+            found = ", ".join(f"{v:g}" for v in rows[wrong[0]])
+            expected = "cx, cy, w > 0, h > 0 and an angle in [-pi, pi], or five NaN"
+            yield "oriented-range", f"expected {expected}, found ({found}) in object {start + int(wrong[0])}."
+            return
 
 
 def _check_keypoints(keypoints: StoredRows) -> Iterator[Finding]:
@@ -164,6 +187,28 @@ def _check_polygons(polygons: StoredRows) -> Iterator[Finding]:
             first = start + int(np.flatnonzero(wrong)[0])
             yield "polygon-range", f"expected two finite numbers or two NaN, found others in corner {first}."
             return
+
+
+def _check_runs(table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
+    """Whether the runs of each object that has some add up to the pixels of its image."""
+    runs = table.lists["rle"]
+    ends = np.asarray(runs.offsets)
+    totals = np.zeros(len(ends), np.int64)  # of all runs before each object
+    before = 0
+    for start, lengths in pieces(runs["items"]):
+        sums = np.cumsum(lengths, dtype=np.int64) + before
+        first, last = np.searchsorted(ends, [start, start + len(lengths)], "right")
+        totals[first:last] = sums[ends[first:last] - start - 1]
+        totals[last:] = before = int(sums[-1])
+    rows = np.repeat(np.arange(len(table)), np.diff(table.offsets))
+    samples, places = np.unique(rows, return_inverse=True)
+    pixels = image_sizes(samples).prod(axis=1)[places]
+    sums = np.diff(totals)
+    wrong = np.flatnonzero((np.diff(ends) > 0) & np.isfinite(pixels) & (sums != pixels))
+    if wrong.size:
+        at = int(wrong[0])
+        found = f"runs of {sums[at]} in object {at}, row {rows[at]}"
+        yield "rle-range", f"expected runs that add up to the {pixels[at]:.0f} pixels of the image, found {found}."
 
 
 def _check_boxes(table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from numbers import Real
 
 from tensorstore_ds.options import refusal
+from tensorstore_ds.tiling import MOST_SIDE as MOST_SIDE, size_of as size_of
 
 Range = tuple[float, float]
-
-#: The largest side of a result: memory for it is taken before anything else can be known.
-MOST_SIDE = 2**15
-
-
-def size_of(size: int | Sequence[int]) -> tuple[int, int]:
-    """(height, width) of one number or two."""
-    try:
-        height, width = map(operator.index, (size, size) if hasattr(size, "__index__") else size)
-    except (TypeError, ValueError):
-        height = width = 0
-    if min(height, width) < 1 or max(height, width) > MOST_SIDE:
-        raise refusal("size", f"a positive number up to {MOST_SIDE}, or (height, width)", size)
-    return height, width
 
 
 def visibility(share: float) -> float:

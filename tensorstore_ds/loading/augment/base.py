@@ -99,7 +99,7 @@ def _first_member(result: dict[str, Any], image: Any) -> Any:
 def _name_of(value: Any) -> str | None:
     """The field that a member of a tuple is of, if it moves with the images."""
     first = value[0] if isinstance(value, list) and value else value
-    moving = isinstance(first, Mapping) and {"offsets", "boxes", "keypoints"} & first.keys()
+    moving = isinstance(first, Mapping) and {"offsets", "boxes", "oriented_boxes", "keypoints"} & first.keys()
     if isinstance(value, PackedObjects) or moving:
         return "objects"
     return "mask" if _is_mask(value) else None

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.statistics import channel_moments
 from tensorstore_ds.loading.augment.base import OfBatches, Params, Rows, check_images, has_padding, on_device
 from tensorstore_ds.loading.augment.pixels import empty_like
 from tensorstore_ds.loading.buffers import BufferPool
@@ -53,7 +52,7 @@ class Normalize(OfBatches):
             OptionError: it keeps none, because its images were not decoded or have other numbers of channels; or a
                 channel is constant.
         """
-        channels = channel_moments(split.statistics)
+        channels = split.channel_moments
         if channels is None or not min(channels[1], default=0) > 0:
             found = f"std {channels[1]}" if channels is not None else "none in the statistics of the store"
             advice = "Use Normalize(mean, std)" + (", or convert again" if channels is None else "")

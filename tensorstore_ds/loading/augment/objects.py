@@ -10,12 +10,14 @@ from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.imaging.oriented import corners_to_oriented, oriented_to_corners
 from tensorstore_ds.loading.augment.base import Size, on_device
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.outlines import FRAME
 from tensorstore_ds.options import refusal
 
+ORIENTED = "oriented_boxes"
 #: float32 makes shares of a box's area wrong by less than this.
 _ROUNDING = 1e-4
 
@@ -33,6 +35,8 @@ def place_objects(
     )  # (M, 1, 2)
     for name in moved.keys() & {"keypoints", FRAME}:
         moved[name] = (moved[name] - origin) * zooms
+    if ORIENTED in moved:
+        moved[ORIENTED] = corners_to_oriented((oriented_to_corners(moved[ORIENTED]) - origin) * zooms)
     result = PackedObjects(objects.offsets, moved)
     if "boxes" in moved:
         whole = (moved["boxes"].view(-1, 2, 2) - origin) * zooms
@@ -46,7 +50,8 @@ def place_objects(
 def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibility: float, who: str) -> PackedObjects:
     """Move objects by the matrices of `warp`, (B, 3, 3) on the CPU, in images of (height, width) `size`: a copy.
 
-    A box becomes the smallest one around its four moved corners, clipped to the image. A keypoint that lies outside of
+    A box becomes the smallest one around its four moved corners, or around those of its oriented box, clipped to the
+    image. An oriented box becomes the smallest one around its own moved corners. A keypoint that lies outside of
     the image and beyond the horizon of a perspective becomes absent.
 
     Raises:
@@ -72,11 +77,16 @@ def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibi
     values = dict(objects.values)
     if "keypoints" in values:
         values["keypoints"] = torch.stack(moved(*values["keypoints"].unbind(2)), 2)
+    if ORIENTED in values:
+        turned = torch.stack(moved(*oriented_to_corners(values[ORIENTED]).unbind(2)), 2)
+        values[ORIENTED] = corners_to_oriented(turned)
     result = PackedObjects(objects.offsets, values)
     if "boxes" not in values:
         return result
     x1, y1, x2, y2 = values["boxes"].unbind(1)
     corners = torch.stack(moved(torch.stack([x1, x2, x2, x1], 1), torch.stack([y1, y1, y2, y2], 1)), 2)
+    if ORIENTED in values:
+        corners = torch.where(turned.isfinite(), turned, corners)
     whole = torch.stack([corners.amin(1), corners.amax(1)], 1).nan_to_num()  # NaN: a box from outside of the image
     most = on_device(torch.tensor([[width, height]], dtype=torch.float32), whole.device)
     return clip_objects(result, whole, torch.zeros_like(most), most, min_visibility)
@@ -107,6 +117,11 @@ def mirror_objects(
     if "boxes" in values:
         x1, y1, x2, y2 = values["boxes"].unbind(1)
         values["boxes"] = torch.where(flipped, torch.stack([width - x2, y1, width - x1, y2], 1), values["boxes"])
+    if ORIENTED in values:
+        cx, cy, w, h, angle = values[ORIENTED].unbind(1)
+        half = torch.copysign(torch.full_like(angle, torch.pi), angle)
+        mirrored = torch.stack([width - cx, cy, w, h, half - angle], 1)
+        values[ORIENTED] = torch.where(flipped, mirrored, values[ORIENTED])
     if "keypoints" in values:
         x, y = values["keypoints"].unbind(2)
         order = on_device(_flipped_order(x.shape[1], flip_pairs), device)

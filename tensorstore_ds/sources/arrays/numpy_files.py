@@ -55,16 +55,7 @@ class ArraysSource(ArraySource):
         named = list(self._named())
         if not named:
             raise SourceError(Problem(str(self.path), "unknown-format", "expected .npy or .npz files, found none."))
-        has_splits = any(split is not None for split, _, _ in named)
-        splits: dict[str, dict[str, ArrayFile]] = {}
-        for split, field, array in named:
-            if has_splits and split is None:
-                self.leave_out(array.where, "its name says no split, as others do")
-                continue
-            first = splits.setdefault(split or "train", {}).setdefault(field, array)
-            if first is not array:
-                message = f"expected one array for {field}, found {first.where} too."
-                raise SourceError(Problem(array.where, "array-file", message), "Rename or remove one.")
+        splits = self.divided(named, "array")
         for arrays in splits.values():
             self._choose(arrays)
         return {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
@@ -83,12 +74,12 @@ class ArraysSource(ArraySource):
             split = split_name(hint) if hint.lower() in SPLIT_NAMES else None
             if file.suffix.lower() == ".npz":
                 for member, array in self._members(file, name):
-                    yield *_meaning(array, member, split), array
+                    yield *meaning(array, member, split), array
             elif file.suffix.lower() == ".npy":
                 with os_errors(name), open_file(file, name) as stream:
                     array = read_npy_header(stream.read(NPY_HEAD), name, file)
                     array.check_nbytes(os.fstat(stream.fileno()).st_size)
-                own_split, field = _meaning(array, file.stem, split)
+                own_split, field = meaning(array, file.stem, split)
                 alone = self.path.is_file()  # whatever its name, it can only be the images
                 yield own_split, "image" if alone else field, array
             else:
@@ -128,7 +119,7 @@ class ArraysSource(ArraySource):
                 del arrays[name]
 
 
-def _meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None, str]:
+def meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None, str]:
     """The split and the field that a name such as ``train_images``, ``x_test`` or ``val`` says.
 
     The split of the folder goes before that of the name.
@@ -144,7 +135,7 @@ def _meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None
     rest = rest.lower()
     if rest in IMAGE_NAMES:
         return split, "image"
-    if rest in LABEL_NAMES and array.native.kind in "iu" and array.shape[1:] in ((), (1,)):
+    if rest in LABEL_NAMES and array.native.kind in "iu" and set(array.shape[1:]) <= {1}:
         return split, "label"
     field = field_name(rest)
     if field in RESERVED:

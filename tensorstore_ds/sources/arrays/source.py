@@ -10,7 +10,7 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
-from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.format.schema import MOST_CHANNELS, ArraySpec
 from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.names import number_classes
@@ -52,6 +52,7 @@ class ArraySource(Source):
         self._maps: dict[str, dict[str, NDArray[Any]]] = {}
         self._files: tuple[Path, ...] = ()
         self._scratch = Scratch()
+        self.classes: tuple[str, ...] | None = None  # as `find` has them
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
         """For each split its arrays by field: `image` with (N, H, W) or (N, H, W, C) or (N, C, H, W), and others."""
@@ -72,7 +73,7 @@ class ArraySource(Source):
         if "label" in first:
             labels = {split: _read_labels(arrays["label"]) for split, arrays in self._splits.items()}
             every = np.concatenate([*labels.values()])
-            classes = number_classes(every, self.options.classes, first["label"].where)
+            classes = number_classes(every, self.options.classes or self.classes, first["label"].where)
             fields = {"label": LabelField(classes=classes), **fields}
         splits = {split: range(arrays["image"].shape[0]) for split, arrays in self._splits.items()}
         return Contents(fields, splits, labels, left_out=tuple(self._left_out))
@@ -84,7 +85,11 @@ class ArraySource(Source):
         label = int(maps["label"][row].item()) if "label" in maps else None
         others = _others(self._splits[split])
         arrays = {name: np.asarray(maps[name][row], array.native, order="C") for name, array in others}
-        return Sample(self.key(split, row), maps["image"][row], label, arrays=arrays)
+        file = self._splits[split]["image"]
+        image: Any = bytes(maps["image"][row]) if file.is_encoded else maps["image"][row]
+        if _axes_of_channels(file.shape) == [1]:
+            image = image.transpose(1, 2, 0)
+        return Sample(self.key(split, row), image, label, arrays=arrays)
 
     def common_files(self) -> tuple[Path, ...]:
         return self._files
@@ -102,13 +107,23 @@ class ArraySource(Source):
         """Report something that is not read."""
         self._left_out.append(Problem(where, "not-listed", f"not read: {why}."))
 
+    def divided(self, named: Sequence[tuple[str | None, str, ArrayFile]], what: str) -> dict[str, dict[str, ArrayFile]]:
+        """The arrays by split and field; those of no split are left out if others have one. Errors say `what` it is."""
+        has_splits = any(split is not None for split, _, _ in named)
+        splits: dict[str, dict[str, ArrayFile]] = {}
+        for split, field, array in named:
+            if has_splits and split is None:
+                self.leave_out(array.where, "its name says no split, as others do")
+                continue
+            first = splits.setdefault(split or "train", {}).setdefault(field, array)
+            if first is not array:
+                message = f"expected one {what} for {field}, found {first.where} too."
+                raise SourceError(Problem(array.where, "array-file", message), "Rename or remove one.")
+        return splits
+
     def _map(self, split: str) -> dict[str, NDArray[Any]]:
-        maps = {name: array.map() for name, array in self._splits[split].items()}
-        shape = maps["image"].shape
-        if len(shape) == 4 and shape[3] not in (1, 2, 3, 4):
-            maps["image"] = maps["image"].transpose(0, 2, 3, 1)
-        self._maps[split] = maps
-        return maps
+        self._maps[split] = {name: array.map() for name, array in self._splits[split].items()}
+        return self._maps[split]
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "_maps": {}}  # they would be pickled with all their data
@@ -127,21 +142,34 @@ def _read_labels(array: ArrayFile) -> NDArray[np.int64]:
 
 
 def _check_images(array: ArrayFile) -> None:
-    """Refuse what is not (N, H, W), (N, H, W, C) with 1 to 4 channels, or (N, C, H, W) with 1, 3 or 4."""
+    """Refuse what is not (N, H, W), or clearly (N, H, W, C) or (N, C, H, W)."""
     shape = array.shape
-    if len(shape) not in (3, 4) or 0 in shape[1:]:
+    if array.is_encoded and len(shape) == 1:
+        return
+    if array.is_encoded or len(shape) not in (3, 4) or 0 in shape[1:]:
         message = f"expected images (N, H, W) or (N, H, W, C), found {shape}."
         raise bad_shape(array.where, message, "Reshape the array.")
     if len(shape) == 3:
         return
-    last, second = shape[3] in (1, 2, 3, 4), shape[1] in (1, 3, 4)
-    if last and second:
+    axes = _axes_of_channels(shape)
+    if len(axes) > 1:
         message = f"expected it to be clear which axis holds the channels, found {shape}."
         advice = "Pass the images to tensorstore_ds.convert as a sequence of arrays (H, W, C)."
         raise bad_shape(array.where, message, advice)
-    if not last and not second:
-        message = f"expected 1 to 4 channels in the last axis, or 1, 3 or 4 in the second, found {shape}."
-        raise bad_shape(array.where, message)
+    if not axes:
+        message = f"expected 1 to {MOST_CHANNELS} channels in the last or second axis, found {shape}."
+        advice = "With more than 4 channels, these must be fewer than the rows and the columns of an image."
+        raise bad_shape(array.where, message, advice)
+
+
+def _axes_of_channels(shape: tuple[int, ...]) -> list[int]:
+    """The axes that may hold the channels: of up to four by their number, of more where each image has more pixels."""
+    if len(shape) != 4:
+        return []
+    usual = [axis for axis, counts in ((3, (1, 2, 3, 4)), (1, (1, 3, 4))) if shape[axis] in counts]
+    least = min(shape[1:])
+    is_one = least <= MOST_CHANNELS and shape[1:].count(least) == 1
+    return usual or [axis for axis in (3, 1) if is_one and shape[axis] == least]
 
 
 def _check(arrays: Mapping[str, ArrayFile], first: Mapping[str, ArrayFile]) -> None:
@@ -180,6 +208,7 @@ class ArrayFile:
     offset: int = 0  #: where its bytes begin
     fortran: bool = False  #: the first index varies fastest
     member: zipfile.ZipInfo | None = None  #: what it is in the archive `path`, until it is unpacked
+    is_encoded: bool = False  #: each row has the bytes of an image file
 
     @property
     def nbytes(self) -> int:

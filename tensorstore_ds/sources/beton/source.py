@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.beton.layout import Beton, BetonField, Mapped, read_beton
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
-from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names
+from tensorstore_ds.sources.splits import notes_of_renamed, split_names, word_split
 
 SUFFIX = ".beton"
 _JPEG, _RAW = 0, 1  # FFCV's modes of an image
@@ -50,7 +49,7 @@ class BetonSource(Source):
         if not paths:
             message = f"expected a {SUFFIX} file or a folder of them, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message))
-        names = split_names(_split_of(path, len(paths)) for path in paths)
+        names = split_names(word_split(path.stem, len(paths)) for path in paths)
         for path in paths:
             found = read_beton(path, path.name)
             first = next(iter(self._files.values()), found)
@@ -58,7 +57,7 @@ class BetonSource(Source):
                 raise bad_shape(
                     path.name, f"expected the fields of {first.where}, found others.", "Convert each alone."
                 )
-            split = names[_split_of(path, len(paths))]
+            split = names[word_split(path.stem, len(paths))]
             if split in self._files:
                 message = f"expected one file for the split {split}, found {self._files[split].where} too."
                 raise SourceError(Problem(path.name, "split-name", message), "Rename one, or convert each alone.")
@@ -164,9 +163,3 @@ def _beton_files(path: Path) -> list[Path]:
     with os_errors(str(path)):
         files = path.iterdir() if path.is_dir() else [path]
         return sorted(file for file in files if file.suffix.lower() == SUFFIX and file.is_file())
-
-
-def _split_of(path: Path, files: int) -> str:
-    """The name of a file's split: the word in it that means one; else the whole name, or train for a single file."""
-    words = re.split(r"[^a-z]+", path.stem.lower())
-    return next((word for word in words if word in SPLIT_NAMES), path.stem if files > 1 else "train")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
+import numpy as np
+
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.sources.base import FLAGS
 from tensorstore_ds.sources.objects import AnnotatedObject
 from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, keypoints_of, number, pixels, place, read_tree
@@ -46,19 +50,44 @@ def _object(element: Element, i: int) -> AnnotatedObject:
         name = (element.findtext("name") or "").strip()
         if not name:
             raise ElementError("expected <name>, the class, found none")
-        boxes = element.findall("bndbox")
-        if not boxes:
+        box, turned = _only(element, "bndbox"), _only(element, "robndbox")
+        if turned is not None:
+            found = _turned(turned, name)
+            found = found if box is None else replace(found, box=_upright(box, name).box)
+        elif box is not None:
+            found = _upright(box, name)
+        else:
             raise ElementError("expected <bndbox>, found none")
-        if len(boxes) > 1:
-            raise ElementError(f"expected one <bndbox>, found {len(boxes)}")
-        (box,) = boxes
-        x1, y1, x2, y2 = (number(box.findtext(tag), tag) for tag in ("xmin", "ymin", "xmax", "ymax"))
         # Occluded, with a capital, is written by some programs
         flags = {tag: flag(child.text, tag) for child in element if (tag := child.tag.lower()) in FLAGS}
         keypoints = keypoints_of(_keypoints(element))
     except ElementError as error:
         raise ElementError(f"object {i}: {error}") from error
-    return AnnotatedObject(name, (x1, y1, x2, y2), flags, keypoints)
+    return replace(found, flags=flags, keypoints=keypoints)
+
+
+def _only(element: Element, tag: str) -> Element | None:
+    found = element.findall(tag)
+    if len(found) > 1:
+        raise ElementError(f"expected one <{tag}>, found {len(found)}")
+    return found[0] if found else None
+
+
+def _upright(box: Element, name: str) -> AnnotatedObject:
+    x1, y1, x2, y2 = (number(box.findtext(tag), tag) for tag in ("xmin", "ymin", "xmax", "ymax"))
+    return AnnotatedObject.of_rectangle(name, (x1, y1, x2, y2))
+
+
+def _turned(box: Element, name: str) -> AnnotatedObject:
+    """The object of a ``<robndbox>`` of roLabelImg: center, sides, and radians clockwise."""
+    values = [number(box.findtext(tag), tag) for tag in ("cx", "cy", "w", "h", "angle")]
+    if not all(map(math.isfinite, values)) or min(values[2:4]) < 0:
+        found = " ".join(f"{value:g}" for value in values)
+        raise ElementError(
+            f"expected cx, cy, w, h and angle of <robndbox>, finite numbers, w and h not below 0, found {found}"
+        )
+    corners = oriented_to_corners(np.array([values])).tolist()[0]
+    return AnnotatedObject.of_corners(name, [(x, y) for x, y in corners], {})
 
 
 def _keypoints(element: Element) -> Iterator[tuple[str, Place]]:

@@ -43,6 +43,7 @@ class Config:
     splits: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: folders or lists of each, as written
     keypoints: Keypoints | None = None
     dimensions: int = 0  #: of each keypoint: 2 for x y, 3 for x y and visibility
+    task: str = ""  #: as written, such as ``obb``
 
     @property
     def folder(self) -> str:
@@ -84,7 +85,9 @@ def read_config(root: Path, where: str | None) -> Config:
     if not isinstance(path, str):
         raise _bad(f"{where}: path", "expected a folder", path)
     named = {name: paths for name, paths in splits.items() if paths}
-    return Config(where, names, path, named, keypoints, dimensions)
+    task = data.get("task")
+    task = task.strip().lower() if isinstance(task, str) else ""
+    return Config(where, names, path, named, keypoints, dimensions, task)
 
 
 def _load(path: Path, where: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.objects import AnnotatedObject
+from tensorstore_ds.sources.objects import AnnotatedObject, hull
 from tensorstore_ds.sources.xml import ABSENT, Place
 from tensorstore_ds.sources.yolo.config import CLASSES_LIMIT, Config
 
@@ -16,6 +16,7 @@ FILE_LIMIT = 16 << 20  # bytes
 _TOLERANCE = 0.01  # of the image: what Ultralytics accepts beyond it; boxes are cut at its edge afterwards
 _NUMBERS = re.compile(r"[-+.0-9eE\s]*")
 _BOX = 5  # numbers of a row: class, center x and y, width, height
+ORIENTED = 9  #: numbers of a row with an oriented box: class, and x and y of four corners in order
 
 
 class _RowError(Exception):
@@ -83,7 +84,9 @@ def _object(words: Sequence[str], config: Config) -> AnnotatedObject:
     except ValueError:
         wrong = next((word for word in words[1:] if not _is_number(word)), "")
         raise _RowError(f"expected numbers, found {wrong[:40]!r}") from None
-    if config.keypoints is not None:
+    if config.task == "obb" and len(words) != ORIENTED:
+        raise _RowError(f"expected a class and 4 corners, x and y, as task: obb says, found {len(words)} numbers")
+    if config.keypoints is not None and config.task != "obb":
         return _pose(label, values, config.keypoints.names, config.dimensions)
     if len(words) == _BOX:
         return AnnotatedObject(label, _box(values))
@@ -92,8 +95,14 @@ def _object(words: Sequence[str], config: Config) -> AnnotatedObject:
         hint = " (a sixth number is the confidence of a prediction)" if len(words) == _BOX + 1 else hint
         message = "expected a class and 4 numbers for a box, or pairs for the corners of a polygon"
         raise _RowError(f"{message}, found {len(words)} numbers in all{hint}")
-    _check(values)
-    return AnnotatedObject.of_polygon(label, list(zip(values[::2], values[1::2], strict=True)), {})
+    corners = list(zip(values[::2], values[1::2], strict=True))
+    if len(words) == ORIENTED:
+        x1, y1, x2, y2 = hull(corners)
+        _check(((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1))  # of a box at the edge, corners may lie outside
+    else:
+        _check(values)
+    make = AnnotatedObject.of_corners if config.task == "obb" else AnnotatedObject.of_polygon
+    return make(label, corners, {})
 
 
 def _label(word: str, names: Mapping[int, str] | None) -> str:

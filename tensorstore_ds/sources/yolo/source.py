@@ -13,10 +13,8 @@ from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, Sou
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
 from tensorstore_ds.sources.objects import ObjectTable
 from tensorstore_ds.sources.yolo.config import Config, find_config, is_config, read_config
-from tensorstore_ds.sources.yolo.labels import FILE_LIMIT, Labels, parse_labels
+from tensorstore_ds.sources.yolo.labels import FILE_LIMIT, ORIENTED, Labels, parse_labels
 from tensorstore_ds.sources.yolo.layout import Files, Splits, find_splits, has_labels
-
-_LONGEST_BOX = 9  # numbers of a rotated box
 
 
 class YoloSource(Source):
@@ -106,7 +104,11 @@ class YoloSource(Source):
             message = "expected label files, in labels instead of images or beside the images, found none."
             raise SourceError(Problem(str(self.path), "no-annotation", message), "Name the folder that holds both.")
         splits.rows = {name: rows[[is_sound[row] for row in rows.tolist()]] for name, rows in splits.rows.items()}
-        return (*splits.notes, *_notes(bare, lengths, self._config))
+        notes = (*splits.notes, *_notes(bare, lengths, self._config))
+        if lengths == {ORIENTED} and self._config.keypoints is None and not self._config.task:
+            self._config = replace(self._config, task="obb")
+            self._table.has_polygons, self._table.has_oriented = False, True
+        return notes
 
 
 def _with_options(config: Config, options: SourceOptions) -> Config:
@@ -125,7 +127,10 @@ def _with_options(config: Config, options: SourceOptions) -> Config:
 def _notes(bare: int, lengths: Collection[int], config: Config) -> Iterator[str]:
     if bare:
         yield f"{bare} images have no label file: they are stored as images without objects."
-    if config.keypoints is None and len(lengths) == 1 and min(lengths) > _LONGEST_BOX:
+    if config.keypoints is None and lengths == {ORIENTED} and not config.task:
+        message = "all rows have 9 numbers, and are read as oriented boxes"
+        yield f"{message}. If they are polygons of 4 corners, write task: segment into data.yaml."
+    if config.keypoints is None and len(lengths) == 1 and min(lengths) > ORIENTED:
         message = f"all rows have {min(lengths)} numbers, and are read as polygons"
         yield f"{message}. If they are a box and keypoints, write a data.yaml with kpt_shape."
 

@@ -29,7 +29,8 @@ def main(place: str) -> None:
     for split, entry in store.manifest["splits"].items():
         for number, shard in enumerate(entry["shards"]):
             path = f"{split}/{shard.get('number', number):05d}"
-            for field, spec in store.manifest["fields"].items():
+            for field in store.readable():
+                spec = store.manifest["fields"][field]
                 for name, each, rows in arrays(field, spec, shard["rows"], shard["lengths"]):
                     found[f"{path}/{name}"] = store.rows({**shard, "path": path}, name, each, rows, 0, rows)
     accepted(found)

@@ -1,0 +1,1 @@
+zarr.json

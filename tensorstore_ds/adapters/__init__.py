@@ -1,0 +1,1 @@
+"""Data sets of other libraries over a store; each module imports its library."""

@@ -1,0 +1,346 @@
+"""Erase samples from a store, and every byte of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.conversion.crops import SOURCE_BOX
+from tensorstore_ds.conversion.history import steps_of
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.skipped import fewer_skipped
+from tensorstore_ds.editing.append import locked
+from tensorstore_ds.editing.edit import chosen_splits, listed_rows, no_sample_meets
+from tensorstore_ds.editing.expression import Condition
+from tensorstore_ds.editing.in_place import (
+    REST,
+    Changes,
+    InPlace,
+    Leftovers,
+    check_in_place,
+    remove_leftovers,
+    removed_after,
+)
+from tensorstore_ds.editing.mentions import Mentions, problems_of, texts_in
+from tensorstore_ds.editing.rows import reading_progress
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.kinds import KeyField
+from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.manifest import Manifest
+from tensorstore_ds.format.statistics import parse_summary
+from tensorstore_ds.options import shortened
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.verification import require_whole_shards
+
+_NAMED = 3  # keys and classes in a message
+_ROWS = 10_000  # keys that are read at a time
+
+#: Rows of each split, in order.
+Rows = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureSummary(Summary):
+    """What `erase` did; `rows` and `nbytes` are those of the store then.
+
+    Attributes:
+        erased: how many samples of each split were erased; of a dry run, would be.
+        keys: of these samples; of a store without keys, split and row.
+        removed_shards, removed_nbytes: shards that were removed, also those that earlier changes had replaced.
+        completed: whether an erasure that was interrupted was completed.
+    """
+
+    erased: Mapping[str, int] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    removed_shards: int = 0
+    removed_nbytes: int = 0
+    completed: bool = False
+
+
+def erase(
+    store: str | os.PathLike[str],
+    where: str | None = None,
+    *,
+    rows: Mapping[str, Sequence[int]] | None = None,
+    keys: Collection[str] | None = None,
+    splits: Collection[str] | None = None,
+    sha256: str | None = None,
+    dry_run: bool = False,
+    progress: OnProgress | None = None,
+) -> ErasureSummary:
+    """Erase samples from a store in place, for example because a person asks for their picture to be deleted.
+
+    >>> tsds.erase("photos.tsds", keys=["anna/001.jpg"])                                     # doctest: +SKIP
+
+    Give one of `where`, `rows` and `keys`. Shards with such samples are written again without them. The manifest is
+    replaced in one step, and then the old shards are removed, also those that `append` and `update` had left for open
+    readers. Lines about the samples are removed from ``skipped.jsonl``, and statistics are counted again. The
+    provenance says how many samples were erased, but not which.
+
+    Rows behind an erased sample move up within their split. Keys do not change. The digest changes. Copies of the
+    store, packed files, stores at URLs and their caches, and backups keep the samples.
+
+    A process that has the store open keeps what it has mapped, and can open the files of all other shards. If it opens
+    a file of a removed shard, it gets a `FormatError` with the reason ``replaced``.
+
+    If it is interrupted before the manifest is replaced, the store is as it was. If it is interrupted after that, the
+    samples are erased, but their old shards may remain. The next `erase`, `append` or `update` removes them.
+
+    Args:
+        store: path of a store, a folder.
+        where: a condition, as of `filter_store`: samples that meet it are erased.
+        rows: numbers of the samples in each split, as of `filter_store`'s `drop`. They change with every erasure.
+        keys: of the samples; in all splits, if a key is in several.
+        splits: those that samples are erased from; None for all. Not with `rows`.
+        sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for rows; None for
+            whichever is there.
+        dry_run: change nothing, and return what would be erased.
+        progress: as of `convert`.
+
+    Raises:
+        OptionError: no sample meets `where`; a row or key does not exist; all samples would be erased; or the store is
+            packed, or given by URL.
+        FormatError: the store is damaged, or has another digest than `sha256`. Nothing was changed.
+        ConversionError: the disk is full, another process changes the store now, or old shards cannot be removed.
+    """
+    if sum(each is not None for each in (where, rows, keys)) != 1:
+        raise OptionError("expected one of `where`, `rows` and `keys`. They say which samples are erased.")
+    if rows is not None and splits is not None:
+        raise OptionError("`rows` names the splits itself: leave out `splits`.")
+    began, path = time.monotonic(), check_in_place(store, "erase the samples")
+    with locked(path), one_line_for_failures(path, goes_on=False):
+        choice = _Choice(None if where is None else Condition(where), rows, keys, splits, sha256)
+        erasure = _Erasure(open_store(path), choice, progress or in_notebook())
+        return replace(erasure.run(dry_run=dry_run), seconds=time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which samples are to be erased: by a condition, by rows or by keys."""
+
+    condition: Condition | None
+    rows: Mapping[str, Sequence[int]] | None
+    keys: Collection[str] | None
+    splits: Collection[str] | None
+    sha256: str | None
+
+    def rows_of(self, store: Store) -> Rows:
+        """Those of a store; raises `OptionError` if a row or key does not exist. None may meet the condition."""
+        names = chosen_splits(store, self.rows if self.splits is None else self.splits)
+        if self.condition is not None:
+            found = {name: self.condition.rows(store[name]) for name in names}
+        elif self.keys is not None:
+            found = _rows_of_keys(store, names, {*self.keys})
+        else:
+            found = {name: np.unique(listed_rows(store[name], self.rows or {}, "erase")) for name in names}
+        return {name: rows for name, rows in found.items() if len(rows)}
+
+
+def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[str, NDArray[np.int64]]:
+    """The rows that have these keys."""
+    field = first_of_kind(store.manifest.fields, KeyField)
+    if field is None:
+        raise OptionError(f"{store.path}: expected samples with keys, found none. Give `rows` instead.")
+    found: dict[str, NDArray[np.int64]] = {}
+    missing, similar = set(wanted), dict[str, str]()
+    for name in names:
+        column, rows = store[name].table(field), list[int]()
+        for start in range(0, len(column), _ROWS):
+            for row, key in enumerate(map(str, column[start : start + _ROWS]), start):
+                if key in wanted:
+                    rows.append(row)
+                    missing.discard(key)
+                elif (last := key.rpartition("/")[2]) in wanted:
+                    similar.setdefault(last, key)
+        found[name] = np.array(rows, np.int64)
+    if missing:
+        named = [shortened(repr(key)) for key in sorted(missing)]
+        more = f" and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
+        hint = next((f" There is {similar[key]!r}." for key in sorted(missing) if key in similar), "")
+        what = f"found {len(named):,} that no sample has: {', '.join(named[:_NAMED])}{more}"
+        message = f"`keys`: expected keys of samples, {what}.{hint} Nothing was erased."
+        raise (_NoSuchKeysError if missing == wanted else OptionError)(message)
+    return found
+
+
+class _NoSuchKeysError(OptionError):
+    """No sample has any of the keys."""
+
+
+class _Erasure:
+    """One call of `erase`, of a store that is locked."""
+
+    def __init__(self, store: Store, choice: _Choice, notify: OnProgress) -> None:
+        self._store, self._choice, self._notify = store, choice, notify
+        self._notes: list[str] = []
+        store.check_rewritable()
+
+    def run(self, *, dry_run: bool) -> ErasureSummary:
+        """As `erase`."""
+        completes, removed = not dry_run and _was_interrupted(self._store), Leftovers()
+        if completes:
+            removed = self._remove()
+            if self._choice.rows is not None or self._choice.sha256 is not None:
+                self._note(
+                    "this call completed an erasure that was interrupted. No more samples were erased, because rows "
+                    "have other numbers since. If it was the same command, its samples are erased. Otherwise, list the "
+                    "rows again."
+                )
+                return self._summary({}, (), removed, completed=True)
+        known = (self._store.sha256, self._store.content_sha256)
+        if self._choice.sha256 is not None and self._choice.sha256.lower() not in known:
+            advice = "Rows have other numbers after samples were erased: list the samples of this store."
+            message = f"expected the store {self._choice.sha256}, found the store {self._store.sha256}."
+            raise FormatError(Problem("zarr.json", "checksum", message), advice)
+        try:
+            rows = self._choice.rows_of(self._store)
+        except _NoSuchKeysError:
+            if not completes:
+                raise
+            rows = {}
+        if completes and not rows:
+            return self._summary({}, (), removed, completed=True)
+        self._check(rows)
+        keys = tuple(self._store[name].key(row) for name, some in rows.items() for row in some.tolist())
+        if dry_run:
+            return self._summary(rows, keys, removed)
+        more = self._change(rows, keys)
+        removed = Leftovers(removed.shards + more.shards, removed.nbytes + more.nbytes)
+        return self._summary(rows, keys, removed, completed=completes)
+
+    def _check(self, rows: Rows) -> None:
+        """Raise `OptionError` if no sample is to be erased, or none would stay."""
+        if not rows:
+            if self._choice.condition is not None:
+                raise no_sample_meets(self._choice.condition, self._store)
+            raise OptionError("expected samples to erase, found none.")
+        if sum(map(len, rows.values())) == sum(len(self._store[name]) for name in self._store):
+            what = "expected samples that stay, found none. To delete all samples, remove the folder of the store"
+            raise OptionError(f"{self._store.path}: {what}.")
+
+    def _change(self, rows: Rows, keys: Sequence[str]) -> Leftovers:
+        """Write shards without the rows, replace the manifest, and remove what it does not list."""
+        advice = "Nothing was erased: a damaged shard would get new checksums. Copy the store again."
+        shards = [(name, i) for name, some in rows.items() for i in _shards_with(self._store.manifest, name, some)]
+        require_whole_shards(self._store, shards, advice, reading_progress(self._notify))
+        self._store, before = remove_leftovers(self._store)
+        store, manifest = self._store, self._store.manifest
+        names = _names(store, rows, keys)
+        mentions = Mentions(names, texts_in(manifest.provenance))
+        step = {"command": "erase", "erased": {name: len(some) for name, some in rows.items()}}
+        skipped = fewer_skipped(store, partial(problems_of, names))
+        changed = InPlace((store, {}), {}, manifest.fields, Changes(erased=dict(rows)), self._notify, skipped)
+        found = changed.run(step, partial(_without_mentions, mentions))
+        after = self._remove()
+        for note in (
+            *_notes_of_classes(manifest, found),
+            *_notes_of_texts(manifest, names),
+            *_notes_of_place(store.path),
+        ):
+            self._note(note)
+        return Leftovers(before.shards + after.shards, before.nbytes + after.nbytes)
+
+    def _remove(self) -> Leftovers:
+        """Open the store again, and remove what its manifest does not list, after samples were erased."""
+        removed = removed_after(self._store.path, "the samples are erased from the store")
+        self._store = open_store(self._store.path)
+        return removed
+
+    def _summary(
+        self, rows: Rows, keys: tuple[str, ...], removed: Leftovers, *, completed: bool = False
+    ) -> ErasureSummary:
+        store = self._store
+        return ErasureSummary(
+            store.path,
+            {name: len(store[name]) for name in store},
+            store.nbytes,
+            0,
+            notes=tuple(self._notes),
+            erased={name: len(some) for name, some in rows.items()},
+            keys=keys,
+            removed_shards=removed.shards,
+            removed_nbytes=removed.nbytes,
+            completed=completed,
+        )
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._notify(Progress("copy", 0, 0, 0, text))
+
+
+def _was_interrupted(store: Store) -> bool:
+    """Whether files are left of samples that were erased."""
+    commands = [step.get("command") for step in steps_of(store.manifest.provenance)]
+    last = next((each for each in reversed(commands) if each in ("append", "update", "erase")), None)
+    return last == "erase" and (REST in store.manifest.files or store.replaced[0] > 0)
+
+
+def _shards_with(manifest: Manifest, name: str, rows: NDArray[np.int64]) -> Iterator[int]:
+    """The shards of a split with some of these rows, and others besides."""
+    first = 0
+    for i, shard in enumerate(manifest.splits[name].shards):
+        count = int(np.searchsorted(rows, first + shard.rows) - np.searchsorted(rows, first))
+        if 0 < count < shard.rows:
+            yield i
+        first += shard.rows
+
+
+def _names(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
+    """What other texts call the samples: their keys, and images of which no crop stays."""
+    if first_of_kind(store.manifest.fields, KeyField) is None:
+        return set()
+    names = {*keys}
+    if SOURCE_BOX in store.manifest.fields:
+        images = {key.rpartition("#")[0] for key in keys}
+        none = np.empty(0, np.int64)
+        for name in store:
+            for row in np.setdiff1d(np.arange(len(store[name])), rows.get(name, none)).tolist():
+                images.discard(store[name].key(row).rpartition("#")[0])
+        names |= images - {""}
+    return names
+
+
+def _without_mentions(mentions: Mentions, provenance: dict[str, Any]) -> dict[str, Any]:
+    """A provenance that does not name samples, except in the description, which is a text of the user."""
+    return {name: value if name == "description" else mentions.without(value) for name, value in provenance.items()}
+
+
+def _notes_of_classes(before: Manifest, after: Manifest) -> Iterator[str]:
+    """The classes of which the last sample or object was erased."""
+    for name, each in before.fields.items():
+        counts: list[Counter[str]] = [Counter(), Counter()]
+        for count, manifest in zip(counts, (before, after), strict=True):
+            for split in manifest.splits.values():
+                sums = parse_summary(each.kind, split.statistics.get(name), split.rows)
+                found = () if sums is None else sums.summary().get("class_counts", ())
+                count.update(dict(zip(each.classes, found, strict=False)))
+        gone = [one for one in each.classes if counts[0][one] and not counts[1][one]]
+        if gone:
+            named = ", ".join(gone[:_NAMED]) + (f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else "")
+            yield f"these classes of {name} have no samples left, and the store keeps their names: {named}. " + (
+                "tsds relabel writes a store without them."
+            )
+
+
+def _notes_of_texts(manifest: Manifest, names: set[str]) -> Iterator[str]:
+    """Texts that people have written, which are not changed."""
+    texts = {"description": manifest.provenance.get("description"), "citation": manifest.citation}
+    for name, text in texts.items():
+        if isinstance(text, str) and text in Mentions(names, [text]):
+            yield f"the {name} names a sample that was erased. Change it with tsds annotate."
+
+
+def _notes_of_place(path: Path) -> Iterator[str]:
+    """Folders beside the store in which the samples may be."""
+    beside = path.with_name(f"{path.name}.append")
+    if os.path.lexists(beside):
+        yield f"{beside} holds samples of an interrupted append, perhaps also erased ones. Remove it."

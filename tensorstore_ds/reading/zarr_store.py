@@ -1,0 +1,187 @@
+"""A store as zarr-python sees it: a read-only Zarr hierarchy of the files that the manifest lists.
+
+zarr's own `LocalStore` and `ObjectStore` would read zeros where a file was removed, show shards that were replaced, and
+warn about ``skipped.jsonl``. They cannot list a web server, nor read a packed store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from zarr import Group, open_group
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store as ZarrStore, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+from tensorstore_ds.format.arrays import shard_files
+from tensorstore_ds.reading.store_files import StoreFiles
+
+_METADATA = "zarr.json"
+
+
+class Opened(Protocol):
+    """The store that the files are of, which can be pickled."""
+
+    @property
+    def place(self) -> object:
+        """Path or URL, as it is shown."""
+
+    def zarr(self) -> Group:
+        """The same store as a group of zarr-python."""
+
+
+def group_of(store: Opened, files: StoreFiles) -> Group:
+    """The root group of a store; raises as reading its files."""
+    return open_group(FilesStore(store, files), mode="r", zarr_format=3, use_consolidated=False)
+
+
+class FilesStore(ZarrStore):
+    """The files of a store, as zarr-python reads them. It pickles as the store does.
+
+    Files that the manifest does not list are not there. A file that it lists and that is missing raises `FormatError`:
+    zarr takes a missing chunk for zeros.
+    """
+
+    supports_writes = False
+    supports_deletes = False
+    supports_listing = True
+    supports_partial_writes = False
+
+    def __init__(self, store: Opened, files: StoreFiles) -> None:
+        super().__init__(read_only=True)
+        self._store, self._files = store, files
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FilesStore):
+            return NotImplemented
+        return (self._store.place, self._files.sha256) == (other._store.place, other._files.sha256)
+
+    def __hash__(self) -> int:
+        return hash((self._store.place, self._files.sha256))
+
+    def __str__(self) -> str:
+        return str(self._store.place)
+
+    def __repr__(self) -> str:
+        return f"<FilesStore {self}>"
+
+    def __reduce__(self) -> tuple[Callable[[Opened], ZarrStore], tuple[Opened]]:
+        return _zarr_store_of, (self._store,)
+
+    def with_read_only(self, read_only: bool = False) -> ZarrStore:
+        """This store, which is read-only; raises `ValueError` if it is to be written to."""
+        if not read_only:
+            self._check_writable()
+        return self
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Bytes of a file; None if the store has no such file. Raises as `StoreFiles.open`."""
+        if not await self.exists(key):
+            return None
+        part = _as_slice(byte_range)
+        if key == _METADATA:  # as it was opened: the store may have grown since
+            data = self._files.root[part]
+        else:
+            data = await asyncio.to_thread(self._files.read_part, key, part)
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Bytes of several files, as `get`."""
+        return await asyncio.gather(*(self.get(key, prototype, byte_range) for key, byte_range in key_ranges))
+
+    async def exists(self, key: str) -> bool:
+        """Whether the store has this file."""
+        folder, _, name = key.rpartition("/")
+        if folder.count("/") > 1:
+            return key in self._shard_names("/".join(key.split("/", 2)[:2]))
+        return name == _METADATA and (not folder or _METADATA in self._names_in(folder))
+
+    async def list(self) -> AsyncIterator[str]:
+        """All files."""
+        async for name in self.list_prefix(""):
+            yield name
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """All files whose path begins with this."""
+        for name in self._names(prefix):
+            if name.startswith(prefix):
+                yield name
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Names of the files and folders in a folder."""
+        for name in self._names_in(prefix.strip("/")):
+            yield name
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Raise `ValueError`."""
+        self._check_writable()
+
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, bytes]]) -> None:
+        """Raise `ValueError`. Versions of zarr before 3.1.3 need it."""
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        """Raise `ValueError`."""
+        self._check_writable()
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Raise `ValueError`."""
+        self._check_writable()
+
+    async def clear(self) -> None:
+        """Raise `ValueError`."""
+        self._check_writable()
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        """All files, without those of most shards that cannot begin with a prefix."""
+        yield _METADATA
+        for split, entry in self._files.manifest.splits.items():
+            yield f"{split}/{_METADATA}"
+            for index in range(len(entry.shards)):
+                folder = self._files.manifest.shard_path(split, index)
+                if f"{folder}/".startswith(prefix) or prefix.startswith(f"{folder}/"):
+                    yield from self._shard_names(folder)
+
+    def _names_in(self, folder: str) -> Iterable[str]:
+        """Names in a folder, each once."""
+        splits = self._files.manifest.splits
+        if not folder:
+            return [_METADATA, *splits]
+        if folder in splits:
+            paths = (self._files.manifest.shard_path(folder, index) for index in range(len(splits[folder].shards)))
+            return [_METADATA, *(path.partition("/")[2] for path in paths)]
+        names = self._shard_names("/".join(folder.split("/")[:2]))
+        below = (name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/"))
+        return dict.fromkeys(name.partition("/")[0] for name in below)
+
+    def _shard_names(self, folder: str) -> frozenset[str]:
+        """All files of the shard in a folder; none if there is no such shard."""
+        manifest = self._files.manifest
+        try:
+            split, index = manifest.shard_at(folder)
+        except KeyError:
+            return frozenset()
+        names = shard_files(manifest.fields, manifest.arrays(manifest.splits[split].shards[index]))
+        return frozenset(f"{folder}/{name}" for name in (_METADATA, *names))
+
+
+def _as_slice(byte_range: ByteRequest | None) -> slice:
+    match byte_range:
+        case None:
+            return slice(None)
+        case RangeByteRequest(start, end):
+            return slice(start, end)
+        case OffsetByteRequest(offset):
+            return slice(offset, None)
+        case SuffixByteRequest(suffix):
+            return slice(-suffix, None) if suffix else slice(0)
+    raise TypeError(f"expected a request of bytes that zarr has, found {byte_range!r}.")
+
+
+def _zarr_store_of(store: Opened) -> Any:
+    return store.zarr().store

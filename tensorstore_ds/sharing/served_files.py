@@ -1,0 +1,164 @@
+"""The files of a store that others may read, and no others: by their names in the store, as it is or was just now."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tensorstore_ds.conversion.history import steps_of
+from tensorstore_ds.errors import FormatError
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.root import parse_root
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
+
+#: States of a store before it changed whose files are served, as long as they are there.
+_EARLIER = 8
+_IN_SHARD = re.compile(r"([a-z0-9_-]{1,64})/([0-9]{5,15})/(.+)")
+
+
+class ServedFiles:
+    """The files of a store. If it grows or is updated, a request of its ``zarr.json`` gets the new one.
+
+    Args:
+        store: an open one, its path or its URL.
+        sha256: the store that is meant, which is served as it was; None for whichever is there.
+
+    Raises:
+        FormatError: there is no such store.
+    """
+
+    def __init__(self, store: Store | str | os.PathLike[str], sha256: str | None = None) -> None:
+        self.content = _open(store, sha256)
+        self._earlier: list[Content] = []  # the last one first
+
+    def use(self, name: str, do: Callable[[File, Content], object]) -> bool:
+        """Call `do` with a file; once more if the store has changed and the first call raises `FormatError`.
+
+        Returns:
+            Whether there is such a file.
+
+        Raises:
+            FormatError: the file is damaged, or another store has taken the place of this one.
+        """
+        if name == "zarr.json":
+            self._renew()
+        try:
+            return self._use(name, do)
+        except FormatError:
+            if not self._renew():
+                raise
+            return self._use(name, do)
+
+    def _use(self, name: str, do: Callable[[File, Content], object]) -> bool:
+        found = self._find(name)
+        if found is not None:
+            do(*found)
+        return found is not None
+
+    def _renew(self) -> bool:
+        """See whether the store has changed; raises `FormatError` if another one is in its place."""
+        before = self.content
+        if (now := before.now()) is before:
+            return False
+        self.content, self._earlier = now, [before, *self._earlier][:_EARLIER]
+        return True
+
+    def _find(self, name: str) -> tuple[File, Content] | None:
+        """A file of the store as it is, or as it was before, if the file is still there."""
+        file = self.content.find(name)
+        if file is not None:
+            return file, self.content
+        for content in self._earlier:
+            with suppress(FormatError):  # it is gone
+                file = content.find(name)
+                if file is not None:
+                    content.store.open_file(name).close()
+                    return file, content
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A store as it was at one time.
+
+    Attributes:
+        root: the bytes of its ``zarr.json``.
+        is_fixed: whether only this one may be served, also when the store has grown.
+        listing: as `Store.listing`.
+    """
+
+    store: Store
+    root: bytes
+    is_fixed: bool
+    listing: Callable[[str, int], Mapping[str, File]]
+
+    def find(self, name: str) -> File | None:
+        """Size and digest of a file of the store; None for every other name."""
+        manifest = self.store.manifest
+        if name == "zarr.json":
+            return File(len(self.root), self.store.sha256)
+        if name in manifest.files:
+            return manifest.files[name]
+        match = _IN_SHARD.fullmatch(name)
+        entry = manifest.splits.get(match[1]) if match else None
+        if not match or not entry or int(match[2]) not in entry.numbers:
+            return None
+        split, number, path = match[1], int(match[2]), match[3]
+        index = entry.numbers.index(number)
+        if name != f"{shard_path(split, number)}/{path}":  # a zero too many
+            return None
+        listing = self.listing(split, index)
+        if path == "zarr.json":
+            shard = entry.shards[index]
+            return File(shard.nbytes - sum(file.size for file in listing.values()), shard.sha256)
+        return listing.get(path)
+
+    def read(self, name: str, part: slice) -> bytes:
+        """The bytes of a file of the store that a slice without a step selects."""
+        return self.root[part] if name == "zarr.json" else self.store.read_part(name, part)
+
+    def now(self) -> Content:
+        """The store as it is now; raises `FormatError` if another one is in its place."""
+        try:
+            root = _root(self.store)
+        except FormatError:  # another one, unless it was updated
+            now = _open(_place(self.store), None)
+            if not _was_updated(self.store.manifest, now.store.manifest):
+                raise
+            return self if self.is_fixed else now
+        return self if self.is_fixed or root == self.root else _open(_place(self.store), None)
+
+
+def _open(place: Store | str | os.PathLike[str], sha256: str | None) -> Content:
+    store = place if isinstance(place, Store) else open_store(place, sha256=sha256)
+    while parse_root(root := _root(store))[1] != store.sha256:  # it has grown just now
+        store = open_store(_place(store), sha256=sha256)
+    listing = functools.lru_cache(maxsize=64)(store.listing)
+    return Content(store, root, sha256 is not None, listing)
+
+
+def _place(store: Store) -> str | os.PathLike[str]:
+    return store.path if store.origin is None else store.origin.url
+
+
+def _was_updated(before: Manifest, now: Manifest) -> bool:
+    """Whether a store is another one after `update` or `erase`, which notes itself behind the steps of before."""
+    (one, first), (other, second) = (_origin(each) for each in (before, now))
+    return one == other and len(first) < len(second) and first == second[: len(first)]
+
+
+def _origin(manifest: Manifest) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
+    """Where a store comes from, and the steps that have changed it since."""
+    changing = dict.fromkeys(("history", "skipped", "left_out"))
+    return {**manifest.provenance, **changing}, steps_of(manifest.provenance)
+
+
+def _root(store: Store) -> bytes:
+    with store.open_file("zarr.json") as file:
+        return file.read(MANIFEST_MAX_NBYTES + 1)

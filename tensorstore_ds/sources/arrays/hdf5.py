@@ -1,0 +1,308 @@
+"""HDF5 files with images: formats/sources/hdf5.md."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.regular_files import open_file, read_head
+from tensorstore_ds.sources.arrays.numpy_files import LABEL_NAMES, meaning
+from tensorstore_ds.sources.arrays.source import ArrayFile, ArraySource, bad_file
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import damage, glance, walk_files
+from tensorstore_ds.sources.names import RESERVED, field_name, order_classes
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
+
+SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_ADVICE = "Write the file again, or download it again."
+_CLASS_NAMES = ("class_names", "classes", "label_names", "list_classes", "names")
+_IMAGE_WORDS = {"features": "images"}
+_CACHE_NBYTES = 1 << 20  # HDF5's own, of the chunks of a dataset
+_CACHE_SLOTS = 521
+_CLASSES_LIMIT = 1 << 20
+_SAMPLED = 1 << 16  # labels that are texts, read at once
+
+
+@dataclass(frozen=True, slots=True)
+class Hdf5Array(ArrayFile):
+    """A dataset in an HDF5 file."""
+
+    name: str = ""  #: its path in the file
+    cache_nbytes: int = _CACHE_NBYTES  #: that hold one of its chunks
+    classes: tuple[str, ...] = ()  #: of labels that are texts
+
+    def map(self) -> NDArray[Any]:
+        """Its rows, read when they are asked for."""
+        rows = _Rows(self)
+        return cast("NDArray[Any]", rows.labels() if self.classes else rows)
+
+
+class _Rows:
+    """The rows of a dataset. The file is opened anew in each process, since HDF5 does not survive a fork."""
+
+    def __init__(self, array: Hdf5Array) -> None:
+        self._array = array
+        self._opened: tuple[int, Any] | None = None  # the process and the dataset, which keeps its file open
+
+    def __getitem__(self, row: int) -> Any:
+        where = f"{self._array.where} (row {row})"
+        with damage(where, "an HDF5 file", _ADVICE):
+            return self._dataset()[row]
+
+    def reshape(self, *shape: int) -> NDArray[Any]:
+        """All rows, in another shape."""
+        _check_fits(self._array.where, self._array.nbytes)
+        with damage(self._array.where, "an HDF5 file", _ADVICE):
+            return np.asarray(self._dataset()[()]).reshape(*shape)
+
+    def labels(self) -> NDArray[np.int64]:
+        """(n,) of the classes of labels that are texts."""
+        index = {name: i for i, name in enumerate(self._array.classes)}
+        with damage(self._array.where, "an HDF5 file", _ADVICE):
+            texts = _texts(self._dataset(), self._array.where)
+        unknown = next((text for text in texts if text not in index), None)
+        if unknown is not None:
+            message = f"expected the labels of the scan, found {unknown[:60]!r}."
+            advice = "Do not change a source while it is read."
+            raise SourceError(Problem(self._array.where, "packed-file", message), advice)
+        return np.array([index[text] for text in texts], np.int64)
+
+    def _dataset(self) -> Any:
+        import h5py
+
+        array = self._array
+        if self._opened is None or self._opened[0] != os.getpid():
+            file = open_hdf5(array.path, array.where)
+            access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+            access.set_chunk_cache(_CACHE_SLOTS, array.cache_nbytes, 1.0)
+            self._opened = os.getpid(), h5py.Dataset(h5py.h5d.open(file.id, array.name.encode(), access))
+        found = self._opened[1]
+        if found.shape != array.shape:
+            message = f"expected the shape {array.shape} of the scan, found {found.shape}."
+            raise SourceError(Problem(array.where, "packed-file", message), "Do not change a source while it is read.")
+        return found
+
+
+class Hdf5Source(ArraySource):
+    """An HDF5 file, or a folder of some, with splits as groups, parts of names, or files."""
+
+    name: ClassVar[str] = "hdf5"
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether this is an HDF5 file, or a folder of some without an image."""
+        if path.is_file():
+            return path.suffix.lower() in SUFFIXES and read_head(path, 8) == _MAGIC
+        files = glance(path) if path.is_dir() else []
+        if any(file.lower().endswith((*IMAGE_SUFFIXES, ".xml")) for file in files):
+            return False
+        return any(read_head(path / file, 8) == _MAGIC for file in files if file.lower().endswith(SUFFIXES))
+
+    def find(self) -> dict[str, dict[str, ArrayFile]]:
+        """The datasets of each split; those that belong to none, or have other rows, are left out and named."""
+        relative = list(walk_files(self.path, SUFFIXES)) if self.path.is_dir() else [self.path.name]
+        top = self.path if self.path.is_dir() else self.path.parent
+        self._files = tuple(top / name for name in relative)
+        named: list[tuple[str | None, str, ArrayFile]] = []
+        texts: dict[str, list[str]] = {}  # labels that are no numbers, by where they are
+        for name, file in zip(relative, self._files, strict=True):
+            word = word_split(name.rpartition(".")[0], len(relative))
+            is_split = word.lower() in SPLIT_NAMES and word.lower() != "train"  # a single file may hold others too
+            hint = split_name(word) if len(relative) > 1 or is_split else None
+            with opened(file, name) as root:
+                named += self._datasets(root, file, name, hint, texts)
+        splits = self.divided(named, "dataset")
+        if texts:
+            every = {text for each in texts.values() for text in each}
+            wanted = self.options.classes or self.classes
+            self.classes = order_classes(every, wanted, str(self.path), self.options.class_map)
+        for split, arrays in list(splits.items()):
+            splits[split] = self._chosen(arrays)
+        return splits
+
+    def _chosen(self, arrays: Mapping[str, ArrayFile]) -> dict[str, ArrayFile]:
+        """The arrays of a split that can be fields; labels that are texts know their classes."""
+        if "image" not in arrays:
+            names = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())[:300]
+            message = f"expected a dataset of images (named images, x or data), found {names}."
+            raise SourceError(Problem(str(self.path), "no-image", message), "Rename the dataset of the images.")
+        rows = arrays["image"].shape[:1]
+        chosen: dict[str, ArrayFile] = {}
+        for name, array in arrays.items():
+            if name not in ("image", "label") and array.shape[:1] != rows:
+                self.leave_out(array.where, f"its shape is {array.shape}, that of the images {arrays['image'].shape}")
+                continue
+            is_text = isinstance(array, Hdf5Array) and array.classes
+            chosen[name] = _with_classes(array, self.classes or ()) if is_text else array
+        return chosen
+
+    def _datasets(
+        self, root: Any, file: Path, where: str, hint: str | None, texts: dict[str, list[str]]
+    ) -> Iterator[tuple[str | None, str, ArrayFile]]:
+        """The datasets at the top of a file and in its groups of splits, each with its split and its field."""
+        import h5py
+
+        self._note_classes(root, where)
+        pending = [("", root, hint)]
+        while pending:
+            prefix, group, split = pending.pop()
+            for name in group:
+                place, member = f"{where}:{prefix}{name}", None
+                if isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    member = group.get(name)
+                if isinstance(member, h5py.Group) and not prefix and name.lower() in SPLIT_NAMES:
+                    self._note_classes(member, place)
+                    pending.append((f"{name}/", member, split_name(name)))
+                elif isinstance(member, h5py.Dataset):
+                    if name.lower() in _CLASS_NAMES:
+                        self.classes = self.classes or _names(member, place)
+                    else:
+                        yield from self._dataset(member, name, f"{prefix}{name}", file, place, split, texts)
+                else:
+                    why = "a group that means no split" if isinstance(member, h5py.Group) else "a link"
+                    self.leave_out(place, f"it is {why}")
+
+    def _dataset(
+        self,
+        dataset: Any,
+        name: str,
+        path: str,
+        file: Path,
+        where: str,
+        split: str | None,
+        texts: dict[str, list[str]],
+    ) -> Iterator[tuple[str | None, str, ArrayFile]]:
+        import h5py
+
+        self._note_classes(dataset, where)
+        own = name.lower().replace("_set_", "_")  # train_set_x
+        own = _IMAGE_WORDS.get(own, own)
+        shape, dtype = dataset.shape, dataset.dtype
+        is_text = h5py.check_string_dtype(dtype) is not None
+        is_encoded = h5py.check_vlen_dtype(dtype) == np.uint8
+        if shape is None or not shape or (is_text and len(shape) > 1):
+            self.leave_out(where, f"it has the shape {shape}")
+            return
+        if not (is_text or is_encoded) and (dtype.kind not in "biuf" or dtype.itemsize > 8):
+            self.leave_out(where, f"{str(dtype)[:60]} has no place in a store")
+            return
+        stored = np.dtype(np.int64 if is_text else np.uint8 if is_encoded else dtype)
+        array = Hdf5Array(where, file, stored.str, tuple(map(int, shape)), is_encoded=is_encoded, name=path)
+        found, field = (split, field_name(own)) if field_name(own) in RESERVED else meaning(array, own, split)
+        if is_text and field != "label" and field_name(own) not in LABEL_NAMES:
+            self.leave_out(where, "texts have no fixed shape")
+            return
+        if is_encoded and field != "image":
+            self.leave_out(where, "lists have no fixed shape")
+            return
+        _check_readable(dataset, where)
+        if is_text:
+            texts[where] = _texts(dataset, where)
+        nbytes = math.prod(dataset.chunks or ()) * stored.itemsize if dataset.chunks else 0
+        _check_fits(where, max(nbytes, math.prod(shape[1:]) * stored.itemsize))
+        classes = ("",) if is_text else ()
+        cache = max(_CACHE_NBYTES, nbytes + nbytes // 2)
+        yield (
+            found,
+            field,
+            Hdf5Array(
+                where,
+                file,
+                stored.str,
+                array.shape,
+                is_encoded=is_encoded,
+                name=path,
+                cache_nbytes=cache,
+                classes=classes,
+            ),
+        )
+
+    def _note_classes(self, node: Any, where: str) -> None:
+        """Take the names of the classes from the attributes of a file, a group or a dataset."""
+        for name in _CLASS_NAMES:
+            if self.classes is None and name in node.attrs:
+                self.classes = _names(node.attrs[name], f"{where}: {name}")
+
+
+def _with_classes(array: ArrayFile, classes: tuple[str, ...]) -> Hdf5Array:
+    own = cast("Hdf5Array", array)
+    return Hdf5Array(own.where, own.path, own.dtype, own.shape, name=own.name, classes=classes)
+
+
+def _names(values: Any, where: str) -> tuple[str, ...] | None:
+    """The texts in an attribute or a dataset; None if it has something else."""
+    if getattr(values, "shape", None) is not None and math.prod(values.shape) > _CLASSES_LIMIT:
+        return None
+    found = np.asarray(values).reshape(-1).tolist()
+    if not found or not all(isinstance(each, str | bytes) for each in found):
+        return None
+    try:
+        return tuple(each if isinstance(each, str) else each.decode() for each in found)
+    except UnicodeDecodeError as error:
+        raise bad_file(where, "expected names of classes in UTF-8, found other bytes.") from error
+
+
+def _texts(dataset: Any, where: str) -> list[str]:
+    """Labels that are texts."""
+    _check_fits(where, dataset.shape[0] * 64)
+    texts: list[str] = []
+    for start in range(0, dataset.shape[0], _SAMPLED):
+        for each in dataset[start : start + _SAMPLED].tolist():
+            try:
+                texts.append(each if isinstance(each, str) else each.decode())
+            except UnicodeDecodeError as error:
+                raise bad_file(where, "expected labels in UTF-8, found other bytes.") from error
+    return texts
+
+
+def _check_readable(dataset: Any, where: str) -> None:
+    """Refuse a dataset whose data are in other files, or compressed by a filter that is not installed."""
+    import h5py
+
+    if dataset.is_virtual or dataset.external:
+        message = "expected data in this file, found a dataset whose data are in other files."
+        raise SourceError(Problem(where, "array-file", message), "Copy them into one file with h5repack.")
+    created = dataset.id.get_create_plist()
+    for i in range(created.get_nfilters()):
+        number, _, _, name = created.get_filter(i)
+        if not h5py.h5z.filter_avail(number):
+            shown = f"{name.decode('latin-1')[:40] or 'no name'} (number {number})"
+            message = f"expected a compression that HDF5 has, found the filter {shown}, which is not installed."
+            advice = "Where the filter is installed, write the file again: h5repack -f GZIP=4 old.h5 new.h5"
+            raise SourceError(Problem(where, "array-file", message), advice)
+
+
+def _check_fits(where: str, nbytes: int) -> None:
+    if not 0 <= nbytes <= memory_limit() // 2:
+        message = f"expected a row, a chunk or labels of at most {memory_limit() // 2:,} bytes, found {nbytes:,}."
+        raise SourceError(Problem(where, "array-file", message), "Write the file with smaller chunks.")
+
+
+@contextmanager
+def opened(path: Path, where: str) -> Iterator[Any]:
+    """`open_hdf5` for a block, in which errors of HDF5 are those of the file."""
+    with damage(where, "an HDF5 file", _ADVICE), open_hdf5(path, where) as file:
+        yield file
+
+
+def open_hdf5(path: Path, where: str) -> Any:
+    """An h5py.File for reading; raises `OptionError` without h5py."""
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise OptionError(
+            "to read HDF5 files, h5py is needed: pip install '.[hdf5]' in a clone of tensorstore-ds"
+        ) from None
+    with open_file(path, where):  # a regular file
+        return h5py.File(path, "r", locking=False)

@@ -1,0 +1,150 @@
+"""DOTA: a text file of quadrilaterals for each image: formats/sources/dota.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import is_file, read_file, read_head
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.objects import AnnotatedObject
+from tensorstore_ds.sources.packed import PackedSource, pack
+from tensorstore_ds.sources.splits import folder_splits
+from tensorstore_ds.sources.xml import Place
+
+FILE_LIMIT = 16 << 20  # bytes
+_PROBED = 16
+_HEAD = 4096
+_PLACE_LIMIT = 1e9  # pixels
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_HEADER = re.compile(r"(acquisition dates|imagesource|gsd)\s*:", re.IGNORECASE)
+#: Labels of DOTA 1.0 with upright boxes have these folders; the oriented ones are beside them.
+_UPRIGHT = re.compile(r"hbb|horizontal|reclabeltxt", re.IGNORECASE)
+
+
+class DotaSource(PackedSource):
+    """A reference is an image with its objects, as `pack` makes it."""
+
+    name: ClassVar[str] = "dota"
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether the first line of some text file, after headers, has eight numbers, a class and a difficulty."""
+        if is_file(path):
+            return path.suffix.lower() == ".txt" and _looks_like_labels(read_head(path, _HEAD))
+        files = [file for file in glance(path) if file.lower().endswith(".txt")]
+        files.sort(key=lambda file: "labeltxt" not in file.lower())
+        return any(_looks_like_labels(read_head(path / file, _HEAD)) for file in files[:_PROBED])
+
+    def scan(self) -> Contents:
+        """Read every text file that has the name of an image."""
+        files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".txt"}))
+        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        problems: list[Problem] = []
+        left_out: list[Problem] = []
+        entries: dict[str, str] = {}  # by the image's path
+        oriented = [file for file in files if not _UPRIGHT.search(file.rpartition("/")[0])]
+        for file in oriented or files:
+            try:
+                image = images.paths[images.find("", file, _folders(file))]
+            except SourceError as error:
+                if error.reason == "no-image" and not self._is_labels(file):
+                    left_out.append(Problem(file, "not-listed", "not read: it has neither labels nor an image."))
+                else:
+                    problems += error.problems
+                continue
+            if image in entries:
+                message = f"expected an image of its own, found {image}, which another file has. Remove one."
+                problems.append(Problem(file, "duplicate-key", message))
+                continue
+            try:
+                if problem := encoding_problem(image):
+                    raise SourceError(problem)
+                objects = read_labels(read_file(self._root / file, file, FILE_LIMIT), file)
+            except SourceError as error:
+                problems += error.problems
+                entries[image] = ""
+                continue
+            self._table.note(objects)
+            entries[image] = pack(image, (0, 0), objects)
+        keys = sorted(image for image, entry in entries.items() if entry)
+        if not keys:
+            missing = Problem(str(self.path), "empty-source", "expected images with text files of labels, found none.")
+            raise SourceError(problems or missing)
+        splits, notes = folder_splits(keys, str(self.path))
+        if oriented and len(oriented) < len(files):
+            notes += ("the folders of upright boxes are not read: these follow from the oriented ones.",)
+        message = "not stored: it has no text file of labels."
+        left_out += [Problem(path, "not-listed", message) for path in images.paths if path not in entries]
+        field = self._table.field(self.options, str(self.path), labelled=True)
+        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
+        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+
+    def _is_labels(self, file: str) -> bool:
+        return _looks_like_labels(read_head(self._root / file, _HEAD))
+
+
+def read_labels(data: bytes, file: str) -> list[AnnotatedObject]:
+    """The objects of a file: each an oriented box of four corners and its hull; errors name `file` and the line.
+
+    Raises:
+        SourceError: `annotation`.
+    """
+    objects: list[AnnotatedObject] = []
+    for i, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
+        words = line.replace(",", " ").split()
+        if not words or (not objects and _HEADER.match(line.strip())):
+            continue
+        if len(words) not in (9, 10) or not all(map(_NUMBER.fullmatch, words[:8])):
+            raise _problem(file, i, "x1 y1 x2 y2 x3 y3 x4 y4, a class and a difficulty", line)
+        corners = corners_of(words)
+        if not all(abs(value) <= _PLACE_LIMIT for corner in corners for value in corner):
+            raise _problem(file, i, "corners within a billion pixels", line)
+        if "\ufffd" in words[8] or "\0" in words[8]:
+            raise _problem(file, i, "the name of a class in UTF-8", line)
+        if len(words) == 10 and words[9] not in ("0", "1", "2"):
+            raise _problem(file, i, "a difficulty of 0, 1 or 2", line)
+        flags = {"difficult": int(words[9] != "0")} if len(words) == 10 else {}
+        objects.append(AnnotatedObject.of_corners(words[8], corners, flags))
+    return objects
+
+
+def corners_of(words: Sequence[str]) -> tuple[Place, Place, Place, Place]:
+    """The four corners x y of a line, in pixels and in the order of the file: clockwise, as DOTA has them.
+
+    >>> corners_of("2753 2408 2861 2385 2888 2468 2805 2502 plane 0".split())[0]
+    (2753.0, 2408.0)
+    """
+    x1, y1, x2, y2, x3, y3, x4, y4 = map(float, words[:8])
+    return (x1, y1), (x2, y2), (x3, y3), (x4, y4)
+
+
+def _looks_like_labels(head: bytes) -> bool:
+    for line in head.decode("utf-8-sig", "replace").splitlines():
+        words = line.replace(",", " ").split()
+        if words and not _HEADER.match(line.strip()):
+            is_class = len(words) == 10 and not _NUMBER.fullmatch(words[8]) and words[9] in ("0", "1", "2")
+            return is_class and all(map(_NUMBER.fullmatch, words[:8]))
+    return False
+
+
+def _folders(file: str) -> tuple[str, ...]:
+    """Where the image of a text file is looked for first: in the folder ``images`` of its split, then beside it."""
+    folder = file[: file.rfind("/") + 1]
+    parts = folder.split("/")[:-1]
+    places = []
+    for i in range(len(parts), 0, -1):
+        above, below = parts[: i - 1], parts[i:]
+        # of labelTxt/train and train/labelTxt; also of train/labelTxt-v1.5/DOTA-v1.5_train
+        places += ["/".join([*above, "images", *below, ""]), "/".join([*above, "images", ""])]
+    return (*places, folder)
+
+
+def _problem(file: str, line: int, expected: str, found: str) -> SourceError:
+    message = f"line {line}: expected {expected}, found {found[:60]!r}. Correct the file, or remove it with its image."
+    return SourceError(Problem(file, "annotation", message))

@@ -1,0 +1,1 @@
+"""Images in an LMDB database."""

@@ -1,0 +1,91 @@
+"""COCO's mean average precision of detections, computed by pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Average precision, in [0, 1]; NaN where there is no object."""
+
+    #: `map` over IoU 0.5 to 0.95, `map50`, `map75`, and `mar`, the mean of the recall with 100 detections per image.
+    metrics: dict[str, float]
+    ap: NDArray[np.float64]  #: (classes,) the mean over IoU 0.5 to 0.95.
+    ap50: NDArray[np.float64]  #: (classes,) at IoU 0.5.
+    objects: NDArray[np.int64]  #: (classes,) that count.
+
+
+def need_pycocotools() -> None:
+    """Raise an `OptionError` where pycocotools is not installed."""
+    try:
+        import pycocotools.cocoeval  # noqa: F401
+    except ImportError:
+        raise OptionError(
+            "detection: expected pycocotools for the mAP, found none. pip install '.[coco]' in a clone of "
+            'tensorstore-ds, or use `task="multilabel"`.'
+        ) from None
+
+
+def coco_map(detections: NDArray[np.floating], objects: NDArray[np.floating], classes: int) -> Precision:
+    """Lin et al., Microsoft COCO, ECCV 2014, with the evaluation of its authors.
+
+    Args:
+        detections: (M, 7): image, class, score, x1, y1, x2, y2.
+        objects: (N, 7): image, class, 1 if it is ignored else 0, x1, y1, x2, y2. An ignored object is a crowd of COCO:
+            detections in it count neither as right nor as wrong, and it need not be found.
+        classes: their number.
+    """
+    counted = np.bincount(objects[objects[:, 2] == 0, 1].astype(np.int64), minlength=classes)
+    nothing = np.where(counted > 0, 0.0, np.nan)
+    if not len(detections) or not counted.any():
+        value = 0.0 if counted.any() else math.nan
+        return Precision(dict.fromkeys(("map", "map50", "map75", "mar"), value), nothing, nothing, counted)
+    need_pycocotools()
+    with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+
+        truth = COCO()
+        boxes = _as_coco(objects)
+        truth.dataset = {
+            "images": [{"id": int(image)} for image in np.unique(np.concatenate([objects[:, 0], detections[:, 0]]))],
+            "categories": [{"id": number} for number in range(classes)],
+            "annotations": [
+                {"id": i, "image_id": int(row[0]), "category_id": int(row[1]), "iscrowd": int(row[2])}
+                | {"bbox": box, "area": box[2] * box[3]}
+                for i, (row, box) in enumerate(zip(objects, boxes.tolist(), strict=True), 1)
+            ],
+        }
+        truth.createIndex()
+        order = detections[:, [0, 3, 4, 5, 6, 2, 1]].astype(np.float64)
+        order[:, 1:5] = _as_coco(detections)
+        found = COCOeval(truth, truth.loadRes(order), "bbox")
+        found.evaluate()
+        found.accumulate()
+    precision, recall = (found.eval[name] for name in ("precision", "recall"))  # -1 where a class has no object
+    curves = np.where(precision[..., 0, -1] < 0, np.nan, precision[..., 0, -1])  # (IoUs, recalls, classes)
+    ap = curves.mean(axis=(0, 1))
+    some = counted > 0
+    metrics = {
+        "map": ap[some].mean(),
+        "map50": curves[0].mean(axis=0)[some].mean(),
+        "map75": curves[5].mean(axis=0)[some].mean(),
+        "mar": recall[:, some, 0, -1].mean(),
+    }
+    return Precision({name: float(v) for name, v in metrics.items()}, ap, curves[0].mean(axis=0), counted)
+
+
+def _as_coco(rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(n, 4) x, y, width and height."""
+    corners = rows[:, 3:].astype(np.float64)
+    return np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])

@@ -1,0 +1,114 @@
+"""Probabilities of classes that a trained model predicts for the samples of a store."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tensorstore_ds.durable import write_file
+from tensorstore_ds.errors import OptionError, TrainingError
+from tensorstore_ds.options import user_path
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store_files import check_outside_stores
+from tensorstore_ds.regular_files import open_file, os_errors
+from tensorstore_ds.sources.arrays.source import NPY_HEAD, read_npy_header
+from tensorstore_ds.training.checkpoint import load_model
+from tensorstore_ds.training.data import fold_of, split_of
+from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.prediction import first_split, stored_batches
+from tensorstore_ds.training.process import device_of
+from tensorstore_ds.training.tasks import Classification
+
+
+def predict_probabilities(
+    checkpoint: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    fold: str | None = None,
+    stratify: str | None = None,
+    groups: str | None = None,
+    fold_seed: int | None = None,
+    device: str | None = None,
+) -> NDArray[np.float32]:
+    """Predict the probability of each class for the samples of a split, with a checkpoint of ``task="classification"``.
+
+    >>> p = tsds.predict_probabilities("run1/best.pt", "photos.tsds", split="train", fold="1/5")  # doctest: +SKIP
+
+    Args:
+        checkpoint: `best.pt` or `last.pt` of a run.
+        store: its path.
+        split: its name; None: the first of val, valid, validation and test that the store has, else the first split.
+        fold: only rows of this fold of the split, such as ``1/5``, with which the run was trained. The model has not
+            seen them.
+        stratify, groups, fold_seed: as the run was trained.
+        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+
+    Returns:
+        (n, K) a row for each sample of the split and a column for each class of the model; softmax of its outputs.
+        Rows of other folds are NaN.
+
+    Raises:
+        TrainingError: the checkpoint is damaged, or of another task.
+        OptionError: the store has no such split or fold, or no images of the model's channels.
+        FormatError: the store is damaged.
+    """
+    place = device_of(device)
+    model, card = load_model(checkpoint, device=place)
+    if not isinstance(card.task, Classification):
+        raise TrainingError(
+            f"{os.fspath(checkpoint)}: expected a model for classification, found one for {card.task.name}. Use the "
+            "checkpoint of another run."
+        )
+    opened = open_store(store)
+    chosen = split_of(opened, split or first_split(opened), "split")
+    options = TrainOptions(
+        train_split=chosen.name, fold=fold, stratify=stratify, groups=groups, fold_seed=fold_seed, device=device
+    )
+    part = fold_of(opened, options)
+    rows = np.arange(len(chosen)) if part is None else part.val
+    made = np.full((len(chosen), len(card.task.classes)), np.nan, np.float32)
+    seen = 0
+    with torch.inference_mode():
+        for batch in stored_batches(opened, chosen, card, rows=rows, device=place):
+            values = model(batch["image"]).float().softmax(1).cpu().numpy()
+            made[rows[seen : seen + len(values)]] = values
+            seen += len(values)
+    return made
+
+
+def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.float32]) -> int:
+    """Write probabilities (n, K) into a .npy file. Rows that are NaN keep their values of a file that is there.
+
+    So folds that are predicted one after the other fill one file.
+
+    Returns:
+        How many rows of the file are NaN.
+
+    Raises:
+        OptionError: the file would lie inside a store, or holds an array of another shape or type.
+        SourceError: the file that is there cannot be read.
+        OutputError: it cannot be written.
+    """
+    out = user_path(path)
+    check_outside_stores(out)
+    made: NDArray[np.float32] = probabilities
+    absent = np.asarray(np.isnan(made).any(axis=1))
+    if absent.any() and out.exists():
+        with os_errors(str(out)), open_file(out, str(out)) as stream:
+            header = read_npy_header(stream.read(NPY_HEAD), str(out), out)
+        before = header.map()
+        if before.shape != made.shape or before.dtype.kind != "f":
+            raise OptionError(
+                f"{out}: expected probabilities of shape {made.shape}, found {before.dtype} of shape {before.shape}. "
+                "Choose another file."
+            )
+        made = np.where(absent[:, None], before, made)
+    content = io.BytesIO()
+    np.save(content, made.astype(np.float32), allow_pickle=False)
+    write_file(out, content.getvalue())
+    return int(np.isnan(made).any(axis=1).sum())

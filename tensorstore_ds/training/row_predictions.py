@@ -1,0 +1,173 @@
+"""What a trained model says about the samples of a store, as fields of it: predictions and losses, row by row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tensorstore_ds.conversion.result import OnProgress
+from tensorstore_ds.editing.add import FieldsSummary, add_fields
+from tensorstore_ds.editing.edit import chosen_splits
+from tensorstore_ds.editing.in_place import check_in_place
+from tensorstore_ds.errors import OptionError, TrainingError
+from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.training.augmentation import fitted
+from tensorstore_ds.training.checkpoint import ModelCard, load_model
+from tensorstore_ds.training.data import image_shape
+from tensorstore_ds.training.detections import StoreDetections, predict_store, stored_size
+from tensorstore_ds.training.prediction import BATCH
+from tensorstore_ds.training.process import device_of
+from tensorstore_ds.training.tasks import Detection
+
+Columns = dict[str, NDArray[Any]]
+
+
+def add_predictions(
+    checkpoint: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    splits: Collection[str] | None = None,
+    prefix: str = "",
+    replace: bool = False,
+    device: str | None = None,
+    progress: OnProgress | None = None,
+) -> FieldsSummary:
+    """Add what a model says about each sample to a store, as `add_fields` does.
+
+    >>> tsds.add_predictions("digits.run/best.pt", "digits.tsds", splits=["train"])           # doctest: +SKIP
+
+    =================  =======================================================================
+    model for          fields
+    =================  =======================================================================
+    classification     `prediction` and its `confidence`, a float32 in [0, 1]
+    several labels     `probabilities`, (N, classes) float32
+    keypoints          `keypoints`, (N, K, 2) float32, x y in pixels of the stored image
+    detection          `predictions`, objects with `boxes`, `labels` and `scores`
+    all but detection  `loss`, float32, of the kind that was trained; NaN where nothing is known
+    =================  =======================================================================
+
+    `prediction` has labels in a store with labels, else numbers of classes (int64).
+
+    Args:
+        checkpoint: `best.pt` or `last.pt` of a run.
+        store: path of a store, a folder.
+        splits: their names; None for all. In others, the values are unknown, or stay.
+        prefix: what the names of the fields begin with, such as ``vit_``.
+        replace: whether fields that are there get these values.
+        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+        progress: as of `convert`.
+
+    Raises:
+        TrainingError: the checkpoint is damaged, or its model says NaN.
+        OptionError: the store has no such split, no images of the model's channels, or other classes; or as of
+            `add_fields`.
+        FormatError, OutputError, ConversionError: as of `add_fields`.
+    """
+    opened = open_store(check_in_place(store, "add the predictions"))
+    names = [name for name in chosen_splits(opened, splits) if len(opened[name])]
+    model, card = load_model(checkpoint, device=device_of(device))
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        if isinstance(card.task, Detection):
+            objects = _objects(predict_store(checkpoint, store, split=name, device=device))
+            found.setdefault("predictions", {})[name] = objects
+            continue
+        for field, values in _predicted(model, card, opened, opened[name], os.fspath(checkpoint)).items():
+            found.setdefault(field, {})[name] = values
+    classes = {}
+    if isinstance(card.task, Detection):
+        classes["predictions"] = card.task.classes
+    elif "prediction" in found and _has_labels(opened, card):
+        classes["prediction"] = card.task.classes
+    return add_fields(
+        store,
+        {f"{prefix}{name}": values for name, values in found.items()},
+        classes={f"{prefix}{name}": each for name, each in classes.items()},
+        replace=replace,
+        progress=progress,
+    )
+
+
+def _has_labels(store: Store, card: ModelCard) -> bool:
+    return isinstance(store.manifest.fields.get(card.task.label_field), LabelField)
+
+
+def _objects(found: StoreDetections) -> list[dict[str, NDArray[Any]]]:
+    """Detections of each row, within the stored image."""
+    ends = np.searchsorted(found.detections[:, 0], np.arange(len(found.split) + 1))
+    rows = []
+    for row, (start, stop) in enumerate(pairwise(ends)):
+        each, (height, width) = found.detections[start:stop], stored_size(found.split, row)
+        boxes = each[:, 3:].clip(0, np.array([width, height, width, height], np.float32))
+        some = (boxes[:, :2] < boxes[:, 2:]).all(1)
+        rows.append(
+            {"boxes": boxes[some], "labels": each[some, 1].astype(np.int64), "scores": each[some, 2].astype(np.float32)}
+        )
+    return rows
+
+
+def _predicted(model: Any, card: ModelCard, store: Store, split: Split, where: str) -> Columns:
+    """The fields of one split, of any model but a detector."""
+    task = card.task
+    if (channels := image_shape(split)[2]) != card.vit.channels:
+        raise OptionError(f"{split.name}: expected images of {card.vit.channels} channels, found {channels}.")
+    is_compared = all(name in split.fields for name in task.fields)
+    for name in {task.label_field or task.objects_field} & split.fields.keys():
+        known = split.fields[name].classes
+        if task.classes and known != task.classes:
+            expected = f"the classes of the model, {', '.join(task.classes[:5])}, found {', '.join(known[:5])}"
+            raise OptionError(f"{split.name}: expected {expected}. Bring them together with tsds relabel.")
+    whole = fitted(card.vit)
+    plan = whole if is_decoded(split.fields["image"]) else None
+    dataset = StoreDataset(store, split.name, fields=task.fields if is_compared else ("image",), decode=plan)
+    prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
+    place = next(model.parameters()).device
+    loader = DataLoader(dataset, BATCH, collate="packed", device=place, batch_transform=prepare)
+    parts: list[Columns] = []
+    seen = 0
+    with torch.inference_mode():
+        for batch in loader:
+            outputs = model(batch["image"])
+            if not bool(outputs.isfinite().all()):
+                advice = "Use another checkpoint, of a run whose loss is a number."
+                raise TrainingError(f"{where}: expected a model that says numbers, found NaN or infinity. {advice}")
+            sizes = [stored_size(split, row) for row in range(seen, seen + len(outputs))]
+            seen += len(outputs)
+            columns = _columns(task.predictions(outputs, (1, 1)), sizes)
+            if is_compared:
+                columns["loss"] = task.losses(outputs, task.targets(batch)).cpu().numpy()
+            if "prediction" in columns:
+                places = {name: i for i, name in enumerate(task.classes)}
+                columns["prediction"] = np.array([places[name] for name in columns["prediction"]], np.int64)
+            parts.append(columns)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _columns(says: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> Columns:
+    """What is said about images, as columns; keypoints are in units of an image's sides there."""
+    first, columns = says[0], Columns()
+    if "class" in first:
+        columns["prediction"] = np.array([each["class"] for each in says])
+        columns["confidence"] = np.array([each["probability"] for each in says], np.float32)
+    if "probabilities" in first:
+        columns["probabilities"] = np.array([_numbers(each["probabilities"]) for each in says], np.float32)
+    if "keypoints" in first:
+        sides = np.array(sizes, np.float32)[:, None, ::-1]
+        columns["keypoints"] = np.array([_numbers(each["keypoints"]) for each in says], np.float32) * sides
+    return columns
+
+
+def _numbers(named: Mapping[str, Any]) -> list[Any]:
+    return list(named.values())

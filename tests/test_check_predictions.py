@@ -1,0 +1,401 @@
+"""Labels and objects that predictions contradict, compared with the formulas of the papers and with cleanlab."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torchvision.ops import box_iou
+
+import tensorstore_ds as tsds
+from detection_stores import CLASSES, shapes
+from small_stores import tsds as command
+from stores import store_of
+from tensorstore_ds.checking.confident import label_issues
+from tensorstore_ds.checking.detections import Boxes, object_issues
+from tensorstore_ds.errors import SourceError
+from training_stores import labelled, small
+
+Probabilities = NDArray[np.float64]
+
+
+def noisy(seed: int, rows: int = 300, classes: int = 5) -> tuple[NDArray[np.int64], Probabilities]:
+    """Labels of which some are wrong, and the probabilities of a model that is often right."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, classes, rows)
+    given = np.where(rng.random(rows) < 0.2, rng.integers(0, classes, rows), true)
+    logits = rng.normal(size=(rows, classes))
+    logits[np.arange(rows), true] += 2.5
+    return given, np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+
+
+def thresholds(labels: Any, probabilities: Probabilities) -> list[float]:
+    """Equation 2 of the paper: for each class the mean of its probability where it is the label."""
+    classes = probabilities.shape[1]
+    own: list[list[float]] = [
+        [p[k] for p, y in zip(probabilities, labels, strict=True) if y == k] for k in range(classes)
+    ]
+    return [sum(each) / len(each) if each else np.inf for each in own]
+
+
+def from_the_paper(labels: Any, probabilities: Probabilities) -> list[tuple[int, int, float, float]]:
+    """Off the diagonal of the confident joint (equation 1), without those whose label is most probable, by margin."""
+    least, found = thresholds(labels, probabilities), []
+    for row, (given, p) in enumerate(zip(labels, probabilities.tolist(), strict=True)):
+        confident = [k for k, value in enumerate(p) if value >= least[k]]
+        if not confident or p.index(max(p)) == given:
+            continue
+        suggested = max(confident, key=lambda k: p[k])
+        if suggested != given:
+            found.append((row, suggested, p[given], p[given] - max(v for k, v in enumerate(p) if k != given)))
+    return sorted(found, key=lambda each: each[3])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_labels_are_those_of_the_paper(seed: int) -> None:
+    labels, probabilities = noisy(seed, classes=2 + seed)
+    expected = from_the_paper(labels, probabilities)
+    found = label_issues(labels, probabilities)
+    assert 5 < len(expected) == len(found.rows)
+    np.testing.assert_allclose(np.stack(found, axis=1), expected)
+
+
+def test_blocks_and_classes_without_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two classes have no sample: nothing is confidently of them. Rows are read in blocks of 7, the last one of 6."""
+    labels, probabilities = noisy(3)
+    labels[(labels == 2) | (labels == 4)] = 0
+    monkeypatch.setattr("tensorstore_ds.checking.confident._BLOCK", 7 * 5)
+    found = label_issues(labels, probabilities)
+    np.testing.assert_allclose(np.stack(found, axis=1), from_the_paper(labels, probabilities))
+    assert not {2, 4} & {*found.suggested.tolist()}
+
+
+def test_samples_without_label_or_prediction_are_left_out() -> None:
+    labels, probabilities = noisy(4)
+    chosen = np.flatnonzero(np.arange(300) % 3)
+    gone = labels.copy()
+    gone[::6] = -1
+    missing = probabilities.copy()
+    missing[3::6, 1] = np.nan
+    found = label_issues(gone, missing)
+    expected = label_issues(labels[chosen], probabilities[chosen])
+    assert found.rows.tolist() == chosen[expected.rows].tolist()
+    assert found.margins.tolist() == expected.margins.tolist()
+    for each in label_issues(np.empty(0, np.int64), np.empty((0, 3))):
+        assert len(each) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_labels_are_those_of_cleanlab(seed: int) -> None:
+    """Except for samples of several confident classes whose most probable class is none of them, as in the paper."""
+    pytest.importorskip("cleanlab", reason="pip install cleanlab")
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_normalized_margin_for_each_label, get_self_confidence_for_each_label
+
+    labels, probabilities = noisy(seed, classes=2 + seed)
+    ranked = find_label_issues(
+        labels, probabilities, filter_by="confident_learning", return_indices_ranked_by="normalized_margin", n_jobs=1
+    ).tolist()
+    confident = probabilities >= thresholds(labels, probabilities)
+    unclear = (confident.sum(1) > 1) & ~confident[np.arange(300), probabilities.argmax(1)]
+    found = label_issues(labels, probabilities)
+    assert [r for r in found.rows.tolist() if not unclear[r]] == [r for r in ranked if not unclear[r]]
+    own = get_self_confidence_for_each_label(labels, probabilities)[found.rows]
+    margins = get_normalized_margin_for_each_label(labels, probabilities)[found.rows]
+    np.testing.assert_allclose(found.self_confidence, own)
+    np.testing.assert_allclose((found.margins + 1) / 2, margins)
+
+
+# --- labels of a store ------------------------------------------------------------------------------------------------
+
+
+def classified(path: Path, **fields: Any) -> tuple[tsds.Store, NDArray[np.int64], NDArray[np.float32]]:
+    """A store of 60 samples with labels, and probabilities for them."""
+    labels, probabilities = noisy(7, rows=60, classes=3)
+    rng = np.random.default_rng(0)
+    made = probabilities.astype(np.float32)
+    samples = [
+        {"image": rng.integers(0, 256, (8, 8, 1), np.uint8), "label": int(y), **({"probs": p} if fields else {})}
+        for y, p in zip(labels, made, strict=True)
+    ]
+    return store_of(path, samples, ("ant", "bee", "cow")), labels, made
+
+
+def test_arrays_files_and_fields_give_the_same(tmp_path: Path) -> None:
+    store, labels, made = classified(tmp_path / "s.tsds", probs=True)
+    np.save(tmp_path / "p.npy", made)
+    np.save(tmp_path / "f.npy", np.asfortranarray(made))
+    names = ("ant", "bee", "cow")
+    expected = [
+        (row, names[labels[row]], names[k], pytest.approx(own, abs=1e-5), pytest.approx(margin, abs=1e-5))
+        for row, k, own, margin in from_the_paper(labels, made.astype(np.float64))
+    ]
+    ways: list[Any] = [{"train": each} for each in (made, made.tolist(), torch.from_numpy(made), tmp_path / "p.npy")]
+    for predictions in (*ways, {"train": str(tmp_path / "f.npy")}, "probs"):
+        found = tsds.check_store(store.path, near=False, predictions=predictions)
+        shown = [(s.sample.row, s.label, s.suggested, s.self_confidence, s.margin) for s in found.labels]
+        assert shown == expected and len(shown) > 4
+        assert not found.is_clean and found.drop == {}
+    assert tsds.check_store(store.path, near=False).is_clean
+
+
+def test_the_command(tmp_path: Path) -> None:
+    store, _, made = classified(tmp_path / "s.tsds", probs=True)
+    np.save(tmp_path / "p.npy", made)
+    found = tsds.check_store(store.path, near=False, predictions={"train": made})
+    for given in (f"train={tmp_path / 'p.npy'}", "probs"):
+        done = command("check", store.path, "--no-near", "--predictions", given, "--json", "--out", tmp_path / "f.json")
+        assert done.exit_code == 1
+        data = json.loads(done.stdout)
+        assert json.loads((tmp_path / "f.json").read_text()) == data
+        assert [(each["sample"]["row"], each["margin"]) for each in data["labels"]] == [
+            (each.sample.row, each.margin) for each in found.labels
+        ]
+    shown = command("check", store.path, "--no-near", "--predictions", "probs").stdout
+    first = found.labels[0]
+    assert f"labels that are probably wrong: {len(found.labels)}\n" in shown
+    assert f"{first.sample.place}: {first.label}, probably {first.suggested} (margin {first.margin:.2f})\n" in shown
+
+
+def test_predictions_that_do_not_fit(tmp_path: Path) -> None:
+    store, _, made = classified(tmp_path / "s.tsds")
+    np.save(tmp_path / "pickled.npy", np.array([{}], object), allow_pickle=True)
+    (tmp_path / "p.txt").write_text("0.5")
+    (tmp_path / "p.json").write_text("[]")
+    for given, message in (
+        ({"train": made[:59]}, r"expected floats of shape \(60, 3\).*found float32 of shape \(59, 3\)"),
+        ({"train": made[:, :2]}, r"class of label, found float32 of shape \(60, 2\)"),
+        ({"train": np.zeros((60, 3), int)}, "expected floats.*found int64"),
+        ({"train": made * 3}, "that add up to 1, found 3 in row 0"),
+        ({"train": made + np.float32([1, -1, 0])}, "from 0 to 1 that add up to 1, found 1 in row 0"),
+        ({"val": made}, "expected the split train, found 'val'"),
+        ("probs", "expected no array field, found 'probs'. Give files by split"),
+        ({"train": tmp_path / "p.txt"}, "expected probabilities in a .npy file"),
+        ({"train": tmp_path / "p.json"}, "expected objects with boxes and classes"),
+    ):
+        with pytest.raises(tsds.OptionError, match=message):
+            tsds.check_store(store.path, predictions=given)  # type: ignore[arg-type]  # what a user may give
+    for name, message in (("pickled.npy", "never read"), ("none.npy", "No such file")):
+        with pytest.raises(SourceError, match=message):
+            tsds.check_store(store.path, predictions={"train": tmp_path / name})
+    for flags in (["--predictions", "probs", "--predictions", "train=p.npy"], ["--predictions", "train=a.npy"] * 2):
+        done = command("check", store.path, *flags)
+        assert done.exit_code == 1 and "expected SPLIT=FILE once for each split, or one FIELD" in done.stderr
+
+
+# --- objects --------------------------------------------------------------------------------------------------------
+
+
+def greedy(objects: Boxes, seen: Boxes, least: float) -> list[tuple[str, int | None, int]]:
+    """The rules from their description, over all pairs in the order of their IoU, by torchvision's IoU."""
+    ious = box_iou(torch.tensor(seen.boxes), torch.tensor(objects.boxes)).numpy()
+    pairs = sorted(np.ndindex(*ious.shape), key=lambda each: -ious[each])
+    used_d: set[int] = set()
+    used_o = {int(o) for o in np.flatnonzero(objects.scores == 0)}
+    found: list[tuple[str, int | None, int]] = []
+    for why, same, limit in (("", True, least), ("swapped", False, least), ("misplaced", True, 0.1)):
+        for d, o in pairs:
+            agrees = bool(seen.labels[d] == objects.labels[o])
+            if ious[d, o] >= limit and agrees == same and d not in used_d and o not in used_o:
+                used_d.add(d)
+                used_o.add(o)
+                found += [(why, o, d)] if why else []
+    for d, (x1, y1, x2, y2) in enumerate(seen.boxes.tolist()):
+        covered = [
+            max(0, min(x2, b[2]) - max(x1, b[0])) * max(0, min(y2, b[3]) - max(y1, b[1])) / ((x2 - x1) * (y2 - y1))
+            for b in objects.boxes[objects.scores == 0].tolist()
+        ]
+        if d not in used_d and max([0, *ious[d]]) < least and max([0, *covered]) < 0.5:
+            found.append(("overlooked", None, d))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_objects_are_judged_by_the_rules(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def boxes(count: int, near: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        corner = rng.uniform(0, 60, (count, 2))
+        made = np.concatenate([corner, corner + rng.uniform(8, 40, (count, 2))], axis=1)
+        if near is not None and len(near):
+            made[: len(near)] = near[:count] + rng.uniform(-3.5, 3.5, near[:count].shape)
+        return made
+
+    own = boxes(int(rng.integers(0, 7)))
+    objects = Boxes(own, rng.integers(0, 2, len(own)), (rng.random(len(own)) < 0.8).astype(float))
+    placed = boxes(len(own) + 2, own)
+    seen = Boxes(placed, rng.integers(0, 2, len(placed)), np.ones(len(placed)))
+    for least in (0.3, 0.5, 0.75):
+        found = [(each.why, each.object, each.detection) for each in object_issues(objects, seen, min_iou=least)]
+        assert sorted(found, key=str) == sorted(greedy(objects, seen, least), key=str)
+
+
+def results_of(samples: list[dict[str, Any]], score: float = 0.95) -> list[dict[str, Any]]:
+    """COCO's results of a detector that finds every object where it is."""
+    return [
+        {"image_id": row + 1, "category_id": int(k) + 1, "bbox": [x1, y1, x2 - x1, y2 - y1], "score": score}
+        for row, sample in enumerate(samples)
+        for (x1, y1, x2, y2), k in zip(sample["boxes"], sample["labels"], strict=True)
+    ]
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """A store of 20 images. An object is missing in row 2, misplaced in row 5, and of a wrong class in row 9."""
+    samples = shapes(20, seed=3)
+    results = results_of(samples)
+    samples[2] |= {"boxes": samples[2]["boxes"][1:], "labels": samples[2]["labels"][1:]}
+    x1, y1, x2, y2 = samples[5]["boxes"][0]
+    width, height = x2 - x1, y2 - y1
+    samples[5]["boxes"][0] = [x1, y1, x1 + width * 0.6, y1 + height * 0.6]  # an IoU of 0.36
+    samples[9]["labels"][0] = 1 - samples[9]["labels"][0]
+    return store_of(tmp_path / "s.tsds", samples, CLASSES).path, results  # type: ignore[return-value]
+
+
+FAULTS = [(2, None, "overlooked", 0), (5, 0, "misplaced", 0.36), (9, 0, "swapped", 1)]
+
+
+def test_planted_faults_of_objects_are_named_and_no_others(faulty: Any, tmp_path: Path) -> None:
+    path, results = faulty
+    (tmp_path / "r.json").write_text(json.dumps(results))
+    for given in (results, tmp_path / "r.json"):
+        found = tsds.check_store(path, near=False, predictions={"train": given})
+        assert [(each.sample.row, each.object, each.why) for each in found.objects] == [f[:3] for f in FAULTS]
+        assert [each.iou for each in found.objects] == pytest.approx([f[3] for f in FAULTS], abs=0.02)
+    overlooked, misplaced, swapped = found.objects
+    (truth,) = [r for r in results if r["image_id"] == 3][:1]
+    x, y, width, height = truth["bbox"]
+    assert overlooked.box == (x, y, x + width, y + height) and overlooked.label is None
+    assert (misplaced.label, swapped.label) == (misplaced.suggested, CLASSES[1 - CLASSES.index(swapped.suggested)])
+    assert not found.is_clean
+    assert not tsds.check_store(path, near=False, predictions={"train": results}, prediction_score=0.96).objects
+    only = tsds.check_store(path, near=False, predictions={"train": results}, prediction_iou=0.3).objects
+    assert [each.why for each in only] == ["overlooked", "swapped"]
+    done = command("check", path, "--no-near", "--predictions", f"train={tmp_path / 'r.json'}")
+    assert done.exit_code == 1
+    for title in ("objects that were probably overlooked", "boxes that are probably misplaced"):
+        assert f"{title}: 1\n" in done.stdout
+    assert f"object 1 is {swapped.label}, detected {swapped.suggested} at (" in done.stdout
+
+
+def test_ignored_objects_are_neither_judged_nor_overlooked(tmp_path: Path) -> None:
+    samples = shapes(6, seed=3, difficult=1)
+    results = results_of(samples)
+    for result in results:
+        result["category_id"] = 3 - result["category_id"]
+    store = store_of(tmp_path / "s.tsds", samples, CLASSES)
+    assert not tsds.check_store(store.path, near=False, predictions={"train": results}).objects
+
+
+def test_cleanlab_finds_the_same_images(faulty: Any) -> None:
+    """The scores of ObjectLab are lowest for the images of which we name the fault."""
+    pytest.importorskip("cleanlab", reason="pip install cleanlab")
+    from cleanlab.object_detection import rank
+
+    path, results = faulty
+    split = tsds.open(path)["train"]
+    table = split.table("objects")
+    labels, predictions = [], []
+    for row in range(len(split)):
+        start, stop = table.offsets[row : row + 2]
+        labels.append({"bboxes": np.array(table["boxes"][start:stop]), "labels": np.array(table["labels"][start:stop])})
+        own = [r for r in results if r["image_id"] == row + 1]
+        rows = [[np.zeros((0, 5))], [np.zeros((0, 5))]]
+        for r in own:
+            x, y, width, height = r["bbox"]
+            rows[r["category_id"] - 1].append(np.array([[x, y, x + width, y + height, 0.99]]))
+        predictions.append(np.array([np.concatenate(each) for each in rows] + [None], dtype=object)[:2])
+    scores = {
+        "overlooked": rank.compute_overlooked_box_scores(labels=labels, predictions=predictions),
+        "misplaced": rank.compute_badloc_box_scores(labels=labels, predictions=predictions),
+        "swapped": rank.compute_swap_box_scores(labels=labels, predictions=predictions),
+    }
+    for row, _, why, _ in FAULTS:
+        least = [np.nanmin(each) if len(each) and not np.isnan(each).all() else 1.0 for each in scores[why]]
+        assert int(np.argmin(least)) == row
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_id": 21}, "result 1: expected image_id, 1 to 20, found 21. Ids count from 1"),
+        ({"image_id": 0}, "expected image_id, 1 to 20, found 0"),
+        ({"category_id": 3}, "expected category_id, 1 to 2, found 3"),
+        ({"category_id": True}, "expected category_id"),
+        ({"bbox": [1, 2, 3]}, "expected bbox, a list of 4 numbers"),
+        ({"bbox": [1, 2, -3, 4]}, "sides of 0 or more, found -3"),
+        ({"bbox": [1, 2, "3", 4]}, "expected bbox, a number"),
+        ({"score": None}, "expected score, a number"),
+    ],
+    ids=str,
+)
+def test_results_that_do_not_fit(faulty: Any, change: dict[str, Any], message: str) -> None:
+    path, results = faulty
+    with pytest.raises(tsds.OptionError, match=message):
+        tsds.check_store(path, predictions={"train": [results[0] | change]})
+
+
+# --- predictions of a trained model ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store, and two runs: each was trained on one fold of two."""
+    folder = tmp_path_factory.mktemp("folds")
+    store = labelled(folder)
+    for number in (1, 2):
+        options = small(epochs=8, learning_rate=5e-3, augment="none", fold=f"{number}/2", stratify="label")
+        tsds.train(store, options, out=folder / f"run{number}")
+    return folder
+
+
+def test_folds_fill_one_file(trained: Path, tmp_path: Path) -> None:
+    """Of each fold as many are right as the report of its run says."""
+    store, file = tsds.open(trained / "store.tsds"), tmp_path / "p.npy"
+    labels = np.asarray(store["train"]["label"][:])
+    for number, absent in ((1, 30), (2, 0)):
+        flags = ["--fold", f"{number}/2", "--stratify", "label", "--split", "train", "--device", "cpu"]
+        checkpoint = trained / f"run{number}" / "best.pt"
+        done = command("predict", checkpoint, store.path, *flags, "--probabilities", file, "--json")
+        assert done.exit_code == 0, done.output
+        expected = {"samples": 60, "predicted": 30, "absent": absent, "written": [str(file)]}
+        assert json.loads(done.stdout) == expected
+        made = np.load(file)
+        rows = tsds.folds(store, 2, stratify="label").fold(number).val
+        assert made.dtype == np.float32 and made.shape == (60, 3) and np.isnan(made).any(1).sum() == absent
+        np.testing.assert_allclose(made[rows].sum(1), 1, atol=1e-5)
+        report = json.loads((trained / f"run{number}" / "report.json").read_text())
+        assert (made[rows].argmax(1) == labels[rows]).mean() == pytest.approx(report["best"]["accuracy"])
+    whole = tsds.predict_probabilities(trained / "run1" / "best.pt", store.path, split="train", device="cpu")
+    rows = tsds.folds(store, 2, stratify="label").fold(1).val
+    np.testing.assert_allclose(whole[rows], made[rows], atol=1e-5)
+    shown = command("predict", trained / "run1" / "best.pt", store.path, "--probabilities", tmp_path / "t.npy")
+    assert shown.stdout == f"{tmp_path / 't.npy'}: probabilities of 21 samples\n"  # of the split test
+    assert tsds.check_store(store.path, near=False, predictions={"train": file}).samples == 81
+
+
+def test_probabilities_that_cannot_be_written(trained: Path, tmp_path: Path) -> None:
+    store, checkpoint = trained / "store.tsds", trained / "run1" / "best.pt"
+    np.save(tmp_path / "other.npy", np.zeros((60, 4)))
+    fold = ["--split", "train", "--fold", "1/2"]
+    for flags, message in (
+        (
+            [*fold, "--probabilities", tmp_path / "other.npy"],
+            "expected probabilities of shape (60, 3), found float64 of",
+        ),
+        ([*fold, "--probabilities", store / "p.npy"], "store.tsds"),
+        (fold, "--fold: expected --probabilities with it"),
+        (["--stratify", "label", "--probabilities", tmp_path / "p.npy"], "--stratify"),
+    ):
+        done = command("predict", checkpoint, store, *flags)
+        assert done.exit_code == 1 and message in done.stderr, done.output
+        assert len(done.stderr.splitlines()) == 1
+    image = next((trained / "source" / "test" / "a").iterdir())
+    done = command("predict", checkpoint, image, "--probabilities", tmp_path / "p.npy")
+    assert done.stderr.startswith("tsds: --probabilities: expected one store, found images.")
+    assert not (tmp_path / "p.npy").exists()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import csv
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorstore_ds
+from small_stores import VALID, class_folders, tsds
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("folds")
+    tensorstore_ds.convert(class_folders(root / "src", "ant", "bee", count=12, size=(2, 2)), root / "s.tsds", workers=0)
+    return root / "s.tsds"
+
+
+def test_the_table_is_that_of_python(store: Path) -> None:
+    (split,) = tensorstore_ds.open(store)
+    done = tsds("folds", store, "-k", 3, "--split", split, "--stratify", "label", "--repeats", 2, "--seed", 4)
+    assert (done.exit_code, done.stderr) == (0, "")
+    made = tensorstore_ds.folds(store, 3, split=split, stratify="label", repeats=2, seed=4)
+    assert done.stdout == f"{made}\n"
+    data = json.loads(tsds("folds", store, "-k", 3, "--split", split, "--stratify", "label", "--json").stdout)
+    assert data["repeat"][0]["classes"] == {"ant": [4, 4, 4], "bee": [4, 4, 4]}
+    assert data["repeat"][0]["rows"] == [8, 8, 8] and data["repeat"][0]["largest_deviation"] == 0
+
+
+def test_a_file_of_folds(store: Path, tmp_path: Path) -> None:
+    done = tsds("folds", store, "-k", 4, "--groups", r"([01])\.png", "--out", tmp_path / "f.csv")
+    assert done.exit_code == 0 and done.stdout.endswith(f"\n{tmp_path / 'f.csv'}: 24 keys\n")
+    with (tmp_path / "f.csv").open(newline="", encoding="utf-8") as file:
+        found = {row["key"]: int(row["fold"]) for row in csv.DictReader(file)}
+    split = tensorstore_ds.open(store)["train"]
+    assert list(found) == [split.key(row) for row in range(24)]
+    for digit in "01":
+        assert len({fold for key, fold in found.items() if key.endswith(f"{digit}.png")}) == 1
+    assert np.array_equal([*found.values()], tensorstore_ds.folds(split, 4, groups=r"([01])\.png").numbers[0])
+
+
+def test_a_rare_class_is_noted(store: Path) -> None:
+    with warnings.catch_warnings(action="error"):
+        done = tsds("folds", store, "-k", 20, "--stratify", "label")
+    assert done.exit_code == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("note: label: expected classes with 20 samples or more, found ant (12), bee (12). ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-k", "25"], "tsds: -k: expected at most 24, the samples of s.tsds, train, found 25. Use fewer folds.\n"),
+        (["--stratify", "lable"], "found 'lable'. Did you mean label?\n"),
+        (["--groups", "patient"], "tsds: --groups: split train: expected one of the fields image, label, "),
+        (["--split", "val"], "s.tsds: expected the split train, found 'val'.\n"),
+        (["--out", "folds.xls"], "tsds: --out: expected a file name that ends with .csv or .json, found folds.xls.\n"),
+    ],
+)
+def test_bad_input(store: Path, arguments: list[str], message: str) -> None:
+    done = tsds("folds", store, *arguments)
+    assert done.exit_code == 1 and done.stdout == ""
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_fewer_than_two_folds() -> None:
+    done = tsds("folds", VALID / "classification.tsds", "-k", 1)
+    assert done.exit_code == 2 and "1 is not in the range x>=2" in done.stderr

@@ -1,0 +1,103 @@
+"""``tsds view``: what it prints, what it refuses, and the folder that it exports. tests/browser looks at the page."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import tensorstore_ds as tsds
+from stores import class_folders
+from tensorstore_ds.viewer.pages import page_files
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    tsds.convert(class_folders(tmp_path / "photos"), tmp_path / "photos.tsds", workers=0)
+    return tmp_path / "photos.tsds"
+
+
+def tsds_view(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tsds_cli", "view", *map(str, words)], capture_output=True, text=True)
+
+
+def test_serves_the_page_and_the_store_until_it_is_interrupted(store: Path) -> None:
+    words = [sys.executable, "-m", "tsds_cli", "view", str(store), "--no-open", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads("".join(process.stdout.readline() for _ in range(4)))["url"]
+            for name, data in page_files().items():
+                with urllib.request.urlopen(url + name) as answer:  # noqa: S310
+                    assert answer.read() == data
+                    assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+            with urllib.request.urlopen(f"{url}store/zarr.json") as answer:  # noqa: S310
+                assert answer.read() == (store / "zarr.json").read_bytes()
+                assert "Access-Control-Allow-Origin" not in answer.headers
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_exports_a_folder(store: Path, tmp_path: Path) -> None:
+    done = tsds_view(store, "--export", tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert tsds.open(tmp_path / "site" / "store").sha256 == tsds.open(store).sha256
+    settings = json.loads((tmp_path / "site" / "view.json").read_text())
+    assert settings["store"] == "store/" and str(tmp_path) not in json.dumps(settings)
+    again = tsds_view(store, "--export", tmp_path / "site")
+    assert again.returncode == 1 and "expected no such folder or an empty one" in again.stderr
+    inside = tsds_view(store, "--export", store / "site")
+    assert inside.returncode == 1 and not (store / "site").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.tsds"], "expected a store, a training run or a folder of images, found nothing"),
+        (["photos.tsds", "--run", "photos"], "expected a folder of a training run, found no history.jsonl"),
+        (["photos.tsds", "--findings", "none.json"], "expected findings of a check, found"),
+        (["photos.tsds", "--findings", "photos.tsds/zarr.json"], "found other text"),
+        (["photos/train/ant/0.png"], "0.png"),
+        (["photos.tsds", "--host", "192.0.2.1"], "expected to listen at 192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(words: list[str], message: str, store: Path) -> None:
+    paths = [str(store.parent / word) if word[0] != "-" and not word[0].isdigit() else word for word in words]
+    done = tsds_view(*paths)
+    assert done.returncode == 1 and message in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_tags_lie_beside_the_store_a_link_leads_to(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a.tsds").symlink_to(store)
+    content = json.dumps({"sha256": "", "tags": {"wrong": {"train": [1]}}}).encode()
+    with tsds.view(tmp_path / "links" / "a.tsds") as url:
+        request = urllib.request.Request(f"{url}tags.json", content, {"Content-Type": "application/json"}, method="PUT")  # noqa: S310
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
+            assert answer.status == 200
+    assert (tmp_path / "photos.tsds.tags.json").read_bytes() == content
+
+
+def test_the_page_is_part_of_the_package() -> None:
+    assert {"index.html", "viewer/main.js", "viewer/store.js", "viewer/style.css"} <= page_files().keys()
+    assert b"Content-Security-Policy" in page_files()["index.html"]
+    # The page's policy has no inline code, and nothing of it comes from elsewhere.
+    assert not any(b"http://" in data.replace(b"http://www.w3.org/2000/svg", b"") for data in page_files().values())
+
+
+def test_rows_of_another_store_are_not_left_out(store: Path, tmp_path: Path) -> None:
+    tsds.convert(class_folders(tmp_path / "others", seed=1), tmp_path / "others.tsds", workers=0)
+    rows = tmp_path / "rows.json"  # as the page saves them
+    rows.write_text(json.dumps({"sha256": tsds.open(store).sha256, "drop": {"train": [1]}}))
+    words = [sys.executable, "-m", "tsds_cli", "filter", "--without", str(rows)]
+    done = subprocess.run(
+        [*words, str(tmp_path / "others.tsds"), str(tmp_path / "a.tsds")], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "expected the store" in done.stderr and not (tmp_path / "a.tsds").exists()
+    subprocess.run([*words, str(store), str(tmp_path / "b.tsds")], check=True, capture_output=True)
+    assert len(tsds.open(tmp_path / "b.tsds")["train"]) == len(tsds.open(store)["train"]) - 1

@@ -1,0 +1,155 @@
+"""Predictions and losses of the samples of a store become its fields: as torch computes them by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import tensorstore_ds as tsds
+from detection_stores import shape_store
+from small_stores import tsds as command
+from stores import store_of
+from tensorstore_ds.training.augmentation import eval_transform
+from tensorstore_ds.training.checkpoint import ModelCard, save
+from tensorstore_ds.training.data import task_of
+from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.vit import ViT
+from training_stores import annotated, labelled
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+OPTIONS = TrainOptions(augment="none")
+
+
+def model_of(path: Path, task: Any, *, size: int = 12, channels: int = 1) -> tuple[ViT, Path]:
+    """A model with random weights and its checkpoint, as a run on the store writes it."""
+    split = tsds.open(path)["train"]
+    learned = task_of(split, task)
+    vit = ViTOptions((size, size), channels, patch_size=4, width=8, depth=1, heads=2, mlp_width=8)
+    made = ViT(vit, learned.outputs).eval()
+    generator = torch.Generator().manual_seed(0)
+    for weights in made.parameters():
+        weights.data = torch.randn(weights.shape, generator=generator) * 0.3
+    mean, std, _ = split.channel_moments or ([0.0], [1.0], 1)
+    card = ModelCard(vit, learned, tuple(mean), tuple(std), tuple(split.image_shapes[0, :2].tolist()), "pad")
+    save(path.with_name("best.pt"), card, {"weights": made.state_dict()})
+    return made, path.with_name("best.pt")
+
+
+def outputs_by_hand(made: ViT, split: tsds.Split, train: tsds.Split | None = None) -> torch.Tensor:
+    images = torch.from_numpy(np.asarray(split["image"]).copy()).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        outputs: torch.Tensor = made(eval_transform(train or split, OPTIONS, made.options)({"image": images})["image"])
+    return outputs
+
+
+def test_classes_confidences_and_losses(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = [(rng.integers(0, 256, (12, 12, 1), np.uint8), i % 3) for i in range(70)]
+    path = store_of(tmp_path / "s.tsds", samples, ("a", "b", "c"), split={"train": 0.8, "val": 0.2}).path
+    labels = np.asarray(tsds.open(path)["train"]["label"][:]).copy()
+    labels[5] = -1
+    tsds.add_fields(path, {"label": {"train": labels}}, classes={"label": ("a", "b", "c")}, replace=True)
+    made, checkpoint = model_of(path, "classification")
+    done = tsds.add_predictions(checkpoint, path, device="cpu")
+    assert list(done.fields) == ["prediction", "confidence", "loss"]
+    store = tsds.open(path)
+    for split in map(store.__getitem__, store):
+        outputs = outputs_by_hand(made, split, store["train"])
+        target = torch.from_numpy(np.asarray(split["label"][:]).copy())
+        known = target >= 0
+        expected = functional.cross_entropy(outputs, target.clamp(min=0), reduction="none")
+        assert np.array_equal(split["prediction"][:], outputs.argmax(1))
+        assert split["confidence"][:] == pytest.approx(outputs.softmax(1).max(1).values.numpy(), abs=1e-5)
+        assert split["loss"][:][known] == pytest.approx(expected[known].numpy(), abs=1e-4)
+        assert np.isnan(split["loss"][:][~known]).all() and split["loss"].dtype == np.float32
+        assert split.fields["prediction"].classes == ("a", "b", "c")
+    assert tsds.verify(path) == []
+    assert task_of(store["train"]).label_field == "label"  # not the predictions
+    wrong = sum(int((split["prediction"][:] != split["label"][:]).sum()) for split in map(store.__getitem__, store))
+    summary = tsds.filter_store(path, tmp_path / "wrong.tsds", "prediction != label")
+    assert sum(summary.rows.values()) == wrong > 0
+
+
+def test_one_split_then_another_and_a_prefix(tmp_path: Path) -> None:
+    path = labelled(tmp_path, train=20, test=6)
+    _, checkpoint = model_of(path, "classification")
+    words = ("predict", checkpoint, path, "--add", "--device", "cpu")
+    done = command(*words, "--split", "test", "--prefix", "vit_")
+    assert done.exit_code == 0, done.stderr
+    assert "added: vit_prediction (int64 · 3 classes)\nadded: vit_confidence (float32)\nadded: vit_loss" in done.stdout
+    store = tsds.open(path)
+    assert np.isnan(store["train"]["vit_loss"][:]).all() and not np.isnan(store["test"]["vit_loss"][:]).any()
+    assert (store["train"]["vit_prediction"][:] == -1).all()
+    done = command(*words, "--split", "train", "--prefix", "vit_")
+    assert done.exit_code == 1 and "Pass --replace to replace it." in done.stderr
+    assert command(*words, "--split", "train", "--prefix", "vit_", "--replace").exit_code == 0
+    after = tsds.open(path)
+    assert np.array_equal(after["test"]["vit_loss"][:], store["test"]["vit_loss"][:])
+    assert not np.isnan(after["train"]["vit_loss"][:]).any()
+
+
+@pytest.mark.parametrize("task", ["keypoints", "multilabel", "classification+keypoints"])
+def test_keypoints_and_several_labels(tmp_path: Path, task: str) -> None:
+    path = annotated(tmp_path / "s.tsds")
+    made, checkpoint = model_of(path, task)
+    tsds.add_predictions(checkpoint, path, device="cpu")
+    split = tsds.open(path)["train"]
+    outputs = outputs_by_hand(made, split)
+    total = np.zeros(len(split), np.float32)
+    if task == "multilabel":
+        assert np.asarray(split["probabilities"]) == pytest.approx(outputs.sigmoid().numpy(), abs=1e-5)
+        hot = torch.eye(2)[[int(row["labels"][0]) for row in split["objects"][:]]]
+        total += functional.binary_cross_entropy_with_logits(outputs, hot, reduction="none").mean(1).numpy()
+    if "keypoints" in task:
+        places = outputs[:, -4:].view(-1, 2, 2)
+        assert np.asarray(split["keypoints"]) == pytest.approx((places.numpy() + 0.5) * 16, abs=1e-3)
+        truth = torch.stack([torch.from_numpy(row["keypoints"][0].copy()) for row in split["objects"][:]]) / 16 - 0.5
+        total += functional.smooth_l1_loss(places, truth, beta=0.02, reduction="none").mean((1, 2)).numpy()
+    if "classification" in task:
+        labels = torch.tensor([int(row["labels"][0]) for row in split["objects"][:]])
+        total += functional.cross_entropy(outputs[:, :2], labels, reduction="none").numpy()
+        assert split["prediction"][:].tolist() == outputs[:, :2].argmax(1).tolist()
+        assert split.fields["prediction"].kind == "array"  # or the next run would learn it
+    assert split["loss"][:] == pytest.approx(total, abs=1e-3)
+    assert tsds.verify(path) == []
+
+
+def test_a_detector(tmp_path: Path) -> None:
+    path = shape_store(tmp_path / "s.tsds", train=8, val=3)
+    options = TrainOptions(epochs=1, batch_size=8, augment="none", device="cpu", precision="fp32")
+    tsds.train(path, options, task="detection", image_size=96, out=tmp_path / "run")
+    checkpoint = tmp_path / "run" / "best.pt"
+    found = tsds.predict_store(checkpoint, path, split="train", device="cpu")
+    tsds.add_predictions(checkpoint, path, device="cpu")
+    split = tsds.open(path)["train"]
+    rows = found.detections
+    for row in range(len(split)):
+        expected, stored = rows[rows[:, 0] == row], split["predictions"][row]
+        inside = expected[:, 3:].clip(0, np.float32(96))
+        some = (inside[:, 2:] > inside[:, :2]).all(1)
+        assert np.array_equal(stored["boxes"], inside[some]) and np.array_equal(stored["scores"], expected[some, 2])
+        assert np.array_equal(stored["labels"], expected[some, 1])
+    assert sum(len(each["boxes"]) for each in split["predictions"][:]) > 0
+    assert split.fields["predictions"].classes == found.classes and tsds.verify(path) == []
+    assert task_of(split, "detection").objects_field == "objects"
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    path = labelled(tmp_path, train=6, test=3)
+    _, checkpoint = model_of(path, "classification")
+    other = store_of(tmp_path / "o.tsds", [(np.zeros((12, 12, 1), np.uint8), i % 2) for i in range(4)], ("q", "r")).path
+    for words, message in (
+        ((other, "--add"), "expected the classes of the model, a, b, c, found q, r. Bring them together with"),
+        ((path, "--add", "--split", "val"), "expected splits of "),
+        ((path, "--add", "--score", "0.5"), "--score: expected it without --add, found both."),
+        ((path, "--prefix", "x"), "expected --add with them"),
+        (("a.png", "b.png", "--add"), "--add: expected one store, found images."),
+        ((tmp_path / "missing.tsds", "--add"), "there is no such store"),
+    ):
+        done = command("predict", checkpoint, *words, "--device", "cpu")
+        assert done.exit_code == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

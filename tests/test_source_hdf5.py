@@ -1,0 +1,230 @@
+"""HDF5 files as h5py writes them: arrays and files of images, names, splits, compression, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from labelling_files import classes, keys, scan
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources import open_source
+
+h5py = pytest.importorskip("h5py")
+
+GRAY = np.random.default_rng(0).integers(0, 256, (6, 5, 7), np.uint8)
+COLOR = np.random.default_rng(1).integers(0, 256, (6, 5, 7, 3), np.uint8)
+Y = np.array([0, 1, 2, 1, 0, 2])
+
+
+def write(path: Path, **arrays: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name.replace("__", "/")] = array
+    return path
+
+
+def files_of(images: np.ndarray) -> list[np.ndarray]:
+    found = []
+    for image in images:
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "PNG")
+        found.append(np.frombuffer(buffer.getvalue(), np.uint8))
+    return found
+
+
+def encoded(file: Any, name: str, images: np.ndarray) -> None:
+    dataset = file.create_dataset(name, (len(images),), h5py.vlen_dtype(np.uint8))
+    for i, data in enumerate(files_of(images)):
+        dataset[i] = data
+
+
+def images(source: Any, contents: Any, split: str = "train") -> np.ndarray:
+    return np.stack([source.read(split, row).image for row in contents.splits[split]])
+
+
+def labels(source: Any, contents: Any, split: str = "train") -> list[int]:
+    return [source.read(split, row).label for row in contents.splits[split]]
+
+
+@pytest.mark.parametrize("array", [GRAY, COLOR, COLOR.astype(">u2"), COLOR.astype("f4") / 7, GRAY > 90])
+@pytest.mark.parametrize(
+    "options", [{}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "compression": "lzf", "shuffle": True}]
+)
+def test_arrays(tmp_path: Path, array: np.ndarray, options: dict[str, Any]) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("images", data=array, **options)
+        file["labels"], file["weight"] = Y, np.arange(6) / 2
+    source, contents = scan(tmp_path / "a.h5", "hdf5")
+    np.testing.assert_array_equal(images(source, contents), array)
+    assert (labels(source, contents), classes(contents)) == (Y.tolist(), ("0", "1", "2"))
+    assert source.read("train", 3).arrays == {"weight": 1.5}
+
+
+@pytest.mark.parametrize("x", ["images", "image", "X", "data", "features", "img"])
+@pytest.mark.parametrize("y", ["labels", "label", "y", "target", "targets"])
+def test_names(tmp_path: Path, x: str, y: str) -> None:
+    source, contents = scan(write(tmp_path / "a.hdf5", **{x: GRAY, y: Y[:, None]}), "hdf5")
+    assert labels(source, contents) == Y.tolist()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("x_train", "y_train", "x_test", "y_test"),
+        ("train_images", "train_labels", "test_images", "test_labels"),
+        ("train_set_x", "train_set_y", "test_set_x", "test_set_y"),
+        ("train__x", "train__y", "test__x", "test__y"),
+        ("Train__data", "Train__targets", "Test__data", "Test__targets"),
+    ],
+)
+def test_splits_by_names_and_groups(tmp_path: Path, names: tuple[str, ...]) -> None:
+    arrays = zip(names, (GRAY, Y, GRAY[:3] + 1, Y[:3]), strict=True)
+    source, contents = scan(write(tmp_path / "a.h5", **dict(arrays)), "hdf5")
+    assert {name: len(rows) for name, rows in contents.splits.items()} == {"train": 6, "test": 3}
+    np.testing.assert_array_equal(images(source, contents, "test"), GRAY[:3] + 1)
+    assert labels(source, contents, "test") == Y[:3].tolist()
+
+
+def test_splits_by_files(tmp_path: Path) -> None:
+    """As PatchCamelyon has them."""
+    for split, n in {"train": 6, "valid": 2}.items():
+        write(tmp_path / f"in/pcam_split_{split}_x.h5", x=COLOR[:n])
+        write(tmp_path / f"in/pcam_split_{split}_y.h5", y=Y[:n].reshape(-1, 1, 1, 1))
+    source, contents = scan(tmp_path / "in", "hdf5")
+    assert {name: len(rows) for name, rows in contents.splits.items()} == {"train": 6, "valid": 2}
+    assert labels(source, contents) == Y.tolist()
+    assert keys(source, contents)["valid"] == ["valid/00000", "valid/00001"]
+
+
+def test_files_of_images(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        encoded(file, "images", COLOR)
+        file["labels"] = Y
+        file["labels"].attrs["class_names"] = ["ant", "bee", "cow"]
+    source, contents = scan(tmp_path / "a.h5", "hdf5")
+    assert classes(contents) == ("ant", "bee", "cow")
+    assert source.read("train", 2).image == files_of(COLOR)[2].tobytes()
+    tsds.convert(tmp_path / "a.h5", tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
+    train = tsds.open(tmp_path / "o.tsds")["train"]
+    np.testing.assert_array_equal(np.stack([train["image"][i] for i in range(6)]), COLOR)
+    assert train["label"][:].tolist() == Y.tolist()
+
+
+@pytest.mark.parametrize("where", ["root", "dataset", "list_classes"])
+def test_names_of_classes(tmp_path: Path, where: str) -> None:
+    with h5py.File(write(tmp_path / "a.h5", x=GRAY, y=Y), "a") as file:
+        if where == "list_classes":
+            file[where] = np.array([b"ant", b"bee", b"cow"])
+        else:
+            (file if where == "root" else file["y"]).attrs["classes"] = ["ant", "bee", "cow"]
+    _, contents = scan(tmp_path / "a.h5", "hdf5")
+    assert classes(contents) == ("ant", "bee", "cow")
+    assert classes(scan(tmp_path / "a.h5", "hdf5", classes=("a", "b", "c"))[1]) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("names", [["dog", "cat", "ant", "cat", "dog", "ant"], [b"dog", b"cat", b"ant"] * 2])
+def test_labels_that_are_texts(tmp_path: Path, names: list[Any]) -> None:
+    write(tmp_path / "a.h5", images=GRAY, labels=np.array(names, dtype=object if isinstance(names[0], str) else None))
+    source, contents = scan(tmp_path / "a.h5", "hdf5")
+    texts = [each if isinstance(each, str) else each.decode() for each in names]
+    assert [classes(contents)[label] for label in labels(source, contents)] == texts
+    assert classes(contents) == ("ant", "cat", "dog")
+
+
+def test_channels_first(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path / "a.h5", x=np.moveaxis(COLOR, 3, 1)), "hdf5")
+    np.testing.assert_array_equal(images(source, contents), COLOR)
+
+
+def test_a_process_opens_the_file_anew(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=COLOR, chunks=(4, 5, 7, 3), compression="gzip")
+    source, contents = scan(tmp_path / "a.h5", "hdf5")
+    source.read("train", 0)
+    child = os.fork()
+    if not child:
+        os._exit(int(not np.array_equal(images(source, contents), COLOR)))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_nothing_leads_out_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "secret.h5", images=GRAY)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = h5py.ExternalLink("secret.h5", "images")
+        file["data"] = COLOR
+        file["x"] = h5py.SoftLink("/images")
+    source, contents = scan(tmp_path / "a.h5", "hdf5")
+    np.testing.assert_array_equal(images(source, contents), COLOR)
+    assert {problem.where for problem in contents.left_out} == {"a.h5:images", "a.h5:x"}
+    layout = h5py.VirtualLayout(GRAY.shape, GRAY.dtype)
+    layout[:] = h5py.VirtualSource(tmp_path / "secret.h5", "images", GRAY.shape)
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("images", layout)
+    (tmp_path / "raw").write_bytes(GRAY.tobytes())
+    with h5py.File(tmp_path / "external.h5", "w") as file:
+        file.create_dataset("images", GRAY.shape, GRAY.dtype, external=[(str(tmp_path / "raw"), 0, GRAY.nbytes)])
+    for name in ("virtual.h5", "external.h5"):
+        with pytest.raises(SourceError, match="data are in other files"):
+            open_source(tmp_path / name).scan()
+
+
+def test_an_absent_filter(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        created.set_chunk((2, 5, 7))
+        created.set_filter(32001, h5py.h5z.FLAG_OPTIONAL, (0,))  # Blosc
+        space = h5py.h5s.create_simple(GRAY.shape)
+        h5py.h5d.create(file.id, b"images", h5py.h5t.STD_U8LE, space, created)
+    with pytest.raises(SourceError, match=r"number 32001\), which is not installed\. Where the filter"):
+        open_source(tmp_path / "a.h5").scan()
+
+
+def test_what_is_left_out(tmp_path: Path) -> None:
+    with h5py.File(write(tmp_path / "a.h5", x=GRAY, three=np.arange(3), complex=np.ones(6, complex)), "a") as file:
+        file["notes"] = ["a"] * 6
+        file["scalar"] = 5
+        file.create_group("optimizer")["weights"] = np.ones(6)
+    _, contents = scan(tmp_path / "a.h5", "hdf5")
+    names = {problem.where.partition(":")[2] for problem in contents.left_out}
+    assert (names, dict(contents.fields)) == ({"three", "complex", "notes", "scalar", "optimizer"}, {})
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "weights.h5", kernel=np.ones((3, 3)))
+    with pytest.raises(SourceError, match="expected a dataset of images"):
+        open_source(path).scan()
+    with pytest.raises(SourceError, match="expected 6 rows"):
+        scan(write(tmp_path / "rows.h5", x=GRAY, y=Y[:5]), "hdf5")
+    good = write(tmp_path / "good.h5", x=np.repeat(GRAY, 50, 0)).read_bytes()
+    for size in (9, 100, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:size])
+        with pytest.raises(SourceError, match="expected an HDF5 file, found it damaged") as caught:
+            open_source(path).scan()
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_damaged_chunk_is_the_samples_fault(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("x", data=COLOR, chunks=(1, 5, 7, 3), compression="gzip", fletcher32=True)
+        place = dataset.id.get_chunk_info(2).byte_offset
+    data = bytearray((tmp_path / "a.h5").read_bytes())
+    data[place + 20] ^= 255
+    (tmp_path / "a.h5").write_bytes(data)
+    options = tsds.ConvertOptions(workers=0, on_error="skip")
+    summary = tsds.convert(tmp_path / "a.h5", tmp_path / "o.tsds", options)
+    assert (summary.rows, summary.skipped) == ({"train": 5}, {"packed-file": 1})
+
+
+def test_a_row_larger_than_the_memory(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (3, 1 << 22, 1 << 22), np.uint8, chunks=(1, 64, 64))
+    with pytest.raises(SourceError, match="expected a row, a chunk or labels of at most"):
+        open_source(tmp_path / "a.h5").scan()

@@ -1,0 +1,276 @@
+"""LMDB databases as LMDB's own library writes them: every layout, large values, damage, and Caffe's Datum."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from labelling_files import classes, keys, reasons, scan
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources import open_source
+from tensorstore_ds.sources.base import Sample
+from tensorstore_ds.sources.lmdb.database import read_entries
+from tensorstore_ds.sources.lmdb.datum import DatumError, read_datum
+
+lmdb = pytest.importorskip("lmdb")
+
+
+def write(path: Path, entries: Mapping[bytes, bytes], *, subdir: bool = True, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lmdb.open(str(path), subdir=subdir, map_size=1 << 28, **options) as env, env.begin(write=True) as transaction:
+        for key, value in entries.items():
+            transaction.put(key, value)
+    return path
+
+
+def pixels(i: int, shape: tuple[int, ...] = (10, 12, 3)) -> np.ndarray:
+    return np.random.default_rng(i).integers(0, 256, shape, np.uint8)
+
+
+def png(i: int, shape: tuple[int, ...] = (10, 12, 3)) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels(i, shape)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def varint(value: int) -> bytes:
+    value %= 1 << 64
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+
+def datum(array: np.ndarray | bytes, label: int | None = None, *, packed: bool = False) -> bytes:
+    """A Datum as protoc's code writes it: an independent writer."""
+    if isinstance(array, bytes):
+        body = b"\x22" + varint(len(array)) + array
+    else:
+        shape = b"".join(bytes([8 * i]) + varint(n) for i, n in enumerate(array.shape, 1))
+        data = array.tobytes()
+        if array.dtype == np.uint8:
+            body = shape + b"\x22" + varint(len(data)) + data
+        elif packed:
+            body = shape + b"\x32" + varint(len(data)) + data
+        else:
+            body = shape + b"".join(b"\x35" + data[i : i + 4] for i in range(0, len(data), 4))
+    body += b"" if label is None else b"\x28" + varint(label)
+    return body + (b"\x38\x01" if isinstance(array, bytes) else b"")
+
+
+def read_all(path: Path, split: str = "train", **options: Any) -> list[Sample]:
+    source, contents = scan(path, "lmdb", **options)
+    return [source.read(split, reference) for reference in contents.splits[split]]
+
+
+def numbered(labels: list[str], first: int = 1) -> dict[bytes, bytes]:
+    entries = {b"num-samples": str(len(labels)).encode()}
+    for i, label in enumerate(labels, first):
+        entries |= {b"image-%09d" % i: png(i), b"label-%09d" % i: label.encode()}
+    return entries
+
+
+@pytest.mark.parametrize("subdir", [True, False])
+@pytest.mark.parametrize("count", [1, 40, 3000])
+def test_entries_are_those_that_the_library_reads(tmp_path: Path, subdir: bool, count: int) -> None:
+    rng = np.random.default_rng(count)
+    values = {b"%d/%d" % (i % 7, i): rng.bytes(int(rng.choice([0, 1, 90, 1900, 2100, 9000]))) for i in range(count)}
+    path = write(tmp_path / "a", values, subdir=subdir)
+    with lmdb.open(str(path), subdir=subdir, map_size=1 << 28) as env, env.begin(write=True) as transaction:
+        for key in list(values)[::3]:
+            transaction.delete(key)  # pages become free
+            del values[key]
+        for key in list(values)[::5]:
+            values[key] = rng.bytes(int(rng.choice([0, 90, 9000])))
+            transaction.put(key, values[key])
+    data = (path / "data.mdb" if subdir else path).read_bytes()
+    found = [(key, data[start : start + nbytes]) for key, start, nbytes in read_entries(memoryview(data), "a")]
+    assert found == sorted(values.items())
+
+
+def test_numbered_images_with_texts(tmp_path: Path) -> None:
+    entries = numbered(["hello", "Straße", "12"]) | {b"lexicon-000000001": b"x", b"lexicon-000000002": b"x"}
+    path = write(tmp_path / "words", entries)
+    source, contents = scan(path, "lmdb")
+    assert list(contents.fields) == ["text"]
+    assert keys(source, contents) == {"train": [f"image-00000000{i}" for i in (1, 2, 3)]}
+    assert [each.texts["text"] for each in read_all(path)] == [("hello",), ("Straße",), ("12",)]
+    assert [each.image for each in read_all(path)] == [png(i) for i in (1, 2, 3)]
+    assert [problem.message for problem in contents.left_out] == ["not stored: 2 entries whose keys are lexicon-...."]
+
+
+def test_numbered_images_with_class_numbers_or_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "numbers", numbered(["1", "0", "2", "0"], first=0))
+    assert classes(scan(path, "lmdb")[1]) == ("0", "1", "2")
+    assert [each.label for each in read_all(path)] == [1, 0, 2, 0]
+    assert [each.label for each in read_all(path, classes=("a", "b", "c"))] == [1, 0, 2, 0]
+    path = write(tmp_path / "names", numbered(["dog", "cat"]))
+    assert [each.label for each in read_all(path, classes=("cat", "dog"))] == [1, 0]
+
+
+def test_keys_with_folders(tmp_path: Path) -> None:
+    entries = {b"cat/1.png": png(1), b"dog/2.png": png(2), b"__len__": pickle.dumps(2), b"__keys__": b"\x80\x04x"}
+    path = write(tmp_path / "in", entries)
+    source, contents = scan(path, "lmdb")
+    assert (classes(contents), keys(source, contents)) == (("cat", "dog"), {"train": ["cat/1.png", "dog/2.png"]})
+    assert [each.label for each in read_all(path)] == [0, 1]
+    assert not scan(write(tmp_path / "mixed", entries | {b"3.png": png(3)}), "lmdb")[1].fields
+
+
+def test_keys_that_are_no_texts_become_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {bytes([0, i]): png(i) for i in range(3)})
+    source, contents = scan(path, "lmdb")
+    assert keys(source, contents) == {"train": ["train/00000", "train/00001", "train/00002"]}
+    assert [each.image for each in read_all(path)] == [png(i) for i in range(3)]
+
+
+@pytest.mark.parametrize("names", [("a_train_lmdb", "a_val_lmdb"), ("train.lmdb", "val.lmdb"), ("x/train", "x/val")])
+@pytest.mark.parametrize("subdir", [True, False])
+def test_splits(tmp_path: Path, names: tuple[str, str], subdir: bool) -> None:
+    if not subdir and "lmdb" not in names[0]:
+        pytest.skip("a file without a suffix is read by its own name alone")
+    for i, name in enumerate(names):
+        name = name if subdir or name.endswith(".lmdb") else f"{name}.mdb"
+        write(tmp_path / "in" / name, {b"a/0": png(i), b"b/1": png(9)}, subdir=subdir)
+    source, contents = scan(tmp_path / "in", "lmdb")
+    assert keys(source, contents) == {"train": ["a/0", "b/1"], "val": ["a/0", "b/1"]}
+    assert source.read("val", contents.splits["val"][0]).image == png(1)
+
+
+def test_datum_of_caffe(tmp_path: Path) -> None:
+    gray, color, floats = pixels(1, (1, 5, 4)), pixels(2, (3, 5, 4)), np.float32(pixels(3, (2, 5, 4))) / 7
+    entries = {
+        b"00000000_a.jpg": datum(gray, 1),
+        b"00000001_b.jpg": datum(color, 0),
+        b"00000002_c.jpg": datum(floats, 2),
+        b"00000003_d.jpg": datum(floats, 2, packed=True),
+        b"00000004_e.jpg": datum(png(5), 1),
+    }
+    path = write(tmp_path / "in", entries)
+    _, contents = scan(path, "lmdb")
+    assert classes(contents) == ("0", "1", "2")
+    found = read_all(path)
+    assert [each.label for each in found] == [1, 0, 2, 2, 1]
+    np.testing.assert_array_equal(found[0].image, gray.transpose(1, 2, 0))
+    np.testing.assert_array_equal(found[1].image, np.moveaxis(color, 0, 2)[:, :, ::-1])
+    np.testing.assert_array_equal(found[2].image, np.moveaxis(floats, 0, 2))
+    np.testing.assert_array_equal(found[3].image, np.moveaxis(floats, 0, 2))
+    assert found[4].image == png(5) and not contents.notes
+    assert "BGR" in scan(write(tmp_path / "bgr", {b"0": datum(color, 0)}), "lmdb")[1].notes[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (pickle.dumps((png(1), 3)), "a pickled object, which can run any program"),
+        (pickle.dumps((png(1), 3), 2), "pass the data set that reads it"),
+        (b"\xff\xff\xff\xff\0\1\0\0" + bytes(90), "an object of pyarrow"),
+        (bytes(28 * 28 * 3), "perhaps pixels without a shape"),
+        (b"cat", "Write the bytes of image files"),
+    ],
+)
+def test_values_that_are_no_images(tmp_path: Path, value: bytes, words: str) -> None:
+    path = write(tmp_path / "in", {b"0": value, b"1": value})
+    with pytest.raises(SourceError, match=words) as caught:
+        open_source(path).scan()
+    assert caught.value.reason == "packed-file"
+
+
+def test_bad_samples(tmp_path: Path) -> None:
+    entries = numbered(["a", "b", "c", "d"])
+    del entries[b"label-000000002"]
+    entries[b"label-000000003"] = b"\xff"
+    entries[b"image-000000004"] = b"no image"
+    path = write(tmp_path / "in", entries)
+    _, contents = scan(path, "lmdb")
+    assert reasons(contents.problems) == [("image-000000002", "no-label"), ("image-000000003", "annotation")]
+    summary = tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0, on_error="skip"))
+    assert (summary.rows, summary.skipped) == ({"train": 1}, {"no-label": 1, "annotation": 1, "not-an-image": 1})
+    _, contents = scan(write(tmp_path / "datum", {b"0": datum(pixels(1, (1, 5, 4)), 0), b"1": b"\x08"}), "lmdb")
+    assert [problem.reason for problem in contents.problems] == ["packed-file"]
+
+
+def test_the_store(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {f"{'ab'[i % 2]}/{i}.png".encode(): png(i) for i in range(9)}, subdir=False)
+    tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
+    train = tsds.open(tmp_path / "o.tsds")["train"]
+    for row, key in enumerate(train["key"]):
+        i = int(key.split("/")[1][0])
+        np.testing.assert_array_equal(train["image"][row], pixels(i))
+        assert train["label"][row] == i % 2
+
+
+def test_databases_that_are_not_read(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "named"), max_dbs=2) as env, env.begin(write=True) as transaction:
+        transaction.put(b"a", png(1), db=env.open_db(b"images", transaction))
+    write(tmp_path / "empty", {})
+    for name, words in {
+        "named": "a database in the database",
+        "empty": "expected images, found none",
+    }.items():
+        with pytest.raises(SourceError, match=words):
+            open_source(tmp_path / name).scan()
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mdb", {b"%03d" % i: png(i, (40, 50, 3)) for i in range(80)}, subdir=False)
+    good = path.read_bytes()
+    for size in (10, 100, 4096, 9000, len(good) // 2, len(good) - 5000):
+        path.write_bytes(good[:size])
+        with pytest.raises(SourceError, match=r"cut short|something else|no known data set"):
+            open_source(path).scan()
+    path.write_bytes(good[:20] + b"\2" + good[21:])
+    with pytest.raises(SourceError, match="version 2"):
+        open_source(path).scan()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 63), st.integers(0, 255)), min_size=1, max_size=8), random=st.randoms()
+)
+def test_any_damage_ends_in_one_error(database: bytes, changes: list[tuple[int, int]], random: Any) -> None:
+    data = bytearray(database)
+    for place, value in changes:
+        data[random.randrange(len(data) // 4096) * 4096 + place] = value
+    try:
+        for entry in read_entries(memoryview(bytes(data)), "a"):
+            assert 0 <= entry.start <= entry.start + entry.nbytes <= len(data)
+    except SourceError as error:
+        assert error.reason == "packed-file"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("lmdb") / "a.mdb"
+    rng = np.random.default_rng(0)
+    write(path, {b"%06d" % i: rng.bytes(int(rng.choice([20, 300, 5000]))) for i in range(400)}, subdir=False)
+    return path.read_bytes()
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.none() | st.integers(-(2**31), 2**31 - 1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_datum(channels: int, height: int, width: int, label: int | None, floats: bool, packed: bool) -> None:
+    array = pixels(3, (channels, height, width))
+    found = read_datum(memoryview(datum(array.astype("<f4") if floats else array, label, packed=packed)))
+    assert found.label == label
+    expected = np.moveaxis(array, 0, 2)
+    np.testing.assert_array_equal(found.image(), expected[:, :, ::-1] if channels == 3 else expected)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_datum_or_not(data: bytes) -> None:
+    with contextlib.suppress(DatumError):
+        read_datum(memoryview(data)).image()

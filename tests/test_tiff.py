@@ -1,0 +1,364 @@
+"""TIFF files that are read by parts: compared with the arrays that tifffile wrote, and with Pillow's JPEG files."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+import tensorstore_ds as tsds
+from tensorstore_ds.errors import ConversionError, SourceError
+from tensorstore_ds.imaging import tiff
+from tensorstore_ds.imaging.tiff import open_tiff
+
+tifffile = pytest.importorskip("tifffile")
+pytest.importorskip("imagecodecs")
+
+HEIGHT, WIDTH = 203, 317
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tiles": {"tile": (64, 48)},
+    "tiles, deflate": {"tile": (64, 64), "compression": "zlib", "predictor": True},
+    "one strip": {"rowsperstrip": HEIGHT},
+    "strips": {"rowsperstrip": 7},
+    "strips, LZW": {"rowsperstrip": 16, "compression": "lzw"},
+    "strips, zstd": {"rowsperstrip": 7, "compression": "zstd"},
+    "tiles, LZMA": {"tile": (64, 64), "compression": "lzma"},
+    "tiles, PackBits": {"tile": (64, 64), "compression": "packbits"},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of this size are read in several bands."""
+    monkeypatch.setattr(tiff, "LARGE_NBYTES", 1000)
+    monkeypatch.setattr(tiff, "BAND_NBYTES", 20_000)
+
+
+def picture(channels: int, dtype: str = "uint8", height: int = HEIGHT, width: int = WIDTH) -> NDArray[Any]:
+    """Blocks of colors with noise, so that it is neither flat nor without any structure."""
+    rng = np.random.default_rng([channels, height, width])
+    blocks = rng.integers(0, 200, (height // 8 + 1, width // 8 + 1, channels)).repeat(8, 0).repeat(8, 1)
+    pixels = blocks[:height, :width] + rng.integers(0, 50, (height, width, channels))
+    return (pixels * (250 if dtype == "uint16" else 1)).astype(dtype)
+
+
+def write(path: Path, pixels: NDArray[Any], *, big: bool = True, order: Any = "<", **layout: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channels = pixels.shape[2]
+    is_color = channels in (3, 4) and layout.pop("is_color", channels == 3)
+    array = pixels[:, :, 0] if channels == 1 else pixels
+    if layout.get("planarconfig") == "separate":
+        array = pixels.transpose(2, 0, 1)
+    elif channels > 1:
+        layout.setdefault("planarconfig", "contig")
+    with tifffile.TiffWriter(path, bigtiff=big, byteorder=order) as file:
+        file.write(array, photometric="rgb" if is_color else "minisblack", metadata=None, **layout)
+    return path
+
+
+def converted(folder: Path, out: Path, **options: Any) -> tsds.Split:
+    tsds.convert(folder, out, **{"workers": 0, "encoding": "raw", **options})
+    assert tsds.verify(out) == []
+    return tsds.open(out)["train"]
+
+
+def is_close(found: Any, pixels: NDArray[Any]) -> None:
+    scale = {"uint8": 255, "uint16": 65535}.get(pixels.dtype.name, 1)
+    np.testing.assert_allclose(found["mean"], pixels.mean((0, 1)) / scale, rtol=1e-6)
+    np.testing.assert_allclose(found["std"], pixels.std((0, 1), dtype=np.float64) / scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("big", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "dtype"), [(3, "uint8"), (1, "uint8"), (1, "uint16"), (3, "uint16"), (5, "uint16"), (64, "uint8")]
+)
+def test_pixels_are_those_that_were_written(tmp_path: Path, layout: str, big: bool, channels: int, dtype: str) -> None:
+    pixels = picture(channels, dtype)
+    write(tmp_path / "s/a/x.tif", pixels, big=big, **LAYOUTS[layout])
+    split = converted(tmp_path / "s", tmp_path / "o.tsds")
+    np.testing.assert_array_equal(split["image"][0], pixels)
+    is_close(tsds.open(tmp_path / "o.tsds").manifest.splits["train"].statistics["image"], pixels)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("layout", [{"rowsperstrip": 5}, {"tile": (32, 48)}, {"tile": (32, 48), "compression": "zlib"}])
+def test_separate_planes_and_both_orders_of_bytes(tmp_path: Path, order: str, layout: dict[str, Any]) -> None:
+    pixels = picture(3, "uint16")
+    write(tmp_path / "s/a/x.tif", pixels, order=order, planarconfig="separate", **layout)
+    np.testing.assert_array_equal(converted(tmp_path / "s", tmp_path / "o.tsds")["image"][0], pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4"])
+@pytest.mark.parametrize("quality", [60, 90])
+def test_jpeg_is_pillows_of_the_whole_image(tmp_path: Path, channels: int, subsampling: Any, quality: int) -> None:
+    pixels = picture(channels)
+    write(tmp_path / "s/a/x.tif", pixels, tile=(48, 64), compression="zlib")
+    options = {"encoding": "jpeg", "quality": quality, "subsampling": subsampling}
+    split = converted(tmp_path / "s", tmp_path / "o.tsds", **options)
+    data = bytes(split["image"][0])
+    buffer = io.BytesIO()
+    plain = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+    plain.save(buffer, "JPEG", quality=quality, subsampling=subsampling)  # without restart markers: other bytes
+    decoded, expected = (np.asarray(Image.open(io.BytesIO(each))) for each in (data, buffer.getvalue()))
+    np.testing.assert_array_equal(decoded, expected)
+    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(tmp_path / "x.png")
+    (tmp_path / "p/a").mkdir(parents=True)
+    (tmp_path / "x.png").rename(tmp_path / "p/a/x.png")
+    whole = converted(tmp_path / "p", tmp_path / "p.tsds", **options)
+    assert data == bytes(whole["image"][0])
+    stores = [tsds.open(tmp_path / name).manifest.splits["train"].statistics["image"] for name in ("o.tsds", "p.tsds")]
+    assert stores[0] == stores[1]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_pillows(tmp_path: Path, orientation: int) -> None:
+    path = write(
+        tmp_path / "s/a/x.tif", picture(3), big=False, tile=(64, 64), extratags=[(274, "H", 1, orientation, True)]
+    )
+    with Image.open(path) as image:
+        expected = np.asarray(image)
+    np.testing.assert_array_equal(converted(tmp_path / "s", tmp_path / "o.tsds")["image"][0], expected)
+
+
+@pytest.mark.parametrize("color", ["auto", "gray", "rgb", "rgba"])
+@pytest.mark.parametrize("kind", ["rgb", "rgba", "palette", "white is zero"])
+def test_colors_are_pillows(tmp_path: Path, color: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, pixels = tmp_path / "s/a/x.tif", picture(4 if kind == "rgba" else 3)
+    path.parent.mkdir(parents=True)
+    layout: dict[str, Any] = {"tile": (64, 64), "metadata": None}
+    if kind == "palette":
+        colors = (np.random.default_rng(0).integers(0, 256, (3, 256)) * 257).astype(np.uint16)
+        tifffile.imwrite(path, pixels[:, :, 0], photometric="palette", colormap=colors, **layout)
+    elif kind == "white is zero":
+        tifffile.imwrite(path, pixels[:, :, 0], photometric="miniswhite", **layout)
+    else:
+        extra = {"extrasamples": ["unassalpha"]} if kind == "rgba" else {}
+        tifffile.imwrite(path, pixels, photometric="rgb", planarconfig="contig", **extra, **layout)
+    by_parts = converted(tmp_path / "s", tmp_path / "o.tsds", color=color)["image"][0]
+    monkeypatch.setattr(tiff, "LARGE_NBYTES", 10**9)
+    by_pillow = converted(tmp_path / "s", tmp_path / "p.tsds", color=color)["image"][0]
+    np.testing.assert_array_equal(by_parts, by_pillow)
+
+
+def test_large_and_small_images_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones of several sizes between small ones, in one block: each stays in its row."""
+    monkeypatch.setattr(tiff, "LARGE_NBYTES", 60_000)
+    pictures = {f"{i}.tif": picture(3, height=40 + 30 * (i % 4), width=100 + 40 * (i % 5)) for i in range(12)}
+    for name, pixels in pictures.items():
+        write(tmp_path / "s/a" / name, pixels, big=False, tile=(64, 64))
+    assert len({each.nbytes >= 60_000 for each in pictures.values()}) == 2
+    for options in ({"encoding": "raw"}, {"encoding": "jpeg"}, {"encoding": "raw", "workers": 2}):
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}.tsds"
+        split = converted(tmp_path / "s", out, **options)
+        dataset = tsds.open(out)["train"]
+        assert len(split) == 12
+        for row in range(12):
+            expected = pictures[Path(dataset.key(row)).name]
+            if options["encoding"] == "raw":
+                np.testing.assert_array_equal(split["image"][row], expected)
+            else:
+                buffer = io.BytesIO()
+                Image.fromarray(expected).save(buffer, "JPEG", quality=90, subsampling="4:2:0")
+                found = np.asarray(Image.open(io.BytesIO(bytes(split["image"][row]))))
+                np.testing.assert_array_equal(found, np.asarray(Image.open(buffer)))
+        assert not list(out.rglob("large-*"))
+
+
+def test_pages_and_reduced_copies(tmp_path: Path) -> None:
+    pixels = picture(3)
+    reduced = np.ascontiguousarray(pixels[::2, ::2])
+    for name, subfile in (("pyramid", 1), ("pages", 0)):
+        path = tmp_path / name / "a/x.tif"
+        path.parent.mkdir(parents=True)
+        with tifffile.TiffWriter(path, bigtiff=True) as file:
+            file.write(pixels, tile=(64, 64), photometric="rgb", metadata=None)
+            file.write(reduced, tile=(64, 64), photometric="rgb", metadata=None, subfiletype=subfile)
+        out = tmp_path / f"{name}.tsds"
+        summary = tsds.convert(tmp_path / name, out, workers=0, encoding="raw")
+        np.testing.assert_array_equal(tsds.open(out)["train"]["image"][0], pixels)
+        assert [each.reason for each in summary.left_out] == (["further-frames"] if name == "pages" else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"encoding": "raw"}, {"encoding": "jpeg"}, {"encoding": "raw", "tiles": 500}])
+@pytest.mark.parametrize("layout", ["tiles", "one strip"])
+def test_memory_does_not_grow_with_the_image(
+    tmp_path: Path, options: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy's arrays are counted by tracemalloc: an image of 192 MB never is one of them."""
+    monkeypatch.setattr(tiff, "_KEPT_NBYTES", 2**20)
+    line = np.arange(8000, dtype=np.uint8)[None, :, None].repeat(3, 2)
+    write(
+        tmp_path / "s/a/x.tif",
+        np.broadcast_to(line, (8000, 8000, 3)),
+        **LAYOUTS[layout] | ({"rowsperstrip": 8000} if layout == "one strip" else {}),
+    )
+    write(tmp_path / "t/a/x.tif", picture(3), tile=(64, 64))
+    tsds.convert(tmp_path / "t", tmp_path / "t.tsds", workers=0)  # what is imported is not counted
+    tracemalloc.start()
+    try:
+        tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, **options)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 110_000_000  # to read a manifest takes 64 MiB
+
+
+# --- files that are wrong ---------------------------------------------------------------------------------------
+
+
+def tag_place(data: bytes, tag: int) -> int:
+    """Where the entry of a tag begins in the first page of a little-endian BigTIFF."""
+    (at,) = struct.unpack_from("<Q", data, 8)
+    (count,) = struct.unpack_from("<Q", data, at)
+    return next(at + 8 + 20 * i for i in range(count) if struct.unpack_from("<H", data, at + 8 + 20 * i)[0] == tag)
+
+
+def values_place(data: bytes, tag: int) -> tuple[int, int]:
+    """Where the values of a tag begin, and bytes of each."""
+    at = tag_place(data, tag)
+    kind, count = struct.unpack_from("<HQ", data, at + 2)
+    size = {3: 2, 4: 4, 16: 8}[kind]
+    return (at + 12, size) if size * count <= 8 else (struct.unpack_from("<Q", data, at + 12)[0], size)
+
+
+def with_value(tag: int, number: int, value: int) -> Any:
+    def change(data: bytearray) -> bytearray:
+        at, size = values_place(data, tag)
+        data[at + number * size : at + (number + 1) * size] = value.to_bytes(size, "little")
+        return data
+
+    return change
+
+
+def with_count(tag: int, count: int) -> Any:
+    def change(data: bytearray) -> bytearray:
+        struct.pack_into("<Q", data, tag_place(data, tag) + 4, count)
+        return data
+
+    return change
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "tiles of many pixels": (with_value(322, 0, 65535), "expected 4 tiles of 65535x64 for 317x203"),
+    "tiles without pixels": (with_value(322, 0, 0), "expected an image and tiles with pixels"),
+    "an image of many pixels": (with_value(256, 0, 2**31 - 1), "tiles of 64x64 for 2147483647x203 pixels"),
+    "a tile beyond the end": (with_value(324, 3, 2**31), "found number 3 beyond it"),
+    "a length beyond the end": (with_value(325, 3, 2**31), "found number 3 beyond it"),
+    "an absurd length": (with_value(325, 0, 100_000), "expected at most"),
+    "a short tile": (with_value(325, 0, 5), "tile 0 of this image is damaged"),
+    "fewer lengths": (with_count(325, 3), "20 places and 3 lengths"),
+    "the end is missing": (lambda data: data[: len(data) // 2], "inside of the file"),
+    "other bytes": (lambda data: data[:2000] + bytes(60) + data[2060:], "tile . of this image is damaged"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_files_are_bad_samples(tmp_path: Path, what: str) -> None:
+    change, expected = WRONG[what]
+    good = picture(3)
+    path = write(tmp_path / "s/a/x.tif", good, tile=(64, 64), compression="zlib")
+    write(tmp_path / "s/a/y.tif", good, tile=(64, 64))
+    data = bytearray(path.read_bytes())
+    if what in ("a tile beyond the end", "other bytes"):  # the page stands before the tiles
+        assert tag_place(data, 324) < 1000
+    path.write_bytes(change(data))
+    for encoding in ("raw", "jpeg"):
+        out = tmp_path / f"{encoding}.tsds"
+        with pytest.raises(SourceError, match=expected) as raised:
+            tsds.convert(tmp_path / "s", out, workers=0, encoding=encoding)
+        assert "\n" not in str(raised.value) and "x.tif" in str(raised.value)
+        (summary,) = [tsds.convert(tmp_path / "s", out, workers=0, encoding=encoding, on_error="skip")]
+        assert summary.rows == {"train": 1} and summary.skipped_images == 1
+        assert tsds.verify(out) == []
+
+
+def test_tags_that_are_larger_than_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.tif", picture(3), tile=(64, 64))
+    data = with_count(324, 2**60)(bytearray(path.read_bytes()))
+    assert open_tiff(io.BytesIO(data)) is None  # Pillow says what is wrong
+    path = write(tmp_path / "s/a/x.tif", picture(3), tile=(64, 64))
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"x\.tif") as raised:
+        tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_circle_of_pages(tmp_path: Path) -> None:
+    path = write(tmp_path / "s/a/x.tif", picture(3), tile=(64, 64))
+    data = bytearray(path.read_bytes())
+    (at,) = struct.unpack_from("<Q", data, 8)
+    (count,) = struct.unpack_from("<Q", data, at)
+    struct.pack_into("<Q", data, at + 8 + 20 * count, at)
+    path.write_bytes(data)
+    np.testing.assert_array_equal(converted(tmp_path / "s", tmp_path / "o.tsds")["image"][0], picture(3))
+
+
+def test_a_jpeg_tile_that_states_another_size(tmp_path: Path) -> None:
+    path = write(tmp_path / "s/a/x.tif", picture(3), tile=(64, 64), compression="jpeg")
+    assert converted(tmp_path / "s", tmp_path / "o.tsds")["image"][0].shape == (HEIGHT, WIDTH, 3)
+    data = path.read_bytes()
+    at = data.index(b"\xff\xc0") + 5
+    assert data[at : at + 4] == b"\0\x40\0\x40"
+    path.write_bytes(data[:at] + b"\xff\0\xff\0" + data[at + 4 :])
+    with pytest.raises(SourceError, match="tile 0 of this image is damaged"):
+        tsds.convert(tmp_path / "s", tmp_path / "p.tsds", workers=0, encoding="raw")
+
+
+def test_compressed_strips_must_not_be_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiff, "SEGMENT_NBYTES", 2**20)
+    blank = np.zeros((1000, 1000, 3), np.uint8)
+    write(tmp_path / "s/a/x.tif", blank, rowsperstrip=1000, compression="zlib")
+    with pytest.raises(SourceError, match="expected strips of at most 1 MiB, found 1000x1000 pixels"):
+        tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, encoding="raw")
+
+
+def test_limits_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "s/a/x.tif", picture(3), tile=(64, 64))
+    with pytest.raises(SourceError, match="the limit is 1000"):
+        tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, max_pixels=1000)
+    assert converted(tmp_path / "s", tmp_path / "z.tsds", size=(20, 30))["image"][0].shape == (20, 30, 3)
+    monkeypatch.setattr("tensorstore_ds.conversion.encode.memory_limit", lambda: 500_000)
+    with pytest.raises(ConversionError, match=r'x\.tif: 579,159 bytes of memory .* Use `encoding="raw"`'):
+        tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, size=(20, 30))
+    monkeypatch.setattr("tensorstore_ds.conversion.encode.MOST_SIDE", 300)
+    with pytest.raises(SourceError, match="JPEG has at most 300 pixels in a row and rows, this image has 317x203"):
+        tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, encoding="jpeg")
+
+
+def test_estimate_of_large_images(tmp_path: Path) -> None:
+    write(tmp_path / "s/a/x.tif", picture(3), tile=(64, 64))
+    for encoding in ("raw", "jpeg"):
+        found = tsds.estimate(tmp_path / "s", encoding=encoding)
+        assert found.sizes == {f"{HEIGHT}x{WIDTH}": 1} and not found.problems
+        nbytes = tsds.convert(tmp_path / "s", tmp_path / f"{encoding}.tsds", workers=0, encoding=encoding).nbytes
+        assert 0.4 < found.nbytes["memmap"] / nbytes < 1.5
+
+
+def test_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow reads what it can; for the rest, the message says what is to be installed."""
+    monkeypatch.setattr(tiff, "_tifffile", lambda: None)
+    write(tmp_path / "s/a/x.tif", picture(3), big=False, tile=(64, 64))
+    np.testing.assert_array_equal(converted(tmp_path / "s", tmp_path / "o.tsds")["image"][0], picture(3))
+    write(tmp_path / "t/a/x.tif", picture(5), tile=(64, 64))
+    with pytest.raises(SourceError, match=r"tifffile and imagecodecs, .* pip install 'tensorstore-ds\[tiff\]'"):
+        tsds.convert(tmp_path / "t", tmp_path / "p.tsds", workers=0)
+
+
+def test_sixteen_bits_and_five_channels_of_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiff, "LARGE_NBYTES", 10**9)
+    for channels, dtype in ((3, "uint16"), (5, "uint8"), (1, "float64"), (4, "uint8")):
+        pixels = picture(channels, dtype)
+        write(tmp_path / f"{channels}{dtype}/a/x.tif", pixels, tile=(64, 64))
+        split = converted(tmp_path / f"{channels}{dtype}", tmp_path / f"{channels}{dtype}.tsds", workers=2)
+        np.testing.assert_array_equal(split["image"][0], pixels)
+        assert split["image"][0].dtype == pixels.dtype

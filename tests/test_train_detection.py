@@ -1,0 +1,396 @@
+"""Whole runs of detectors, on small stores of circles and squares, and what they find in stores and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+
+import tensorstore_ds as tsds
+from detection_stores import CLASSES, shape_store, shapes
+from small_stores import ROOT, tsds as command
+from stores import Samples
+from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
+from tensorstore_ds.training.detections import MISSED, RIGHT, WRONG, StoreDetections, matched
+from tensorstore_ds.training.learner import Learner
+from tensorstore_ds.training.options import DetectorOptions, TrainOptions
+from tensorstore_ds.training.tasks import Detection
+from training_stores import load_history, one_line
+
+pytest.importorskip("pycocotools")
+
+#: A step of a few tenths of a second.
+FAST: dict[str, Any] = {"image_size": 64, "epochs": 2, "batch_size": 4, "device": "cpu", "num_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shape_store(tmp_path_factory.mktemp("shapes") / "shapes.tsds", train=10, val=5, size=48)
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib's pictures, which take long."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+def trained(store: Path, out: Path, **changes: Any) -> tsds.TrainReport:
+    report = tsds.train(store, TrainOptions(**{**FAST, **changes}), out=out)
+    assert report is not None
+    return report
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / "last.pt", weights_only=True)["weights"]
+    return found
+
+
+def same(a: Path, b: Path) -> bool:
+    first, second = weights(a), weights(b)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+# --- learning ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, tsds.TrainReport]:
+    folder = tmp_path_factory.mktemp("learned")
+    store = shape_store(folder / "shapes.tsds", train=160, val=16)
+    options = {"image_size": 96, "epochs": 12, "batch_size": 8, "augment": "none", "learning_rate": 2e-3}
+    return store, folder / "run", trained(store, folder / "run", **options)
+
+
+@pytest.mark.slow
+def test_shapes_are_found(learned: tuple[Path, Path, tsds.TrainReport]) -> None:
+    _, out, report = learned
+    assert report.task == "detection" and report.metric == "map"
+    assert report.best["map"] > 0.5 and report.best["map50"] > 0.85
+    assert [each["class"] for each in report.classes] == list(CLASSES)
+    assert np.mean([each["ap"] for each in report.classes]) == pytest.approx(report.best["map"])
+    history = load_history(out)
+    assert max((r.eval or {})["map"] for r in history) == report.best["map"]
+    assert {"loss", "classification", "bbox_regression"} == set(history[-1].train)
+    assert history[-1].train["loss"] == pytest.approx(
+        history[-1].train["classification"] + history[-1].train["bbox_regression"], rel=1e-5
+    )
+    assert "worst.png" in report.pictures and (out / "worst.png").exists()
+    written = json.loads((out / "report.json").read_text("utf-8"))
+    assert written["classes"][0]["objects"] == sum((s["labels"] == 0).sum() for s in shapes(16, seed=2))
+
+
+@pytest.mark.slow
+def test_what_a_store_is_predicted_to_have(learned: tuple[Path, Path, tsds.TrainReport], tmp_path: Path) -> None:
+    """It is what the evaluation saw, and pycocotools comes to the same mAP from the files of results and an export."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    store, out, report = learned
+    found = tsds.predict_store(out / "best.pt", store, split="val")
+    assert found.precision().metrics == pytest.approx(dict(report.best), abs=1e-4)
+    found.write_results(tmp_path / "results.json")
+    tsds.export(store, tmp_path / "coco", to="coco")
+    truth = COCO(tmp_path / "coco" / "annotations" / "instances_val.json")
+    evaluation = COCOeval(truth, truth.loadRes(str(tmp_path / "results.json")), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    assert evaluation.stats[0] == pytest.approx(report.best["map"], abs=2e-3)  # boxes are rounded to hundredths
+    found.write_store(tmp_path / "found.tsds")
+    copy = tsds.open(tmp_path / "found.tsds")["val"]
+    kept = found.detections[found.detections[:, 2] >= found.best_score()]
+    assert [copy.key(row) for row in range(16)] == [found.split.key(row) for row in range(16)]
+    for row in range(16):
+        np.testing.assert_array_equal(copy["image"][row], found.split["image"][row])
+        np.testing.assert_allclose(copy["objects"][row]["boxes"], kept[kept[:, 0] == row, 3:])
+
+
+@pytest.mark.slow
+def test_files_say_the_same_as_the_store(learned: tuple[Path, Path, tsds.TrainReport], tmp_path: Path) -> None:
+    store, out, _ = learned
+    found = tsds.predict_store(out / "best.pt", store, split="val")
+    paths = []
+    for row in range(3):
+        paths.append(tmp_path / f"{row}.png")
+        Image.fromarray(found.split["image"][row]).save(paths[-1])
+    for row, prediction in enumerate(tsds.predict(out / "best.pt", paths)):
+        rows = found.detections[found.detections[:, 0] == row]
+        objects = prediction.says["objects"]
+        assert len(objects) == len(rows)
+        np.testing.assert_allclose([o["box"] for o in objects], rows[:, 3:], atol=0.05)
+        np.testing.assert_allclose([o["score"] for o in objects], rows[:, 2], atol=1e-4)
+        assert [o["class"] for o in objects] == [CLASSES[int(label)] for label in rows[:, 1]]
+
+
+@pytest.mark.slow
+def test_the_command_for_a_store(learned: tuple[Path, Path, tsds.TrainReport], tmp_path: Path) -> None:
+    store, out, report = learned
+    flags = ("--results", tmp_path / "r.json", "--picture", tmp_path / "p.png", "--out", tmp_path / "s.tsds")
+    done = command("predict", out / "best.pt", store, *flags)
+    assert done.exit_code == 0, done.stderr
+    assert "val: 16 samples" in done.stdout and f"map {report.best['map']:.3f}" in done.stdout
+    assert len(json.loads((tmp_path / "r.json").read_text("utf-8"))) > 16
+    with Image.open(tmp_path / "p.png") as picture:
+        assert picture.size[0] > 300 and tsds.open(tmp_path / "s.tsds").splits
+    as_json = json.loads(command("predict", out / "best.pt", store, "--json").stdout)
+    assert as_json["map"] == pytest.approx(report.best["map"], abs=1e-4) and set(as_json["classes"]) == set(CLASSES)
+    refused = command("predict", out / "best.pt", tmp_path / "p.png", "--results", tmp_path / "r2.json")
+    assert refused.exit_code == 1 and "--results: expected one store, found images" in refused.stderr
+    assert command("predict", out / "best.pt", tmp_path / "p.png").exit_code == 0
+
+
+# --- going on ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{"augment": "strong", "flip": True, "ema": 0.9, "accumulate": 2}])
+def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, changes: Any) -> None:
+    """Batch norm has statistics, so a step is finished before a run ends."""
+    trained(store, tmp_path / "whole", **changes, optimizer="sgd", precision="bf16")
+    stop = tsds.Listeners(progress=lambda event: os.kill(os.getpid(), 15) if event.batch == 3 else None)
+    options = TrainOptions(**{**FAST, **changes}, optimizer="sgd", precision="bf16")
+    with pytest.raises(TrainingStopped):
+        tsds.train(store, options, out=tmp_path / "run", listeners=stop)
+    tsds.train(store, options, out=tmp_path / "run", resume=True)
+    assert same(tmp_path / "whole", tmp_path / "run")
+    got, expected = (load_history(tmp_path / name) for name in ("run", "whole"))
+    assert [(r.train, r.eval) for r in got] == [(r.train, r.eval) for r in expected]
+
+
+def test_measuring_threads_changes_no_statistics() -> None:
+    learner = Learner(
+        DetectorOptions("ssdlite", (64, 64)),
+        Detection(CLASSES, objects_field="objects"),
+        TrainOptions(),
+        device="cpu",
+        steps=2,
+    )
+    before = {name: value.clone() for name, value in learner.module.state_dict().items()}
+    boxes = tsds.PackedObjects(
+        torch.tensor([0, 1, 1]), {"boxes": torch.tensor([[3.0, 3, 40, 40]]), "labels": torch.tensor([1])}
+    )
+    batch = {"image": torch.randn(2, 3, 64, 64), "objects": {"offsets": boxes.offsets, **boxes.values}}
+    learner.rehearse(batch, 1.0)
+    assert all(torch.equal(value, before[name]) for name, value in learner.module.state_dict().items())
+    learner.train_batch(batch)
+    assert not all(torch.equal(value, before[name]) for name, value in learner.module.state_dict().items())
+
+
+def test_steps_are_those_of_torchvisions_reference_script() -> None:
+    """Its `train_one_epoch`: the sum of the losses, SGD with momentum, a scheduler; on the same batches."""
+    rate, steps = 0.01, 6
+    options = TrainOptions(
+        optimizer="sgd", learning_rate=rate, warmup=0.5, clip=0.0, weight_decay=0.0, batch_size=2, seed=5
+    )
+    task = Detection(CLASSES, objects_field="objects")
+    learner = Learner(DetectorOptions("ssdlite", (64, 64)), task, options, device="cpu", steps=steps)
+    torch.manual_seed(5)
+    model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3).train()
+    model.transform = GeneralizedRCNNTransform(1, 1, [0.0] * 3, [1.0] * 3, size_divisible=1, _skip_resize=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    factors = [1 / 3, 2 / 3, 1.0, 1.0, 0.75, 0.25, 0.0]  # half of the steps up, then half a cosine
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors.__getitem__)
+    generator = torch.Generator().manual_seed(1)
+    first = None
+    for _ in range(steps):
+        images = torch.randn(2, 3, 64, 64, generator=generator)
+        corner = torch.rand(2, 2, generator=generator) * 30
+        boxes, labels = torch.cat([corner, corner + 25], 1), torch.tensor([0, 1])
+        objects = {"offsets": torch.tensor([0, 1, 2]), "boxes": boxes, "labels": labels}
+        loss = learner.train_batch({"image": images, "objects": objects})
+        targets = [{"boxes": boxes[i : i + 1], "labels": labels[i : i + 1] + 1} for i in range(2)]
+        expected = sum(model(list(images), targets).values())
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+        scheduler.step()
+        torch.testing.assert_close(loss, expected.detach(), rtol=1e-4, atol=1e-5)
+        first = loss if first is None else first
+    assert first is not None and not torch.isclose(first, loss, rtol=0.05)
+    for name, value in learner.module.state_dict().items():
+        torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_ranks_do_what_one_does_with_a_batch_of_twice_the_size(tmp_path: Path) -> None:
+    """All images are alike here: the statistics of batch norm and the means of the losses are then those of a half."""
+    one = shapes(1, size=48, seed=4)[0]
+    splits = {"train": Samples([one] * 16, CLASSES), "val": Samples(shapes(5, size=48, seed=2), CLASSES)}
+    tsds.convert(splits, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    changes = {"augment": "none", "learning_rate": 1e-3, "optimizer": "sgd", "torch_threads": 1}
+    trained(tmp_path / "s.tsds", tmp_path / "one", batch_size=8, **changes)
+    flags = ["--image-size", "64", "--epochs", "2", "--batch-size", "4", "--device", "cpu", "--augment", "none"]
+    flags += ["--lr", "1e-3", "--optimizer", "sgd", "--torch-threads", "1"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, "-m", "tsds_cli", "train", str(tmp_path / "s.tsds"), "--out", str(tmp_path / "two"), *flags],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in first:
+        if "running_var" not in name and "num_batches" not in name:  # a variance is that of a sample of another size
+            torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=5e-4)
+    for a, b in zip(load_history(tmp_path / "one"), load_history(tmp_path / "two"), strict=True):
+        # SSD learns from the hardest negatives, and rounding decides among equal ones: 0.1 %. Twice the rate is 0.9 %.
+        assert b.train == pytest.approx(a.train, rel=4e-3)
+    found = torch.load(tmp_path / "two" / "best.pt", weights_only=True)["sums"]
+    assert found["objects"].shape == (sum(len(s["labels"]) for s in shapes(5, size=48, seed=2)), 7)
+    rows = found["objects"][:, 0]
+    assert torch.equal(rows, rows.sort().values) and set(rows.tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0}
+
+
+# --- what is learned ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", ["difficult", "iscrowd"])
+def test_ignored_objects_are_not_learned(tmp_path: Path, flag: str) -> None:
+    """A run with them is one without them, and they are told of."""
+    paths = []
+    for name in ("with", "without"):
+        rows = []
+        for sample in shapes(8, size=48, seed=3):
+            boxes, labels = [*sample["boxes"]], [*sample["labels"].tolist()]
+            flags = [0] * len(labels)
+            if name == "with":
+                boxes, labels, flags = [*boxes, [1, 1, 30, 30]], [*labels, 0], [*flags, 1]
+            rows.append({**sample, "boxes": boxes, "labels": np.array(labels), flag: np.array(flags, np.uint8)})
+        paths.append(tmp_path / f"{name}.tsds")
+        tsds.convert(
+            {"train": Samples(rows, CLASSES), "val": Samples(rows, CLASSES)}, paths[-1], tsds.ConvertOptions(workers=0)
+        )
+    notes: list[str] = []
+    options = TrainOptions(**{**FAST, "epochs": 1})
+    tsds.train(paths[0], options, out=tmp_path / "a", listeners=tsds.Listeners(notes.append))
+    trained(paths[1], tmp_path / "b", epochs=1)
+    assert same(tmp_path / "a", tmp_path / "b")
+    assert "8 objects of train that are difficult or iscrowd are not learned" in notes
+    assert "8 objects of val that are difficult or iscrowd are ignored, as COCO ignores crowds" in notes
+
+
+def test_images_of_differing_sizes_keep_their_shape(tmp_path: Path) -> None:
+    """They are decoded into a letterbox, and so are files."""
+    for split, rows in (("train", 6), ("val", 4)):
+        (tmp_path / "source" / split / "images").mkdir(parents=True)
+        (tmp_path / "source" / split / "labels").mkdir()
+        for row in range(rows):
+            Image.new("RGB", (60 + 10 * row, 40), (9 * row, 80, 40)).save(
+                tmp_path / "source" / split / "images" / f"{row}.png"
+            )
+            (tmp_path / "source" / split / "labels" / f"{row}.txt").write_text("0 0.5 0.5 0.4 0.6\n", "utf-8")
+    lines = "train: train/images\nval: val/images\nnames: [thing]\n"
+    (tmp_path / "source" / "data.yaml").write_text(lines, "utf-8")
+    tsds.convert(tmp_path / "source", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    notes: list[str] = []
+    tsds.train(tmp_path / "s.tsds", TrainOptions(**FAST), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    assert any("are decoded to 64x64 by Letterbox" in note for note in notes)
+    found = tsds.predict_store(tmp_path / "run" / "last.pt", tmp_path / "s.tsds", split="val")
+    assert found.objects is not None
+    expected = [[0.3 * w, 8, 0.7 * w, 32] for w in (60, 70, 80, 90)]
+    np.testing.assert_allclose(found.objects[:, 3:], expected, atol=0.02)
+    path = tmp_path / "source" / "val" / "images" / "3.png"
+    (prediction,) = tsds.predict(tmp_path / "run" / "last.pt", [path])
+    rows = found.detections[found.detections[:, 0] == 3]
+    np.testing.assert_allclose([o["box"] for o in prediction.says["objects"]], rows[:, 3:], atol=0.05)
+
+
+def test_fasterrcnn_and_gray_images_with_weights(tmp_path: Path) -> None:
+    rows = [{**s, "image": s["image"][:, :, :1]} for s in shapes(4, size=48)]
+    splits = {name: Samples(rows, CLASSES) for name in ("train", "val")}
+    tsds.convert(splits, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    changes = {"model": "fasterrcnn_mobilenet", "batch_size": 2, "epochs": 1}
+    trained(tmp_path / "s.tsds", tmp_path / "first", **changes)
+    notes: list[str] = []
+    options = TrainOptions(**{**FAST, **changes}, weights=tmp_path / "first" / "best.pt")
+    tsds.train(tmp_path / "s.tsds", options, out=tmp_path / "second", listeners=tsds.Listeners(notes.append))
+    _, card = tsds.load_model(tmp_path / "second" / "best.pt")
+    assert card.vit == DetectorOptions("fasterrcnn_mobilenet", (64, 64), 1, frozen_norm=True)
+    first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
+    name = "backbone.body.0.1.running_mean"
+    assert torch.equal(first[name], second[name])  # frozen
+    assert not torch.equal(first["rpn.head.cls_logits.weight"], second["rpn.head.cls_logits.weight"])
+
+
+def test_a_broken_file_of_weights_is_one_line(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_text("no weights", "utf-8")
+    done = command("train", store, "--out", tmp_path / "run", "--weights", tmp_path / "w.pth")
+    assert done.exit_code == 1 and len(done.stderr.splitlines()) == 1
+    assert "--weights: expected a state dict of torch or safetensors" in done.stderr
+
+
+def test_models_of_other_tasks_are_not_for_a_store(tmp_path: Path, store: Path) -> None:
+    run = trained(store, tmp_path / "run", task="multilabel", model="seed", image_size=12, patch_size=4, epochs=1)
+    with pytest.raises(TrainingError, match="expected a model for detection, found one for multilabel"):
+        tsds.predict_store(run.folder / "best.pt", store)
+
+
+# --- right, wrong and missed -------------------------------------------------------------------------------------
+
+
+def row_of(label: int, mark: float, *box: float) -> list[float]:
+    return [0, label, mark, *box]
+
+
+def test_detections_are_matched_once_and_in_their_class() -> None:
+    truth = np.array(
+        [
+            row_of(0, 0, 0, 0, 10, 10),
+            row_of(1, 0, 20, 0, 30, 10),
+            row_of(0, 1, 40, 0, 60, 20),
+            row_of(1, 0, 0, 40, 9, 49),
+        ],
+        np.float32,
+    )
+    found = np.array(
+        [
+            row_of(0, 0.6, 0, 0, 10, 9),  # right
+            row_of(0, 0.5, 0, 0, 10, 10),  # the same object again
+            row_of(0, 0.9, 20, 0, 30, 10),  # another class
+            row_of(0, 0.8, 45, 5, 55, 15),  # in an ignored object
+            row_of(1, 0.7, 0, 40, 9, 44),  # too small: IoU 0.44
+        ],
+        np.float32,
+    )
+    right, missed, counts = matched(found, truth)
+    assert right.tolist() == [True, False, False, False, False]
+    assert counts.tolist() == [True, True, True, False, True]
+    assert missed.tolist() == [False, True, False, True]
+
+
+def test_the_worst_images_and_their_colors(store: Path) -> None:
+    """All objects of the first image are found, none of the second, and the third has one that is not there."""
+    split = tsds.open(store)["val"]
+    objects = np.concatenate(
+        [
+            np.column_stack([np.full(len(o["labels"]), row), o["labels"], np.zeros(len(o["labels"])), o["boxes"]])
+            for row, o in enumerate(split["objects"][i] for i in range(len(split)))
+        ]
+    ).astype(np.float32)
+    found = objects[objects[:, 0] != 1].copy()
+    found[:, 2] = 0.9
+    found = np.concatenate([found, np.array([[2, 0, 0.8, 1, 1, 5, 5]], np.float32)])
+    found = found[np.argsort(found[:, 0], kind="stable")]
+    detections = StoreDetections(split, CLASSES, found, objects)
+    assert detections.best_score() == pytest.approx(0.9)
+    colors = {}
+    for row in range(3):
+        alone = StoreDetections(split, CLASSES, found[found[:, 0] == row], objects[objects[:, 0] == row])
+        pixels = np.asarray(alone.draw(count=1, score=0.5))
+        pixels = pixels[80:]  # without the legend
+        colors[row] = {c for c in (RIGHT, WRONG, MISSED) if (pixels == tuple(bytes.fromhex(c[1:]))).all(-1).any()}
+    assert colors == {0: {RIGHT}, 1: {MISSED}, 2: {RIGHT, WRONG}}
+    with pytest.raises(OptionError) as error:
+        StoreDetections(split, CLASSES, found, None).draw()
+    assert "expected objects with boxes to compare with" in one_line(error.value)
