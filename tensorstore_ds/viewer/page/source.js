@@ -36,7 +36,8 @@ export function httpTransport(base) {
     async range(path, start, stop) {
       if (files.has(path)) return files.get(path).subarray(start, stop);
       if (loading.has(path)) return (await loading.get(path)).subarray(start, stop);
-      const answer = await fetch(url + path, { headers: { Range: `bytes=${start}-${stop - 1}` } });
+      // Chromium's cache sometimes answers one of several overlapping ranges with no bytes at all.
+      const answer = await fetch(url + path, { headers: { Range: `bytes=${start}-${stop - 1}` }, cache: "no-store" });
       if (answer.status === 206) return new Uint8Array(await answer.arrayBuffer());
       if (answer.status !== 200) {
         answer.body?.cancel();
