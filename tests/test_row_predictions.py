@@ -138,6 +138,15 @@ def test_a_detector(tmp_path: Path) -> None:
     assert split.fields["predictions"].classes == found.classes and tsds.verify(path) == []
     assert task_of(split, "detection").objects_field == "objects"
 
+    score = float(np.median(np.concatenate([each["scores"] for each in split["predictions"][:]])))
+    command("predict", checkpoint, path, "--add", "--replace", "--score", score, "--device", "cpu")
+    before, likely = split["predictions"], tsds.open(path)["train"]["predictions"]
+    for row in range(len(split)):
+        some = before[row]["scores"] >= score
+        assert {name: each.tolist() for name, each in likely[row].items()} == {
+            name: each[some].tolist() for name, each in before[row].items()
+        }
+
 
 def test_what_is_refused(tmp_path: Path) -> None:
     path = labelled(tmp_path, train=6, test=3)
@@ -146,7 +155,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for words, message in (
         ((other, "--add"), "expected the classes of the model, a, b, c, found q, r. Bring them together with"),
         ((path, "--add", "--split", "val"), "expected splits of "),
-        ((path, "--add", "--score", "0.5"), "--score: expected it without --add, found both."),
+        ((path, "--add", "--score", "0.5"), "--score: expected none for classification, whose predictions are all"),
+        ((path, "--add", "--results", "r.json"), "--results: expected it without --add, found both."),
         ((path, "--prefix", "x"), "expected --add with them"),
         (("a.png", "b.png", "--add"), "--add: expected one store, found images."),
         ((tmp_path / "missing.tsds", "--add"), "there is no such store"),

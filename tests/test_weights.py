@@ -91,6 +91,36 @@ def test_repeat_factors(boxed, threshold, method):
     assert factors[0] == 1  # no objects
 
 
+@pytest.mark.parametrize("rows", [[7, 2, 5], [0, 1, 1, 3], list(range(8)), []])
+@pytest.mark.parametrize("method", ["inverse", "effective"])
+def test_labels_of_some_rows_alone_are_counted(labelled, rows, method):
+    weights = class_balanced_weights(labelled, method=method, beta=0.9, rows=rows)
+    counts = Counter(LABELS[row] for row in rows)
+    of = {"inverse": lambda n: 1 / n, "effective": lambda n: 1 / sum(0.9**i for i in range(n))}[method]
+    np.testing.assert_allclose(weights, [of(counts[LABELS[row]]) for row in rows], rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["image", "instance"])
+def test_objects_of_some_rows_alone_are_counted(boxed, tmp_path, method):
+    rows = [29, 3, 26, 0, 3, 27, 14]
+    alone = store_of(
+        tmp_path / "s.tsds", [{name: boxed[row][name] for name in ("image", "objects")} for row in rows], ["ant", "bee"]
+    )["train"]
+    expected = repeat_factors(alone, threshold=1.0, method=method)
+    assert expected.max() > 1
+    np.testing.assert_array_equal(repeat_factors(boxed, threshold=1.0, method=method, rows=rows), expected)
+    assert repeat_factors(boxed, threshold=1.0, method=method, rows=[]).tolist() == []
+
+
+def test_rows_to_count_are_in_the_split(labelled, boxed):
+    for weigh in (
+        lambda rows: class_balanced_weights(labelled, rows=rows),
+        lambda rows: repeat_factors(boxed, rows=rows),
+    ):
+        with pytest.raises(IndexError, match="row 30 is outside"):
+            weigh([1, 30])
+
+
 @pytest.mark.parametrize("method", ["image", "instance"])
 @pytest.mark.parametrize("threshold", [1.0, None])
 def test_a_class_without_objects_changes_no_factor(tmp_path, threshold, method):

@@ -39,8 +39,8 @@ SCORE = 0.5
 @click.option(
     "--score",
     type=click.FloatRange(0, 1),
-    help="The least score of detections that are printed, drawn, or written to --out.",
-    show_default="for a store the one with the best F1, else 0.5",
+    help="The least score of detections that are printed, drawn, added, or written to --out.",
+    show_default="for a store the one with the best F1, else 0.5; with --add none",
 )
 @click.option(
     "--probabilities",
@@ -91,7 +91,7 @@ def predict(
     """
     from tensorstore_ds import predict as run
 
-    others: dict[str, Any] = {"--results": results, "--picture": picture, "--out": out, "--score": score}
+    others: dict[str, Any] = {"--results": results, "--picture": picture, "--out": out}
     folds = {"fold": fold, "stratify": stratify, "groups": groups, "fold_seed": fold_seed}
     of_folds = {"--probabilities": probabilities, **{f"--{k.replace('_', '-')}": v for k, v in folds.items()}}
     others |= of_folds
@@ -102,7 +102,7 @@ def predict(
     of_store: dict[str, Any] = {"--split": split, "--results": results, "--picture": picture, "--out": out}
     of_store |= {"--add": add or None, **of_folds}
     if add and len(images) == 1:
-        _add(checkpoint, images[0], split, prefix, replace, device, as_json)
+        _add(checkpoint, images[0], split, prefix, replace, score, device, as_json)
         return
     if len(images) == 1 and ((images[0] / "zarr.json").exists() or images[0].name.endswith(".tsds.zip")):
         if probabilities is not None:
@@ -124,7 +124,14 @@ def predict(
 
 
 def _add(
-    checkpoint: Path, store: Path, split: str | None, prefix: str, replace: bool, device: str | None, as_json: bool
+    checkpoint: Path,
+    store: Path,
+    split: str | None,
+    prefix: str,
+    replace: bool,
+    score: float | None,
+    device: str | None,
+    as_json: bool,
 ) -> None:
     import tensorstore_ds as tsds
 
@@ -135,6 +142,7 @@ def _add(
             "splits": [split] if split else None,
             "prefix": prefix,
             "replace": replace,
+            "score": score or 0.0,
             "device": device,
         }
         done.append(tsds.add_predictions(checkpoint, store, **chosen, **progress))

@@ -7,8 +7,8 @@ two calls of `create_dataset` by `StoreImages`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -40,14 +40,32 @@ class StoreImages(StoreDataset):
     Args:
         path: of the store; or its URL; or the store as `open` returned it.
         split: its name.
+        input_img_mode: as of timm's `ImageDataset`: ``RGB`` makes gray images RGB ones; ``L`` is for gray images.
         options: `fields`, `decode`, `on_error` and others of `StoreDataset`. With several fields of labels, `fields`
             names the image and one of them.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | Store, split: str = "train", **options: Any) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Store,
+        split: str = "train",
+        *,
+        input_img_mode: Literal["RGB", "L"] = "RGB",
+        **options: Any,
+    ) -> None:
         super().__init__(path, split, **{"return_as": "tuple", "as_pil": True, "transform_of": "image", **options})
+        self.input_img_mode = input_img_mode
         if first_of_kind({name: self.schema[name] for name in self.fields}, LabelField) is None:
             raise refusal("fields", "an image and its label, for a classifier", ", ".join(self.fields))
+
+    def finish(self, sample: dict[str, Any], row: int, seed: Callable[[], int]) -> Any:
+        """As `StoreDataset`, after gray images have become RGB ones."""
+        channels, wanted = len(sample["image"]), len(self.input_img_mode)
+        if channels == 1 < wanted:
+            sample["image"] = sample["image"].expand(wanted, -1, -1)
+        elif channels != wanted:
+            raise refusal("input_img_mode", f"images of {wanted} channels for {self.input_img_mode}", channels)
+        return super().finish(sample, row, seed)
 
 
 class StoreLoader(PrefetchLoader):

@@ -26,7 +26,8 @@ class ImageCollator:
     """Batches of a store as the models of transformers take them, made by an image processor.
 
     The processor gets the images of a whole batch, and what they are labelled with. So values, padding and boxes are
-    those of the processor. Tested with transformers 5.23 (`TESTED`).
+    those of the processor. Gray images become RGB ones for a processor with 3 means. Tested with transformers 5.23
+    (`TESTED`).
 
     - Labels: ``pixel_values`` (B, C, H, W) float32 and ``labels`` (B,) int64.
     - Masks: ``labels`` (B, H, W) int64, from processors that take ``segmentation_maps``.
@@ -58,6 +59,7 @@ class ImageCollator:
         if not self.detects and (objects := first_of_kind(fields, ObjectsField)):
             advice = 'use `return_as="torchvision"` and `as_pil=True`, or leave it out with `fields`'
             raise refusal("return_as", "torchvision for objects", f"dict, with the field {objects}: {advice}")
+        self.is_rgb = len(getattr(processor, "image_mean", None) or ()) == 3
         self.label, self.mask = first_of_kind(fields, LabelField), first_of_kind(fields, MaskField)
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
@@ -66,7 +68,11 @@ class ImageCollator:
         given: dict[str, Any] = {"return_tensors": "pt"}
         if isinstance(images[0], torch.Tensor):
             images = [image.as_subclass(torch.Tensor) for image in images]
+            if self.is_rgb:
+                images = [image.expand(3, -1, -1) if len(image) == 1 else image for image in images]
             given["input_data_format"] = "channels_first"
+        elif self.is_rgb:
+            images = [image.convert("RGB") if image.mode == "L" else image for image in images]
         if self.detects:
             given["annotations"] = [annotation(target) for _, target in samples]
         elif self.mask:

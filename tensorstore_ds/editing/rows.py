@@ -31,7 +31,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import ArraySpec, Layout
 from tensorstore_ds.format.statistics import Statistics, Sums, join_summaries
-from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.columns import Column, RaggedColumn, spans
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import require_whole
 
@@ -600,10 +600,7 @@ def rows_of(runs: Runs) -> NDArray[np.int64]:
     >>> rows_of(np.array([[3, 6], [9, 10], [2, 3]])).tolist()
     [3, 4, 5, 9, 2]
     """
-    lengths = runs[:, 1] - runs[:, 0]
-    shifts = runs[:, 0] - (np.cumsum(lengths) - lengths)
-    rows: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
-    return rows
+    return spans(runs[:, 0], runs[:, 1])
 
 
 def value_runs(column: RaggedColumn, runs: Runs) -> Runs:

@@ -14,7 +14,7 @@ from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.options import refusal
-from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.columns import Column, checked_rows, spans
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import generator
 
@@ -96,7 +96,12 @@ class WeightedSampler(RowSampler):
 
 
 def class_balanced_weights(
-    split: Split, *, field: str = "label", method: Literal["inverse", "effective"] = "inverse", beta: float = 0.999
+    split: Split,
+    *,
+    field: str = "label",
+    method: Literal["inverse", "effective"] = "inverse",
+    beta: float = 0.999,
+    rows: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
     """A weight for every sample, by how rare its class is: (n,) float64 in [0, 1].
 
@@ -105,6 +110,15 @@ def class_balanced_weights(
     Balanced Loss Based on Effective Number of Samples, CVPR 2019, proposition 1): beta = 0 weighs all samples alike,
     beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
     A sample without a label has weight 0, so that it is never drawn.
+
+    >>> tsds.class_balanced_weights(dataset.split, rows=fold.train)                      # doctest: +SKIP
+
+    Args:
+        split: with a field of labels.
+        field: its name.
+        method, beta: see above.
+        rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a weight. None:
+            all.
 
     Raises:
         OptionError: the split has no such field of kind ``label``, or `beta` is not in [0, 1).
@@ -117,6 +131,7 @@ def class_balanced_weights(
     _check_field(split, field, LabelField)
     classes = len(split.fields[field].classes)
     labels = checked_labels(split.column(field), classes, f"{split.name}/{field}", least=UNLABELLED)
+    labels = labels if rows is None else labels[checked_rows(rows, len(split), split.name)]
     known = labels != UNLABELLED
     counts = np.bincount(labels[known], minlength=1).clip(1)  # a class without samples has a weight nobody asks for
     weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
@@ -129,6 +144,7 @@ def repeat_factors(
     threshold: float | None = None,
     method: Literal["image", "instance"] = "image",
     field: str = "objects",
+    rows: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
     """How often to show every sample, by the rarest class among its objects: (n,) float64, 1 or more.
 
@@ -145,6 +161,8 @@ def repeat_factors(
             objects: instance-aware repeat factor sampling (Yaman et al., arXiv:2305.08069, 2023). Choose it if most
             samples have most classes, and few objects are of the rare ones.
         field: of kind ``objects``.
+        rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a factor. None:
+            all.
 
     Raises:
         OptionError: the split has no such field whose objects have labels, or `threshold` is not in (0, 1].
@@ -162,17 +180,23 @@ def repeat_factors(
     if "labels" not in table.values:
         found = ", ".join(table.values)
         raise OptionError(f"split {split.name!r}: expected objects with labels, found {found}. {ADVICE}")
-    rows, classes = len(split), len(table.field.classes)
+    classes = len(table.field.classes)
     labels = checked_labels(table["labels"], classes, f"{split.name}/{field}/labels")
-    owners = np.repeat(np.arange(rows), np.diff(table.offsets))
+    starts, stops = table.offsets[:-1], table.offsets[1:]
+    if rows is not None:
+        chosen = checked_rows(rows, len(split), split.name)
+        starts, stops = starts[chosen], stops[chosen]
+        labels = labels[spans(starts, stops)]
+    samples = len(starts)
+    owners = np.repeat(np.arange(samples), stops - starts)
     present = np.unique(owners * classes + labels)  # each class of a sample once
-    share = np.bincount(present % max(1, classes), minlength=classes) / max(1, rows)
+    share = np.bincount(present % max(1, classes), minlength=classes) / max(1, samples)
     if method == "instance":
         share = np.sqrt(share * np.bincount(labels, minlength=classes) / max(1, len(labels)))
     if threshold is None:
         threshold = float(np.median(share[share > 0])) if share.any() else 1.0
     of_class = np.sqrt(np.maximum(1, threshold / np.where(share > 0, share, 1)))
-    factors = np.ones(rows)
+    factors = np.ones(samples)
     np.maximum.at(factors, owners, of_class[labels])
     if len(labels) and factors.max() == 1:
         line = f"split {split.name!r}: all repeat factors are 1, because no class is rarer than {threshold:g}. "

@@ -178,7 +178,7 @@ class Column:
         """
         rows = np.asarray(rows)
         if self._is_remote or rows.dtype != np.int64:
-            rows = _checked_rows(rows, len(self), self._name)
+            rows = checked_rows(rows, len(self), self._name)
         shape = (*rows.shape, *self.spec.shape)
         if out is None:
             out = aligned_empty(shape, self.dtype)
@@ -192,7 +192,7 @@ class Column:
             self.fetch(flat, flat + 1)
         if self.by_kernel(flat, lambda table: native.core.gather(table, flat, target)):
             return out
-        flat = _checked_rows(flat, len(self), self._name)
+        flat = checked_rows(flat, len(self), self._name)
         if self.shards == 1:
             _take(self.part(0), flat, target)
         elif rows.size:
@@ -229,7 +229,7 @@ class Column:
             self._table = native.core.table(self._starts, self.spec.row_nbytes)
         if call(self._table) == len(rows):
             return True
-        owners = self._starts.searchsorted(_checked_rows(rows, len(self), self._name), "right") - 1
+        owners = self._starts.searchsorted(checked_rows(rows, len(self), self._name), "right") - 1
         arrays = {shard: self.mapped(shard) for shard in np.unique(owners).tolist()}
         for shard, array in arrays.items():
             if array is not None:
@@ -412,7 +412,7 @@ class RaggedColumn:
             IndexError: a row is outside.
             ValueError: `rows` are not of the shape (n,).
         """
-        rows = _checked_rows(rows, len(self), self._name)
+        rows = checked_rows(rows, len(self), self._name)
         if rows.ndim != 1:
             raise ValueError(f"{self._name}: expected rows of shape (n,), found {rows.shape}.")
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
@@ -425,7 +425,7 @@ class RaggedColumn:
             for i, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
                 data[offsets[i] : offsets[i + 1]] = column[start:stop]
             return Ragged(offsets, {name: data})
-        flat = np.repeat(starts - offsets[:-1], stops - starts) + np.arange(offsets[-1])
+        flat = spans(starts, stops)
         return Ragged(offsets, {name: column.take(flat) for name, column in self.values.items()})
 
     def _check_fits(self, values: int) -> None:
@@ -470,10 +470,16 @@ def _checked_row(row: Any, length: int, name: str) -> int:
     """`row` in [0, length)."""
     if type(row) is int and 0 <= row < length:
         return row
-    return int(_checked_rows(row, length, name))
+    return int(checked_rows(row, length, name))
 
 
-def _checked_rows(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
+def spans(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers of all spans [start, stop), one after the other."""
+    ends = np.cumsum(stops - starts)
+    return np.repeat(stops - ends, stops - starts) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def checked_rows(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
     """`rows` as int64 in [0, length)."""
     array = np.asarray(rows)
     if array.size == 0:

@@ -345,9 +345,7 @@ def eval_loader(
 
 def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[Sampler[Any] | None, str]:
     if options.balance != "none":
-        weights = balance_weights(dataset.split, task, options.balance)
-        if dataset.rows is not None:
-            weights = weights[dataset.rows]
+        weights = balance_weights(dataset.split, task, options.balance, dataset.rows)
         word = f"drawn by weight ({options.balance})"
         if options.balance == "repeat" and (weights == weights[0]).all():
             word += f", the same for all because each class is in {RARE:.0%} of them or more: use repeat-instance"
@@ -361,10 +359,10 @@ def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOpti
     return None, "shuffled"
 
 
-def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.float64]:
-    """How often each sample is to be drawn, (n,) float64; an `OptionError` where the balance is not for this task."""
+def balance_weights(split: Split, task: Task, balance: Balance, rows: Rows = None) -> NDArray[np.float64]:
+    """How often each of these rows is to be drawn, (n,) float64; an `OptionError` if the balance is for other tasks."""
     if balance in ("inverse", "effective") and task.label_field:
-        return class_balanced_weights(split, field=task.label_field, method=balance)
+        return class_balanced_weights(split, field=task.label_field, method=balance, rows=rows)
     if balance in ("repeat", "repeat-instance") and task.classes and not task.label_field:
         by_images = balance == "repeat"
         with warnings.catch_warnings(action="ignore"):  # a run says in a note that all factors are 1
@@ -373,6 +371,7 @@ def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.fl
                 threshold=RARE if by_images else None,
                 method="image" if by_images else "instance",
                 field=task.objects_field,
+                rows=rows,
             )
     possible = "inverse or effective" if task.label_field else "repeat or repeat-instance" if task.classes else "none"
     raise OptionError(f"`balance`: expected {possible} for {task.name}, found {balance}.")

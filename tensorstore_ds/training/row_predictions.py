@@ -22,6 +22,7 @@ from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.training.augmentation import fitted
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
@@ -41,6 +42,7 @@ def add_predictions(
     splits: Collection[str] | None = None,
     prefix: str = "",
     replace: bool = False,
+    score: float = 0.0,
     device: str | None = None,
     progress: OnProgress | None = None,
 ) -> FieldsSummary:
@@ -66,6 +68,7 @@ def add_predictions(
         splits: their names; None for all. In others, the values are unknown, or stay.
         prefix: what the names of the fields begin with, such as ``vit_``.
         replace: whether fields that are there get these values.
+        score: detections with a lower score are not added. A detector of torchvision keeps those of 0.05 or more.
         device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
         progress: as of `convert`.
 
@@ -77,11 +80,15 @@ def add_predictions(
     """
     opened = open_store(check_in_place(store, "add the predictions"))
     names = [name for name in chosen_splits(opened, splits) if len(opened[name])]
+    if not 0 <= score <= 1:
+        raise refusal("score", "a number from 0 to 1", score)
     model, card = load_model(checkpoint, device=device_of(device))
+    if score and not isinstance(card.task, Detection):
+        raise refusal("score", f"none for {card.task.name}, whose predictions are all added", score)
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         if isinstance(card.task, Detection):
-            objects = _objects(predict_store(checkpoint, store, split=name, device=device))
+            objects = _objects(predict_store(checkpoint, store, split=name, device=device), score)
             found.setdefault("predictions", {})[name] = objects
             continue
         for field, values in _predicted(model, card, opened, opened[name], os.fspath(checkpoint)).items():
@@ -104,12 +111,13 @@ def _has_labels(store: Store, card: ModelCard) -> bool:
     return isinstance(store.manifest.fields.get(card.task.label_field), LabelField)
 
 
-def _objects(found: StoreDetections) -> list[dict[str, NDArray[Any]]]:
+def _objects(found: StoreDetections, score: float) -> list[dict[str, NDArray[Any]]]:
     """Detections of each row, within the stored image."""
-    ends = np.searchsorted(found.detections[:, 0], np.arange(len(found.split) + 1))
+    detections = found.detections[found.detections[:, 2] >= score]
+    ends = np.searchsorted(detections[:, 0], np.arange(len(found.split) + 1))
     rows = []
     for row, (start, stop) in enumerate(pairwise(ends)):
-        each, (height, width) = found.detections[start:stop], stored_size(found.split, row)
+        each, (height, width) = detections[start:stop], stored_size(found.split, row)
         boxes = each[:, 3:].clip(0, np.array([width, height, width, height], np.float32))
         some = (boxes[:, :2] < boxes[:, 2:]).all(1)
         rows.append(

@@ -83,6 +83,24 @@ def test_timm_batches_are_those_of_the_files(digits: Path, options: dict[str, An
     assert type(ours.loader if options.get("use_prefetcher", True) else ours) is tsds.DataLoader
 
 
+@works("timm", "gray images become RGB ones, or stay gray with `input_img_mode`, as in timm's data set of the files")
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_timm_gray_images(digits: Path, tmp_path: Path, mode: Any) -> None:
+    from timm.data import ImageDataset, create_loader
+
+    from tensorstore_ds.adapters import timm
+
+    tsds.convert(folders_of(digits), tmp_path / "gray.tsds", color="gray", workers=0)
+    options = {"device": CPU, **({"mean": (0.5,), "std": (0.5,)} if mode == "L" else {})}
+    images = timm.StoreImages(tmp_path / "gray.tsds", input_img_mode=mode)
+    size = (len(mode), 16, 16)
+    ours = timm.create_loader(images, "train", size, 16, num_threads=1, **options)
+    files = ImageDataset(str(folders_of(digits) / "train"), input_img_mode=mode)
+    assert assert_same_batches(ours, create_loader(files, size, 16, num_workers=0, **options)) == 400
+    with pytest.raises(tsds.OptionError, match=r"`input_img_mode`: expected images of 1 channels for L, found 3\."):
+        timm.StoreImages(digits, input_img_mode="L")[0]
+
+
 @works("timm", "`FastCollateMixup` and random erasing in it")
 def test_timm_mixes_in_the_collate_function(digits: Path) -> None:
     from timm.data import FastCollateMixup, ImageDataset, create_loader
@@ -222,6 +240,18 @@ def test_transformers_classification_values(digits: Path, which: int) -> None:
         images, labels = zip(*(files[row] for row in range(16 * number, 16 * number + 16)), strict=True)
         expected = {**processor(list(images), return_tensors="pt"), "labels": torch.tensor(labels)}
         assert_same(batch, expected)
+
+
+@pytest.mark.parametrize("as_pil", [False, True])
+def test_transformers_gray_images(digits: Path, tmp_path: Path, as_pil: bool) -> None:
+    from tensorstore_ds.adapters.transformers import ImageCollator
+
+    tsds.convert(folders_of(digits), tmp_path / "gray.tsds", color="gray", workers=0)
+    processor, files = processors("vit")[0], Files(folders_of(digits) / "train")
+    dataset = tsds.StoreDataset(tmp_path / "gray.tsds", as_pil=as_pil)
+    batch = next(iter(tsds.DataLoader(dataset, 16, collate_fn=ImageCollator(processor, dataset))))
+    expected = processor([files[row][0] for row in range(16)], return_tensors="pt")
+    assert_same(batch["pixel_values"], expected["pixel_values"])
 
 
 def annotations_of(store: Path) -> list[tuple[Image.Image, dict[str, Any]]]:
