@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.version import __version__
 
 
@@ -31,6 +32,17 @@ def steps_of(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The steps in the order in which they were done; empty if a manifest has none, or something else there."""
     history = provenance.get("history")
     return [step for step in history if isinstance(step, Mapping)] if isinstance(history, list) else []
+
+
+def is_earlier(before: Manifest, now: Manifest) -> bool:
+    """Whether a store has become another one by steps that are noted behind the steps of before, as `update` does."""
+    (one, first), (other, second) = (_origin(each.provenance) for each in (before, now))
+    return one == other and len(first) < len(second) and first == second[: len(first)]
+
+
+def _origin(provenance: Mapping[str, Any]) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
+    """Where a store comes from, and the steps that have changed it since."""
+    return {**provenance, **dict.fromkeys(("history", "skipped", "left_out"))}, steps_of(provenance)
 
 
 def with_step(provenance: Mapping[str, Any], command: str, **details: object) -> dict[str, Any]:

@@ -144,16 +144,21 @@ def parse_listing(data: bytes, where: str, shard: Shard) -> dict[str, File]:
     if found != shard.sha256:
         message = f"expected SHA-256 {shard.sha256[:12]}..., found {found[:12]}...."
         raise FormatError(Problem(where, "checksum", message), _DAMAGED)
+    files = listed_files(data, where)
+    nbytes = len(data) + sum(file.size for file in files.values())
+    if nbytes != shard.nbytes:
+        raise FormatError(Problem(where, "manifest", f"expected files of {shard.nbytes} bytes, found {nbytes}."))
+    return files
+
+
+def listed_files(data: bytes, where: str) -> dict[str, File]:
+    """As `parse_listing`, of a shard that no manifest has."""
     try:
         group = load_object(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(Problem(where, "manifest", f"expected JSON, found other text ({error}).")) from error
     attributes = group.get("attributes")
-    files = parse_files(attributes.get("tsds") if isinstance(attributes, dict) else None, where)
-    nbytes = len(data) + sum(file.size for file in files.values())
-    if nbytes != shard.nbytes:
-        raise FormatError(Problem(where, "manifest", f"expected files of {shard.nbytes} bytes, found {nbytes}."))
-    return files
+    return parse_files(attributes.get("tsds") if isinstance(attributes, dict) else None, where)
 
 
 def _check_digest(data: bytes, digest: Any) -> None:

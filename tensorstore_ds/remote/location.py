@@ -230,6 +230,25 @@ class Location:
     def _keeps_records(self) -> bool:
         return self._given.lower().startswith(("s3://", "gs://", "az://"))
 
+    def copy(self, name: str, to: str) -> bool:
+        """Have the server copy a file, over one that is there; whether it did."""
+        import obstore
+
+        try:
+            obstore.copy(self._store, name, to)
+        except Exception:  # such as one that is too large for it, or gone: it can be uploaded
+            return False
+        return True
+
+    def folders(self, name: str) -> list[str]:
+        """The folders in a folder, by their whole names; raises `RemoteError`."""
+        import obstore
+
+        try:
+            return list(obstore.list_with_delimiter(self._store, f"{name}/")["common_prefixes"])
+        except Exception as error:
+            raise self._error(name, error) from None
+
     def remove(self, name: str) -> None:
         """Remove a file, if it is there; raises `RemoteError`."""
         import obstore
@@ -254,6 +273,23 @@ class Location:
             obstore.put(self._store, name, data, mode="create", use_multipart=False)
         except obstore.exceptions.AlreadyExistsError:
             raise StoreExistsError(f"{self.url}/{name} is there already.") from None
+        except Exception as error:
+            raise self._error(name, error) from None
+
+    def replace(self, name: str, data: bytes, etag: str | None) -> None:
+        """Write a file over the version of it that was read, in one step.
+
+        Raises:
+            StoreExistsError: it is another version now.
+            RemoteError: as of `write`.
+        """
+        import obstore
+
+        mode: Any = {"e_tag": etag} if etag else "overwrite"
+        try:
+            obstore.put(self._store, name, data, mode=mode, use_multipart=False)
+        except (obstore.exceptions.PreconditionError, FileNotFoundError):
+            raise StoreExistsError(f"{self.url}/{name} was changed meanwhile. Run the same command again.") from None
         except Exception as error:
             raise self._error(name, error) from None
 

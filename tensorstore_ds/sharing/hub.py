@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.remote.hub import HubPlace, api, failure, parse
 from tensorstore_ds.remote.location import Location
-from tensorstore_ds.sharing.existing import other_store, store_at
+from tensorstore_ds.sharing.existing import is_to_be_replaced, store_at
 from tensorstore_ds.sharing.selection import Content
 from tensorstore_ds.sharing.transfer import Counter, Transfer
 
 
-def push_to_hub(source: Path | None, url: str, content: Content, counter: Counter) -> Transfer:
+def push_to_hub(source: Path | None, url: str, content: Content, counter: Counter, *, update: bool) -> Transfer:
     """Copy the store at a path; raises as `push` does."""
     place = parse(url)
     if source is None:
@@ -23,35 +25,40 @@ def push_to_hub(source: Path | None, url: str, content: Content, counter: Counte
         raise OptionError(f"{place.url}: expected a folder for the store, as in {place.url}/photos.tsds, found none.")
     before = Location(url)  # as of one commit: every push that began then is refused once another has committed
     found = store_at(before)
-    if found is not None and found != content.sha256:
-        raise other_store(place.url, found)
-    if found is None:
-        _check_listed(source, content)
+    if found is None or is_to_be_replaced(place.url, found, content, update=update):
+        replaced = _replaced(content)
+        _check_listed(source, content, replaced)
         counter.begin(0, content.nbytes)
         try:
-            _commit(api(), place, source, content, parse(before.resolved_url).revision)
+            _commit(api(), place, source, content, replaced, parse(before.resolved_url).revision)
         except Exception as error:  # those of the HTTP library, too
             found = store_at(Location(url))  # another push may have been quicker
-            if found is None:
+            if found is None or is_to_be_replaced(place.url, found, content, update=update):
                 raise failure(place, error) from None
-            if found != content.sha256:
-                raise other_store(place.url, found) from None
         counter.add(content.nbytes)
     return Transfer(place.url, content.sha256, content.nbytes, counter.moved, counter.seconds, not counter.moved)
 
 
-def _check_listed(source: Path, content: Content) -> None:
+def _replaced(content: Content) -> tuple[str, ...]:
+    """Folders of shards that others took the place of; they may be there, and are not published."""
+    splits = parse_root(content.root)[0].splits.items()
+    return tuple(f"{shard_path(name, number)}/" for name, entry in splits for number in entry.replaced)
+
+
+def _check_listed(source: Path, content: Content, replaced: tuple[str, ...]) -> None:
     """Raise `FormatError` if other files lie in the store: they would be published with it."""
     names = {*content.files, *content.lists, "zarr.json"}
     for folder, _, files in os.walk(source):
         for file in files:
             name = (Path(folder) / file).relative_to(source).as_posix()
-            if name not in names:
+            if name not in names and not name.startswith(replaced):
                 problem = Problem(name, "unlisted-file", "this file is not listed.")
                 raise FormatError(problem, "Remove it, or it would be published.")
 
 
-def _commit(client: Any, place: HubPlace, source: Path, content: Content, head: str | None) -> None:
+def _commit(
+    client: Any, place: HubPlace, source: Path, content: Content, replaced: tuple[str, ...], head: str | None
+) -> None:
     """Upload what the Hub lacks, then the root; the Hub refuses both if something else was committed since `head`."""
     from huggingface_hub import CommitOperationAdd
 
@@ -59,7 +66,7 @@ def _commit(client: Any, place: HubPlace, source: Path, content: Content, head: 
     before = client.upload_folder(
         folder_path=source,
         path_in_repo=place.path,
-        ignore_patterns=["zarr.json"],  # that of the root alone
+        ignore_patterns=["zarr.json", *(f"{folder}*" for folder in replaced)],  # the root's zarr.json alone
         commit_message=f"Files of {place.path}",
         parent_commit=head,
         **where,

@@ -1,4 +1,4 @@
-"""Copy a store to a URL, so that nobody ever sees a part of it: its root is written last, and only if there is none.
+"""Copy a store to a URL, so that nobody ever sees a part of it: its root is written last, over no other store.
 
 While a push runs, a small file ``tsds.push`` at the place holds the digest of its store. It is created only if there is
 none, so that two pushes of different stores never mix their files; the one that ends removes it.
@@ -10,16 +10,19 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError, StoreExistsError
-from tensorstore_ds.format.manifest import File
+from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.root import listed_files, parse_listing, parse_root
+from tensorstore_ds.options import refusal
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
 from tensorstore_ds.remote.location import PART_NBYTES, Location, is_url
 from tensorstore_ds.sharing.crew import Crew
-from tensorstore_ds.sharing.existing import other_store, store_at
+from tensorstore_ds.sharing.existing import Existing, is_to_be_replaced, store_at
 from tensorstore_ds.sharing.hub import push_to_hub
 from tensorstore_ds.sharing.origin import Origin, local_path, origin_of
 from tensorstore_ds.sharing.pull import pull
@@ -31,7 +34,7 @@ CLAIM = "tsds.push"
 _WORKERS = 8
 
 
-def push(store: str | os.PathLike[str], url: str, *, progress: OnBytes | None = None) -> Transfer:
+def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progress: OnBytes | None = None) -> Transfer:
     """Copy a store to a URL.
 
     >>> tsds.push("photos.tsds", "s3://bucket/photos.tsds")                     # doctest: +SKIP
@@ -41,14 +44,19 @@ def push(store: str | os.PathLike[str], url: str, *, progress: OnBytes | None = 
     it. Every file is compared with its SHA-256 as it is read. A second push of the same store transfers nothing, and
     after an interruption the same call transfers what is missing.
 
+    With `update`, a store that has grown or was changed (`append`, `add_fields`, `update`, `erase`, ...) replaces its
+    earlier state: new shards are written next to the old ones, then the root is replaced in one step. Only new files
+    are sent. Readers that have the store open go on. Shards that are gone at the path are removed at the URL as well.
+
     Args:
         store: its path; or a URL.
         url: of the folder that it becomes: ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
+        update: whether an earlier state of this store may be at the URL.
         progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
             bar.
 
     Raises:
-        StoreExistsError: another store is at the URL, or is being pushed there.
+        StoreExistsError: another store is at the URL, or is being pushed there; or an earlier state, without `update`.
         FormatError: the store is damaged.
         RemoteError: the server cannot be reached, or refuses.
         OptionError: nothing can be pushed to such a URL.
@@ -56,6 +64,8 @@ def push(store: str | os.PathLike[str], url: str, *, progress: OnBytes | None = 
     """
     if not is_url(url):
         raise OptionError(f"`url`: expected a URL such as s3://bucket/photos.tsds, found {url}. To a path, use copy.")
+    if update and local_path(url) is not None:
+        raise refusal("update", "a URL of a server; make a new copy of the store", url)
     if local_path(url) is not None:
         return pull(store, local_path(url) or url, progress=progress)
     if url.lower().startswith(("http://", "https://")):
@@ -68,8 +78,8 @@ def push(store: str | os.PathLike[str], url: str, *, progress: OnBytes | None = 
     origin = origin_of(store)
     content = content_of(origin)
     if url.lower().startswith("hf://"):
-        return push_to_hub(source, url, content, counter)
-    return _Push(origin, Location(url), content, counter).run()
+        return push_to_hub(source, url, content, counter, update=update)
+    return _Push(origin, Location(url), content, counter, source if update else None).run()
 
 
 def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: OnBytes | None = None) -> Transfer:
@@ -98,23 +108,31 @@ def content_of(origin: Origin) -> Content:
 
 
 class _Push:
-    """One push to an object store."""
+    """One push to an object store. With `updated`, the path of the store, an earlier state is replaced."""
 
-    def __init__(self, origin: Origin, place: Location, content: Content, counter: Counter) -> None:
+    def __init__(
+        self, origin: Origin, place: Location, content: Content, counter: Counter, updated: Path | None
+    ) -> None:
         self._origin, self._place, self._content, self._counter = origin, place, content, counter
+        self._updated = updated
+        self._before: Existing | None = None
+        self._earlier: dict[File, str] = {}
         self._crew = Crew(_WORKERS)
 
     def run(self) -> Transfer:
         if self._is_there() or self._claim():
+            self._remove_replaced()
             return self._transfer(was_there=True)
         content = self._content
         self._counter.begin(0, content.nbytes)
         above = {name: file for name, file in content.files.items() if name.count("/") < 2}
         within = {name: file for name, file in content.files.items() if name.count("/") >= 2}
         lists = {name: File(len(data), hashlib.sha256(data).hexdigest()) for name, data in content.lists.items()}
+        self._read_earlier()
         for files in (within, {**lists, **above}):
             self._crew.run(self._upload, files.items())
         self._commit()
+        self._remove_replaced()
         return self._transfer()
 
     def _transfer(self, *, was_there: bool = False) -> Transfer:
@@ -125,9 +143,11 @@ class _Push:
     def _is_there(self) -> bool:
         """Whether this store is at the place; raises `StoreExistsError` if another one is."""
         found = store_at(self._place)
-        if found is None or found == self._content.sha256:
-            return found is not None
-        raise other_store(self._place.url, found)
+        if found is None:
+            return False
+        is_before = is_to_be_replaced(self._place.url, found, self._content, update=self._updated is not None)
+        self._before = found if is_before else None
+        return not is_before
 
     # --- the claim ---
 
@@ -179,6 +199,11 @@ class _Push:
         if found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256):
             self._counter.skip(file.size)
             return
+        if (earlier := self._earlier.get(file)) is not None and self._place.copy(earlier, name):
+            found = self._place.find_recorded(name)
+            if found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256):
+                self._counter.skip(file.size)
+                return
         parts = self._parts(name, file)
         if file.size <= PART_NBYTES:
             self._place.write(name, b"".join(parts), sha256=file.sha256)
@@ -209,9 +234,54 @@ class _Push:
         if not self._is_there():
             self._check_claim()
             try:
-                self._place.create("zarr.json", self._content.root)
+                if self._before is None:
+                    self._place.create("zarr.json", self._content.root)
+                else:
+                    self._place.replace("zarr.json", self._content.root, self._before.etag)
                 self._counter.add(len(self._content.root))
             except StoreExistsError:
                 if not self._is_there():
                     raise
         self._release()
+
+    def _read_earlier(self) -> None:
+        """Find out which files of the earlier state are in shards that are replaced: the server copies equal ones."""
+        if self._before is None:
+            return
+        now, before = parse_root(self._content.root)[0], self._before.manifest
+        for split, entry in before.splits.items():
+            kept = now.splits[split].numbers
+            for number, shard in zip(entry.numbers, entry.shards, strict=True):
+                if number not in kept:
+                    where = f"{shard_path(split, number)}/zarr.json"
+                    data, _ = self._place.read_all(where, MANIFEST_MAX_NBYTES)
+                    listing = parse_listing(data, where, shard)
+                    self._earlier |= {file: f"{shard_path(split, number)}/{path}" for path, file in listing.items()}
+
+    def _remove_replaced(self) -> None:
+        """Remove shards at the place that the store has had, and that are gone at its path.
+
+        A number above all that the store has had may be of another push, of a later state.
+        """
+        if self._updated is None:
+            return
+        for split, entry in parse_root(self._content.root)[0].splits.items():
+            last = max((*entry.numbers, *entry.replaced), default=-1)
+            had = {shard_path(split, number) for number in range(last + 1)} - {
+                shard_path(split, number) for number in entry.numbers
+            }
+            for folder in self._place.folders(split):
+                if folder in had and not (self._updated / folder).is_dir():
+                    self._remove_shard(folder)
+
+    def _remove_shard(self, folder: str) -> None:
+        """Remove a shard's files, its list last: an interrupted call goes on with it."""
+        where = f"{folder}/zarr.json"
+        try:
+            data, _ = self._place.read_all(where, MANIFEST_MAX_NBYTES)
+        except RemoteError as error:
+            if error.reason != "missing":
+                raise
+            return
+        self._crew.run(self._place.remove, [f"{folder}/{path}" for path in listed_files(data, where)])
+        self._place.remove(where)

@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from tensorstore_ds.conversion.history import steps_of
+from tensorstore_ds.conversion.history import is_earlier
 from tensorstore_ds.errors import FormatError
-from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
@@ -129,7 +128,7 @@ class Content:
             root = _root(self.store)
         except FormatError:  # another one, unless it was updated
             now = _open(_place(self.store), None)
-            if not _was_updated(self.store.manifest, now.store.manifest):
+            if not is_earlier(self.store.manifest, now.store.manifest):
                 raise
             return self if self.is_fixed else now
         return self if self.is_fixed or root == self.root else _open(_place(self.store), None)
@@ -145,18 +144,6 @@ def _open(place: Store | str | os.PathLike[str], sha256: str | None) -> Content:
 
 def _place(store: Store) -> str | os.PathLike[str]:
     return store.path if store.origin is None else store.origin.url
-
-
-def _was_updated(before: Manifest, now: Manifest) -> bool:
-    """Whether a store is another one after `update` or `erase`, which notes itself behind the steps of before."""
-    (one, first), (other, second) = (_origin(each) for each in (before, now))
-    return one == other and len(first) < len(second) and first == second[: len(first)]
-
-
-def _origin(manifest: Manifest) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
-    """Where a store comes from, and the steps that have changed it since."""
-    changing = dict.fromkeys(("history", "skipped", "left_out"))
-    return {**manifest.provenance, **changing}, steps_of(manifest.provenance)
 
 
 def _root(store: Store) -> bytes:

@@ -14,6 +14,7 @@ import tensorstore_ds as tsds
 from remote.hub_server import NAME, TOKEN, Hub, hub_server
 from remote.test_pull import contents
 from small_stores import tsds as command
+from stores import store_of
 from tensorstore_ds.remote.hub import HubPlace, parse
 
 pytest.importorskip("huggingface_hub")
@@ -69,6 +70,19 @@ def test_another_store_is_refused(hub: Hub, store: tsds.Store, other: tsds.Store
     tsds.push(store.path, f"hf://datasets/{NAME}/s.tsds")
     with pytest.raises(tsds.StoreExistsError, match=store.sha256[:12]):
         tsds.push(other.path, f"hf://datasets/{NAME}/s.tsds")
+
+
+def test_a_store_that_was_changed(hub: Hub, tmp_path: Path) -> None:
+    rows = [{"image": np.full((9, 9, 3), i, np.uint8), "label": i % 2} for i in range(4)]
+    path, url = store_of(tmp_path / "s.tsds", rows, ["a", "b"]).path, f"hf://datasets/{NAME}/s.tsds"
+    tsds.push(path, url)
+    tsds.add_fields(path, {"loss": {"train": np.arange(4.0)}})
+    with pytest.raises(tsds.StoreExistsError, match="found it as it was before"):
+        tsds.push(path, url)
+    tsds.push(path, url, update=True)
+    assert tsds.pull(url, tmp_path / "p.tsds", verify=True).sha256 == tsds.open(path).sha256
+    assert not any("/00000/loss/" in name for name in hub.commits[hub.head])
+    assert tsds.push(path, url, update=True).was_there
 
 
 def test_a_commit_in_between_is_no_half_store(

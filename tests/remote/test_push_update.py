@@ -1,0 +1,209 @@
+"""Stores that were changed after they were pushed: their earlier state at the URL becomes the new one, in one step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from remote.conftest import set_credentials
+from remote.fault_proxy import Proxy
+from remote.test_push import names
+from small_stores import tsds as command
+from tensorstore_ds.remote.location import Location
+from tensorstore_ds.sharing import push as pushing
+from tensorstore_ds.sharing.push import CLAIM
+
+SECRET = 201  # the value of all pixels of one row
+ROWS = 40
+
+
+def write_images(folder: Path, first: int, count: int) -> None:
+    for i in range(first, first + count):
+        pixels = np.random.default_rng(i).integers(0, 200, (24, 24, 3), np.uint8)
+        (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full_like(pixels, SECRET) if i == 7 else pixels).save(folder / "ab"[i % 2] / f"{i:03}.png")
+
+
+@pytest.fixture
+def grown(tmp_path: Path, bucket: str) -> tuple[Path, str]:
+    """The path of a store of several shards that is pushed, and its URL."""
+    write_images(tmp_path / "images", 0, ROWS)
+    path = tmp_path / "s.tsds"
+    tsds.convert(tmp_path / "images", path, encoding="raw", layout="zarr", shard_nbytes=12 * 24**2 * 3, workers=0)
+    assert len(tsds.open(path).manifest.splits["train"].shards) > 2
+    tsds.push(path, f"{bucket}/s.tsds")
+    return path, f"{bucket}/s.tsds"
+
+
+def add_field(path: Path, name: str = "loss") -> None:
+    tsds.add_fields(path, {name: {"train": np.arange(ROWS, dtype=np.float32)}})
+
+
+def append(path: Path) -> None:
+    write_images(path.with_name("images"), ROWS, 5)
+    tsds.append(path, path.with_name("images"))
+
+
+def erase(path: Path) -> None:
+    (row,) = [row for row, image in enumerate(tsds.open(path)["train"]["image"][:]) if (image == SECRET).all()]
+    tsds.erase(path, rows={"train": [row]})
+
+
+def remote_bytes(path: Path, url: str) -> dict[str, bytes]:
+    """The files at a URL of all names that a store has or had."""
+    import obstore
+
+    found = [each["path"] for page in obstore.list(Location(url)._store) for each in page]
+    return {name: Location(url).read_all(name, 10**8)[0] for name in found}
+
+
+@pytest.mark.parametrize("change", [add_field, append, erase])
+def test_the_earlier_state_becomes_the_new_one(
+    grown: tuple[Path, str], change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path, url = grown
+    before = tsds.open(path)
+    change(path)
+    after = tsds.open(path)
+    with pytest.raises(tsds.StoreExistsError, match=rf"found it as it was before, {before.sha256[:12]}"):
+        tsds.push(path, url)
+    assert tsds.open(url).sha256 == before.sha256
+    done = tsds.push(path, url, update=True)
+    assert (done.sha256, done.was_there) == (after.sha256, False)
+    files = remote_bytes(path, url)
+    assert {name: data for name, data in files.items() if name in names(path)} == {
+        name: (path / name).read_bytes() for name in names(path)
+    }
+    assert CLAIM not in files
+    again = tsds.push(path, url, update=True)
+    assert (again.was_there, again.moved) == (True, 0)
+    assert tsds.pull(url, tmp_path / "p.tsds", verify=True).sha256 == after.sha256
+
+
+def test_only_new_values_are_sent(grown: tuple[Path, str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, url = grown
+    add_field(path)
+    set_credentials(monkeypatch, proxy.url)
+    done = tsds.push(path, url, update=True)
+    puts = [(name.split("?")[0], headers) for method, name, headers in proxy.requests if method == "PUT"]
+    sent = [name for name, headers in puts if "x-amz-copy-source" not in headers]
+    assert sent and not any("/image/" in name or "/label/" in name for name in sent)
+    assert any("/loss/" in name for name in sent)
+    assert sent[-1].endswith("/s.tsds/zarr.json") and dict(puts)[sent[-1]]["if-match"]
+    assert done.moved < 40_000 < done.nbytes
+
+
+def test_readers_go_on(grown: tuple[Path, str], cache: Path) -> None:
+    path, url = grown
+    reader = tsds.open(url)
+    add_field(path)
+    tsds.push(path, url, update=True)
+    images = reader["train"]["image"][:]
+    assert [image.tolist() for image in images] == [image.tolist() for image in tsds.open(path)["train"]["image"][:]]
+    assert "loss" not in reader.manifest.fields
+    assert tsds.open(url)["train"]["loss"][:].tolist() == list(range(ROWS))
+
+
+def test_nothing_of_erased_samples_stays(grown: tuple[Path, str]) -> None:
+    path, url = grown
+    add_field(path)
+    tsds.push(path, url, update=True)
+    erase(path)
+    tsds.push(path, url, update=True)
+    files = remote_bytes(path, url)
+    assert files.keys() == names(path)
+    pixels = bytes([SECRET]) * 24 * 3
+    remote = tsds.open(url)
+    assert len(remote["train"]) == ROWS - 1
+    assert not any(pixels in np.asarray(image).tobytes() for image in remote["train"]["image"][:])
+
+
+def test_what_was_interrupted_goes_on(grown: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, url = grown
+    before = tsds.open(path)
+    erase(path)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Location, "replace", stop)
+        tsds.push(path, url, update=True)
+    assert tsds.open(url).sha256 == before.sha256
+    removed: list[str] = []
+    remove = Location.remove
+
+    def once(place: Location, name: str) -> None:
+        if "/" in name and removed:
+            raise Stopped
+        removed.append(name)
+        remove(place, name)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Location, "remove", once)
+        tsds.push(path, url, update=True)
+    assert tsds.open(url).sha256 == tsds.open(path).sha256
+    assert tsds.push(path, url, update=True).was_there
+    assert remote_bytes(path, url).keys() == names(path)
+
+
+def test_another_push_that_is_quicker(grown: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two changes of one earlier state: the second root is refused, and the first one stays."""
+    path, url = grown
+    other = shutil.copytree(path, path.with_name("other.tsds"))
+    add_field(path)
+    add_field(other, "score")
+    commit = pushing._Push._commit
+
+    def later(push: Any) -> None:
+        monkeypatch.setattr(pushing._Push, "_commit", commit)
+        Location(url).remove(CLAIM)
+        tsds.push(other, url, update=True)
+        commit(push)
+
+    monkeypatch.setattr(pushing._Push, "_commit", later)
+    with pytest.raises(tsds.StoreExistsError, match="found the store"):
+        tsds.push(path, url, update=True)
+    assert tsds.open(url).sha256 == tsds.open(other).sha256
+    assert not tsds.verify(url)
+
+
+def test_the_root_is_replaced_by_version(grown: tuple[Path, str]) -> None:
+    place = Location(grown[1])
+    data, etag = place.read_all("zarr.json", 10**7)
+    place.replace("zarr.json", data + b"\n", etag)
+    with pytest.raises(tsds.StoreExistsError, match=r"zarr\.json was changed meanwhile"):
+        place.replace("zarr.json", data, etag)
+    assert place.read_all("zarr.json", 10**7)[0] == data + b"\n"
+
+
+def test_what_is_refused(grown: tuple[Path, str], other: tsds.Store, tmp_path: Path) -> None:
+    path, url = grown
+    early = shutil.copytree(path, tmp_path / "early.tsds")
+    for store in (other.path, early):
+        add_field(path) if store == early else None
+        if store == early:
+            tsds.push(path, url, update=True)
+        with pytest.raises(tsds.StoreExistsError, match="expected nothing, or the same store, found the store"):
+            tsds.push(store, url, update=True)
+    with pytest.raises(tsds.OptionError, match="`update`: expected a URL of a server"):
+        tsds.push(path, f"file://{tmp_path}/copy.tsds", update=True)
+
+
+def test_by_command(grown: tuple[Path, str]) -> None:
+    path, url = grown
+    add_field(path)
+    refused = command("push", path, url)
+    assert refused.exit_code == 1 and "Pass --update to replace it" in refused.stderr
+    done = command("push", path, url, "--update")
+    assert done.exit_code == 0 and tsds.open(url).sha256 == tsds.open(path).sha256
