@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Python keeps what it has compiled: tests start it hundreds of times, and pytest compiles each of their files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-faults test-install test-arm64 test-remote test-cluster test-gpu-fake test-browser test-clients test-journeys coverage check docs bench fuzz mutants clean help
+.PHONY: demo test test-slow test-faults test-install test-arm64 test-remote test-cluster test-gpu-fake test-browser test-clients test-journeys test-lowest dist coverage check docs bench fuzz mutants clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -30,6 +30,8 @@ help:
 	@echo "make test-browser  tsds view in Chromium, where it is installed"
 	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
 	@echo "make test-journeys  a newcomer's way through all commands, with six data sets; training and other slow steps with two"
+	@echo "make test-lowest  some tests with the oldest versions of the dependencies that pyproject.toml allows"
+	@echo "make dist         the files of a release in dist/, checked, and the wheel installed and used"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
@@ -87,6 +89,28 @@ test-journeys: $(DEV)
 test-clients: $(CLIENTS)/stamp
 	$(CLIENTS)/bin/python -m pytest tests/clients $(if $(WRITE),--write)
 
+# The floors of pyproject.toml, in an environment of their own, with torch; uv finds them.
+LOWEST := .venv-lowest
+test-lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip --disable-pip-version-check -q install uv
+	$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[torch,cloud,coco]' \
+		'pytest>=8.4' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'jsonschema>=4.20'
+	$(LOWEST)/bin/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow' $(LOWEST_TESTS)
+
+# What is published, as RELEASING.md uses it. Nothing of this checkout is seen where the wheel is tried.
+dist:
+	rm -rf dist .venv-dist
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip --disable-pip-version-check -q install build twine
+	.venv-dist/bin/python -m build --outdir dist
+	.venv-dist/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv --clear .venv-dist
+	.venv-dist/bin/python -m pip --disable-pip-version-check -q install dist/*.whl
+	.venv-dist/bin/tensorstore-ds --version
+	.venv-dist/bin/tsds verify formats/v1/conformance/valid/minimal.tsds
+	rm -rf .venv-dist
+
 coverage: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet' --cov --cov-report=
 	$(BIN)/coverage html -q
@@ -136,5 +160,5 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 clean:
-	rm -rf $(KERNELS) tensorstore_ds/native/_not_compiled.txt $(VENV) $(CLIENTS) demo dist htmlcov docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(KERNELS) tensorstore_ds/native/_not_compiled.txt $(VENV) $(CLIENTS) $(LOWEST) .venv-dist demo dist htmlcov docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find cli tensorstore_ds tests benchmarks formats -name __pycache__ -prune -exec rm -rf {} +
