@@ -65,7 +65,6 @@ NOT_RUN = {
     "docs/papers.md: title: Pets": "answers; test_papers_answers.py reads such files",
     "docs/papers.md: README.md": "a folder tree",
     "docs/sources.md: kitten = cat": "a class map; test_source_joined.py reads one",
-    "docs/sources.md: encodings, from a few images": "what a dry run has printed; its rates are this machine's",
     "docs/serve.md: $ tsds serve": "runs until Ctrl-C; test_cli_serve.py starts and stops it",
     "docs/slurm.md: JOB=": "cluster/test_slurm.py submits such jobs",
     "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
