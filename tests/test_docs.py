@@ -35,7 +35,7 @@ NOT_RUN = {
     "docs/install.md: python -m venv": "installs",
     "docs/install.md: uv venv": "installs",
     "docs/install.md: tsds cache clear": "removes what is kept, and the package",
-    "docs/migrate.md: dataset = wds": "needs WebDataset",
+    "docs/migrate.md: dataset = (": "needs WebDataset",
     "docs/migrate.md: from litdata": "needs LitData",
     "docs/migrate.md: from datasets": "downloads",
     "docs/encodings.md: encodings, from a few images": "what a dry run has printed; its rates are this machine's",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 from doc_pages import DOCS, ROOT, blocks
 
@@ -47,3 +48,10 @@ def test_the_page_of_error_codes_has_every_code() -> None:
     listed = page.partition("The program that wrote the store has an error:")[2].partition("Convert again.")[0]
     found = re.findall(r"`([a-z0-9-]+)`", tables + listed)
     assert wanted == {*found}
+
+
+def test_the_page_of_the_installation_has_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    table = (DOCS / "install.md").read_text("utf-8").partition("\n## Extras\n")[2].partition("\n## ")[0]
+    found = re.findall(r"`([a-z0-9]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)))
+    assert sorted(found) == sorted(project["optional-dependencies"])
