@@ -51,7 +51,6 @@ NOT_SEARCHED = {
     "docs/adapters.md": "to be rewritten",
     "docs/augmenting.md": "to be rewritten",
     "docs/balancing.md": "to be rewritten",
-    "docs/clients.md": "to be rewritten",
     "docs/clusters.md": "to be rewritten",
     "docs/ddp.md": "to be rewritten",
     "docs/detection.md": "to be rewritten",
