@@ -53,7 +53,6 @@ NOT_SEARCHED = {
     "docs/balancing.md": "to be rewritten",
     "docs/clusters.md": "to be rewritten",
     "docs/ddp.md": "to be rewritten",
-    "docs/detection.md": "to be rewritten",
     "docs/exporting.md": "to be rewritten",
     "docs/figures.md": "to be rewritten",
     "docs/folds.md": "to be rewritten",
