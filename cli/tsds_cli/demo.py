@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @out_option("demo", "The folder to work in; what an earlier demo left there is replaced.")
-@click.option("--train/--no-train", default=True, help="Whether to train a vision transformer on the digits as well.")
+@click.option("--train/--no-train", default=True, help="Whether to train a vision transformer on the digits, too.")
 def demo(out: Path, train: bool) -> None:
     """Convert, verify, draw and train on real handwritten digits.
 

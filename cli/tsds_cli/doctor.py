@@ -36,7 +36,7 @@ _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "tra
 @options_of(DiagnoseOptions)
 @json_option
 def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptions, as_json: bool) -> None:
-    """Measure what holds training back, and suggest changes.
+    """Measure what holds training back, and say what to change.
 
     For a STORE: the loader alone, the model alone, and both together; threads, copies, memory and storage. Ends with
     the loader to use, as code to paste, and with what it gains.

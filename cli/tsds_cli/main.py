@@ -65,7 +65,7 @@ GROUPS = {
         "train": "Train a vision transformer or a detector on a STORE.",
         "predict": "Print what the model of a CHECKPOINT predicts for IMAGES.",
         "bench": "Compare ways to load a STORE, and the files that it was made of.",
-        "doctor": "Measure what holds training back, and suggest changes.",
+        "doctor": "Measure what holds training back, and say what to change.",
         "warm": "Read a STORE into the page cache.",
         "evict": "Drop a STORE from the page cache.",
     },
