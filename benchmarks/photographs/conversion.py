@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, median_ratio, seconds_of, spent_on
+from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, ratio_of_medians, seconds_of, spent_on
 from benchmarks.peers import WORKERS
 from benchmarks.photographs import FFCV_JPEG, MAX_SIDE, QUALITY
 from benchmarks.photographs.race import folder_of_photographs, lane_of
@@ -61,7 +61,7 @@ def _encoded(settings: Settings) -> tuple[list[Figure], list[dict[str, Any]]]:
     figures = []
     for (name, unit), own, others in zip(whats, zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
         rates = " against ".join(f"{count / statistics.median(seconds):,.0f}" for seconds in (own, others))
-        ratio = median_ratio(others, own)
+        ratio = ratio_of_medians(others, own)
         figures.append(Figure(name, ratio, TARGET, "x", at_least=True, note=f"{rates} {unit}"))
     sides = (("tsds convert", ours), ("FFCV's writer", theirs))
     return figures, [{"converter": side, **_columns(spent)} for side, spent in sides]
@@ -112,7 +112,7 @@ def _kept(settings: Settings) -> list[Figure]:
     what = f"convert {name} to `source`, {WORKERS} workers: speed,"
     copy_of_headers = Figure(
         f"{what} `check=headers`, relative to copying them into one file",
-        median_ratio(copied, headers),
+        ratio_of_medians(copied, headers),
         0.7,
         "x",
         at_least=True,
@@ -120,7 +120,7 @@ def _kept(settings: Settings) -> list[Figure]:
     )
     eighth_of_full = Figure(
         f"{what} `check=eighth`, relative to `check=full`",
-        median_ratio(full, checked),
+        ratio_of_medians(full, checked),
         1.5,
         "x",
         at_least=True,
