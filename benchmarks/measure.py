@@ -177,7 +177,16 @@ def ratio_of_medians(seconds: Sequence[float], reference: Sequence[float]) -> fl
     return statistics.median(seconds) / statistics.median(reference)
 
 
-def spread(values: Sequence[float], scale: float = 1) -> str:
+def spread(values: Sequence[float], scale: float = 1, decimals: int = 2) -> str:
     """Median and range: ``2.31 (2.20 to 2.75)``."""
-    low, middle, high = (scale * f(values) for f in (min, statistics.median, max))
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    low, middle, high = (f"{scale * f(values):,.{decimals}f}" for f in (min, statistics.median, max))
+    return f"{middle} ({low} to {high})"
+
+
+def rates(count: float, seconds: Sequence[float], decimals: int = 0) -> str:
+    """Median and range of a count per second: the rate of the median seconds, from the slowest round to the fastest.
+
+    >>> rates(100, [1.0, 4.0, 2.0])
+    '50 (25 to 100)'
+    """
+    return spread([count / f(seconds) for f in (min, statistics.median, max)], decimals=decimals)
