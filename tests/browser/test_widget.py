@@ -25,9 +25,13 @@ from widget_comm import PageComm
 #: A page of a notebook: what an anywidget gets, with elements of its own around it.
 NOTEBOOK = """
 <!doctype html><title>my notebook</title>
-<style>button { color: rgb(1, 2, 3); }</style>
+<style>
+button { color: rgb(1, 2, 3); }
+.jp-OutputArea-output dt { font-weight: bold; float: left; width: 20%; } /* as JupyterLab has it */
+.jp-OutputArea-output dd { float: left; width: 80%; }
+</style>
 <header>a header</header><button id="own">own</button><table id="data"><tr><td>1</td></tr></table>
-<div id="one"></div><div id="two"></div>
+<div id="one" class="jp-OutputArea-output"></div><div id="two"></div>
 <script>
 const listeners = new Map();
 const call = (name, ...values) => { for (const each of [...(listeners.get(name) ?? [])]) each(...values); };
@@ -249,6 +253,15 @@ def test_the_notebook_around_it_is_left_alone(shown: Any, shapes: Path) -> None:
     page.focus("#own")
     page.keyboard.press("a")
     assert page.evaluate("window.model.keys") == ["a"]
+
+
+def test_the_notebook_does_not_change_it(shown: Any, shapes: Path) -> None:
+    page, _ = shown(tsds.show(shapes))
+    pixels(page, 0)
+    page.locator(".tile").first.click()
+    page.locator(".side dd").first.wait_for()
+    styles = page.locator(".side dt, .side dd").evaluate_all("all => all.map((e) => getComputedStyle(e).float)")
+    assert styles and set(styles) == {"none"}
 
 
 def test_findings(shown: Any, tmp_path: Path) -> None:
