@@ -46,6 +46,11 @@ PATTERNS = {
     r"\b[Tt]he same[:,] ": "repeat the subject",
     r"\bat the most\b|\bin the mean\b|\bfor want of\b|\bis for these\b": "at most, on average",
 }
+#: Pages of the documentation, and documents beside it; the specification has words of its own.
+PAGES = [
+    *(*pages(), "DESIGN.md", "SECURITY.md", "benchmarks/README.md", "formats/v1/reasons.md"),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "formats/sources").glob("*.md"))),
+]
 #: Commands with help that is not plain yet. None may be added.
 NOT_PLAIN = {
     "sample",
@@ -91,7 +96,7 @@ def help_of(name: str) -> str:
     return "\n\n".join([*texts, *(getattr(param, "help", None) or "" for param in command.params)])
 
 
-@pytest.mark.parametrize("page", [*pages(), "DESIGN.md", "SECURITY.md", "benchmarks/README.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_pages(page: str) -> None:
     assert found_in((ROOT / page).read_text("utf-8")) == []
 
