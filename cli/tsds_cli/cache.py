@@ -13,15 +13,19 @@ import click
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import Failure
-from tsds_cli.options import json_option, path
+from tsds_cli.options import json_option, option, path
 
 if TYPE_CHECKING:
     from tensorstore_ds import CachedStore
 
 _DIGITS = 12  # of a digest: enough to name it
 
-cache_dir_option = click.option(
-    "--cache-dir", type=path, metavar="DIR", help="The folder.", show_default="$TSDS_CACHE_DIR, or the user's own"
+cache_dir_option = option(
+    "--cache-dir",
+    type=path,
+    metavar="DIR",
+    help="Folder of the cache.",
+    show_default="$TSDS_CACHE_DIR, or the user's cache folder",
 )
 
 
@@ -30,7 +34,7 @@ cache_dir_option = click.option(
 @json_option
 @click.pass_context
 def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
-    """Show the stores by URL that are kept on this disk.
+    """List or remove the copies of remote stores on this disk.
 
     What was read of a store by URL is kept, so that it is fetched once. Shows how much of each is here, and when it was
     used last. tsds cache clear removes them.
@@ -69,8 +73,8 @@ def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
 
 @cache.command()
 @click.argument("store", required=False)
-@click.option("--all", "everything", is_flag=True, help="Remove all of them.")
-@click.option("--yes", is_flag=True, help="Do not ask. On a terminal, --all asks otherwise.")
+@option("--all", "everything", is_flag=True, help="Remove all stores.")
+@option("--yes", is_flag=True, help="Do not ask. On a terminal, --all asks for confirmation.")
 @cache_dir_option
 @json_option
 @click.pass_context

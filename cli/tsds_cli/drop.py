@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @json_option
 def drop(store: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Drop the fields NAME from a STORE in place, and remove their files.
+    """Remove the fields NAME from a STORE, in place.
 
     The manifest is replaced in one step, and then the old shards are removed. Processes that have the store open keep
     what they have mapped, and must open it again for anything else. Other fields are neither read nor written.

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from tsds_cli.options import json_option
+from tsds_cli.options import json_option, option
 from tsds_cli.progress import ProgressBar
 from tsds_cli.transfers import going_on, place_argument, show
 
@@ -14,10 +14,10 @@ from tsds_cli.transfers import going_on, place_argument, show
 @click.command()
 @place_argument("store", "STORE")
 @place_argument("url", "URL")
-@click.option("--update", is_flag=True, help="Replace an earlier state of the store at the URL.")
+@option("--update", is_flag=True, help="Replace an earlier version of the store at the URL.")
 @json_option
 def push(store: str, url: str, update: bool, as_json: bool) -> None:
-    """Copy a STORE to a URL.
+    """Upload a STORE to a URL.
 
     URL is s3://, gs://, az://, hf://datasets/NAME/PATH or file://. Credentials are those of the environment. The store
     appears at the URL in one step, when all of its files are there. The same command transfers nothing a second time,

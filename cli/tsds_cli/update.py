@@ -9,10 +9,10 @@ import click
 
 import tensorstore_ds
 from tsds_cli.growing import dry_run_option, from_source, grown
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import Command, json_option, path_argument
 
 
-@click.command()
+@click.command(cls=Command)
 @path_argument("store")
 @path_argument("source", "SRC")
 @from_source("format", "images", "classes", "keypoints", "key_prefix", "size", "fit", "color", "class_map")
@@ -20,7 +20,7 @@ from tsds_cli.options import json_option, path_argument
 @json_option
 @click.pass_context
 def update(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **given: Any) -> None:
-    """Take what has changed in the data set SRC into a STORE.
+    """Update a STORE with the changes in its data set SRC.
 
     Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced where they differ.
     Samples, fields and values that SRC lacks are kept. Samples that the store lacks are counted, and not added: see

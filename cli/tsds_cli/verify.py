@@ -12,22 +12,22 @@ from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.info import replaced_shards
 from tsds_cli.messages import Failure
-from tsds_cli.options import json_option, sha256_option, store_argument
+from tsds_cli.options import json_option, option, sha256_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
 @store_argument()
-@click.option(
+@option(
     "--threads",
     type=click.IntRange(1, 256),
     help="Number of reading threads.",
-    show_default="the cores that this process may use",
+    show_default="the cores available to this process",
 )
 @sha256_option
 @json_option
 def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: bool) -> None:
-    """Check every byte of a STORE.
+    """Verify the integrity of a STORE, byte by byte.
 
     Compares every file and the manifest with their SHA-256, and checks chunks and values by the rules of the format.
     Each problem is printed on a line of its own, and the exit status is 1 if there are any.
