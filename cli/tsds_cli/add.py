@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 def add(store: Path, file: Path, columns: tuple[str, ...], classes: Path | None, as_json: bool, **given: Any) -> None:
     """Add a field, such as losses or tags, to a STORE.
 
-    FILE is .npy with a row for each sample, in the order of the store, or a table, .csv, .tsv or .parquet, with a
-    column of keys. Images are neither read nor written: the new files are beside the others. The manifest is replaced
-    last, in one step, so that processes that have the store open keep reading it as it was.
+    FILE is an array (.npy) with a row for each sample, in the order of the store, or a table (.csv, .tsv or .parquet)
+    with a column of keys. Images are neither read nor written. The manifest is replaced last, in one step. Processes
+    with the store open keep the old view.
 
     \b
     Examples:

@@ -33,8 +33,8 @@ from tsds_cli.options import json_option, option, option_of, path_argument, text
 def annotate(store: Path, license: str | None, citation: str | None, description: str | None, as_json: bool) -> None:
     """Set license, citation and description of a STORE.
 
-    The data are not touched: only the manifest is written again, in one step. The digest of the store changes with it,
-    by which copies are known, so annotate before you share. Programs that have the store open go on.
+    Only the manifest is rewritten, in one step. This changes the digest of the store, which identifies copies, so
+    annotate before you share. Processes with the store open are not affected.
 
     \b
     Examples:

@@ -38,11 +38,11 @@ from tsds_cli.options import Command, json_option, option, path_argument
 def append(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **given: Any) -> None:
     """Append the samples of a data set SRC to a STORE.
 
-    Samples that the store has already are left out: SRC may be the folder that it was made of, which has grown. A
-    sample with the key of another one is an error, unless --update or --key-prefix is given. Fields, flags, keypoints
-    and classes that one side lacks are added. Images are stored in the same form as in the store. New shards are
-    written first. The manifest is replaced last, in one step: processes that have the store open keep reading it as it
-    was.
+    Samples that are already in the store are skipped, so SRC can be the folder that the store was made from, with new
+    files. If a key is used by a different sample, the command fails, unless you pass --update or --key-prefix. Fields,
+    flags, keypoints and classes that only one side has are added. Images are stored in the same form as in the store.
+
+    The manifest is replaced last, in one step. Processes with the store open keep the old view.
 
     \b
     Examples:

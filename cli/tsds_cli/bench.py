@@ -34,9 +34,9 @@ _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "tra
 def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
     """Benchmark ways to load a STORE and its source files.
 
-    For each way and batch size in turn, measures epochs of loading alone and of training, memory, and the first epoch
-    from files that are not in memory. Writes bench.json and bench.png. STORE and DIR are not changed, but they are
-    dropped from the page cache and read again.
+    For each way and batch size, measures epochs of loading and of training, memory, and the first epoch with cold
+    files. Writes bench.json and bench.png. STORE and DIR are not changed, but they are dropped from the page cache and
+    read again.
 
     \b
     Examples:

@@ -36,8 +36,8 @@ cache_dir_option = option(
 def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
     """List or remove the copies of remote stores on this disk.
 
-    What was read of a store by URL is kept, so that it is fetched once. Shows how much of each is here, and when it was
-    used last. tsds cache clear removes them.
+    Data read from a store by URL is cached, so that it is downloaded once. The table shows how much of each store is on
+    this disk, and when it was last used. tsds cache clear removes stores.
 
     \b
     Examples:
@@ -81,10 +81,11 @@ def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
 def clear(
     ctx: click.Context, store: str | None, everything: bool, yes: bool, cache_dir: Path | None, as_json: bool
 ) -> None:
-    """Remove a STORE, given by its digest or by any URL that it was read from, from this disk.
+    """Remove the copy of a remote STORE from this disk.
 
-    Stores that a process has open stay, and files that are not of this cache. What is removed is fetched again when it
-    is needed. With --all on a terminal, the stores are listed first, and you are asked.
+    STORE is a digest, or a URL that the store was read from. Stores that a process has open stay, and also files that
+    do not belong to the cache. Removed data is downloaded again when it is needed. With --all on a terminal, the
+    command lists the stores and asks for confirmation.
     """
     import tensorstore_ds as tsds
 

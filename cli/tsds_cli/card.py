@@ -30,9 +30,9 @@ def card(
 ) -> None:
     """Write a dataset card for a STORE, with a preview.
 
-    OUT_DIR is a folder beside the store, NAME-card if it is not given. README.md says what the data are, how they were
-    made and what is known to be wrong; CITATION.cff and datacite.json say how to cite them. What only you know is asked
-    for in card.yaml: fill it in and run the command again.
+    OUT_DIR is by default the folder NAME-card next to the store. README.md describes the data, how it was made and its
+    known problems. CITATION.cff and datacite.json contain the citation. The command writes questions that only you can
+    answer to card.yaml. Answer them, and run the command again.
 
     \b
     Examples:

@@ -66,12 +66,13 @@ def check(
 ) -> None:
     """Find duplicates, leaks and label errors in a STORE.
 
-    Finds images that are copies of each other, equal ones and such as were resized, encoded again or made brighter,
-    within a split and between splits; labels of copies that disagree; images of one color, and such as cannot be
-    decoded; images that are blurred, dark, overexposed or of an odd aspect ratio; boxes of sizes that are not
-    plausible; objects that lack some of their keypoints; and classes with few samples. With --predictions, it also
-    finds labels and objects that a model contradicts. The exit status is 1 if something was found. What --out writes,
-    tsds filter --without takes.
+    Finds copies of images within a split and between splits, including resized, re-encoded and brightened copies. Also
+    finds copies with different labels; images of one color, and images that cannot be decoded; images that are blurred,
+    dark, overexposed or of an unusual aspect ratio; boxes of implausible size; objects without some of their keypoints;
+    and classes with few samples. With --predictions, it also finds labels and objects that a model contradicts.
+
+    The exit status is 1 if problems are found. Use tsds filter --without FILE to remove the samples that --out FILE
+    lists.
 
     \b
     Examples:

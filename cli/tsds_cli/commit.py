@@ -20,7 +20,7 @@ from tsds_cli.options import json_option, path_argument
 def commit(out: Path, as_json: bool) -> None:
     """Complete a planned store OUT once all tasks are done.
 
-    What is missing is named by its tasks, as a job array takes them: --array=3,7-9.
+    If parts are missing, the command lists their tasks in the form of a job array: --array=3,7-9.
 
     \b
     Examples:

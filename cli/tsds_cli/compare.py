@@ -29,8 +29,8 @@ from tsds_cli.progress import ProgressBar
 def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as_json: bool) -> None:
     """Compare the stores A and B, and list the differences.
 
-    Samples are compared by their keys, labels by the names of their classes, and images by their pixels where their
-    bytes differ. The exit status is 1 if something differs.
+    Samples are matched by key, labels by class name. If the bytes of images differ, their pixels are compared. The exit
+    status is 1 if there are differences.
 
     \b
     Examples:

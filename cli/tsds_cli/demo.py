@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def demo(out: Path, train: bool) -> None:
     """Try everything on real digits: convert, check and train.
 
-    Writes class folders of PNG images and a Pascal VOC data set, as people have them, then the stores and their contact
-    sheets. Then trains a small vision transformer, which takes most of a minute. The digits come with scikit-learn
-    (pip install '.[demo]' in a clone of tensorstore-ds); nothing is downloaded.
+    Writes a folder of PNG images per class and a Pascal VOC data set. Then converts both into stores, verifies them,
+    draws contact sheets, and trains a small vision transformer, which takes most of a minute. The digits come with
+    scikit-learn (pip install '.[demo]' in a clone of tensorstore-ds). Nothing is downloaded.
 
     \b
     Examples:

@@ -39,12 +39,12 @@ _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "tra
 def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptions, as_json: bool) -> None:
     """Find what slows training down, and how to speed it up.
 
-    For a STORE: the loader alone, the model alone, and both together; threads, copies, memory and storage. Ends with
-    the loader to use, as code to paste, and with what it gains.
+    For a STORE, measures the loader alone, the model alone, and both together, as well as threads, copies, memory and
+    storage. Prints code for the best loader settings, and their gain.
 
-    For a folder, file or archive SRC that is not converted yet: how fast torchvision loads it on this machine, how fast
-    a store of it would load, what share of a training step would be saved, and what the store would take. Up to 2,000
-    samples are converted into a temporary folder for this.
+    For a folder, file or archive SRC before conversion, measures how fast torchvision loads it, and estimates how fast
+    a store would load, how much of a training step this saves, and the size of the store. Up to 2,000 samples are
+    converted into a temporary folder for this.
 
     \b
     Examples:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def drop(store: Path, names: tuple[str, ...], as_json: bool) -> None:
     """Remove the fields NAME from a STORE, in place.
 
-    The manifest is replaced in one step, and then the old shards are removed. Processes that have the store open keep
-    what they have mapped, and must open it again for anything else. Other fields are neither read nor written.
+    Other fields are neither read nor written. The manifest is replaced in one step. Then the old files are removed.
+    Processes with the store open can still read what they have mapped, and must open the store again for anything else.
 
     \b
     Examples:

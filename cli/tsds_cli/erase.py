@@ -47,9 +47,9 @@ def erase(
 ) -> None:
     """Erase samples from a STORE permanently, in place.
 
-    Only the shards with these samples are written again. The manifest is replaced in one step, and then the old shards
-    are removed. Rows behind an erased sample move up, keys stay, and the digest of the store changes. Copies of the
-    store, packed files, stores at URLs and backups keep the samples.
+    Only the shards with these samples are rewritten. The manifest is replaced in one step. Then the old shards are
+    removed. Rows after an erased sample move up, keys stay, and the digest of the store changes. Copies of the store,
+    packed files, stores at URLs and backups still contain the samples.
 
     \b
     Examples:

@@ -30,8 +30,8 @@ from tsds_cli.progress import ProgressBar
 def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_json: bool) -> None:
     """Export a STORE to COCO, YOLO, VOC or another format.
 
-    Images are written as they are stored: their own files, or their pixels as PNG files. OUT appears when it is
-    complete. What the format has no place for is counted.
+    Images are written as stored: the original files, or pixels as PNG files. OUT appears when it is complete. The
+    command counts samples with fields that the format cannot represent.
 
     \b
     Examples:

@@ -29,8 +29,8 @@ def filter(
 ) -> None:
     """Filter the samples of a STORE into a new store OUT.
 
-    A condition is written as in Python. It can name key, label, width, height, objects (their number), classes (of the
-    objects), and each field that is one number a sample. No image is decoded.
+    A condition is written as in Python. It can use key, label, width, height, objects (their number), classes (of the
+    objects), and each field with one number per sample. No image is decoded.
 
     \b
     Examples:

@@ -50,8 +50,8 @@ def folds(
 ) -> None:
     """Show or write cross-validation folds of a STORE.
 
-    The table shows rows and groups of each fold, and the share of each class. The column deviation is the largest
-    difference from an even division. No image is decoded, and no store is written.
+    The table shows the rows and groups of each fold, and the fraction of each class. The column deviation is the
+    largest difference from an even division. No image is decoded, and no store is written.
 
     The folds depend on keys, the seed and the sizes of the classes. tsds train --fold uses the same folds.
 

@@ -29,8 +29,8 @@ from tsds_cli.progress import ProgressBar
 def plan(source: Path, out: Path, options: ConvertOptions, tasks: int | None, as_json: bool) -> None:
     """Plan the conversion of SRC into OUT as parallel tasks.
 
-    The plan is kept in OUT.partial. Then run tsds convert OUT --task I/N for each I from 0 to N-1, on any machine that
-    sees SRC and OUT.partial at the same paths; and at last tsds commit OUT.
+    The plan is stored in OUT.partial. Then run tsds convert OUT --task I/N for each I from 0 to N-1, on any machine
+    that sees SRC and OUT.partial at the same paths. At the end, run tsds commit OUT.
 
     \b
     Examples:

@@ -112,10 +112,10 @@ def predict(
 ) -> None:
     """Predict classes or objects with a trained CHECKPOINT.
 
-    Images are converted to the size and the color channels of the store that the model was trained on. Keypoints and
-    boxes are printed in pixels of the image. With a model for detection, IMAGES may be one store: its boxes are
-    compared with the detections. With --add, the predictions of any model become fields of a store. With
-    --probabilities, IMAGES is a store, and the probabilities of its classes are written, for tsds check --predictions.
+    Images are converted to the size and channels that the model was trained with. Keypoints and boxes are printed in
+    pixels of the image. With a detector, IMAGES can be one store, and the detections are compared with its boxes. With
+    --add, the predictions of any model become fields of a store. With --probabilities, IMAGES is a store, and class
+    probabilities are written for tsds check --predictions.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ def preview(
 ) -> None:
     """Draw samples of a STORE as a contact sheet (PNG).
 
-    Draws them with their classes, boxes, keypoints and masks, from the bytes that training reads.
+    Samples are drawn with their classes, boxes, keypoints and masks, from the bytes that training reads.
 
     \b
     Examples:

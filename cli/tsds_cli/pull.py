@@ -34,8 +34,8 @@ def pull(
     """Download a store, or parts of it, from a URL to OUT.
 
     URL is s3://, gs://, az://, https://, http://, hf://datasets/NAME[@REVISION][/PATH] or file://. Every file is
-    compared with its SHA-256. The copy grows in OUT.partial and appears as OUT in one step. After an interruption, the
-    same command fetches what is missing.
+    compared with its SHA-256. OUT appears in one step. Until then, the copy is in OUT.partial. After an interruption,
+    the same command downloads the remaining files.
 
     \b
     Examples:

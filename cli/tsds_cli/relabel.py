@@ -26,8 +26,8 @@ from tsds_cli.options import json_option, option, path, path_argument, store_arg
 def relabel(store: str | Path, out: Path, class_map: Path, as_json: bool) -> None:
     """Rename, merge or remove classes in a new store OUT.
 
-    Classes that get the same name become one. If a class is removed, its objects are, and its samples have no label.
-    Classes that the file does not name stay. No image is decoded.
+    Classes with the same new name are merged. If a class is removed, its objects are removed, and its samples have no
+    label. Classes that are not in the file keep their names. No image is decoded.
 
     \b
     Examples:

@@ -22,8 +22,8 @@ from tsds_cli.progress import ProgressBar
 def repack(source: str | Path, out: Path, options: RepackOptions, as_json: bool) -> None:
     """Change the encoding or layout of a store SRC, as OUT.
 
-    With another layout alone, every value stays the same, bit for bit. With another encoding, the images change, and
-    boxes, keypoints and masks are moved if images are resized; all else stays. SRC is not changed.
+    A new layout keeps every value, bit for bit. A new encoding changes the images. If they are resized, boxes,
+    keypoints and masks are resized with them. SRC is not changed.
 
     \b
     Examples:

@@ -22,8 +22,8 @@ from tsds_cli.options import json_option, option, path_argument, splits_option, 
 def sample(store: str | Path, out: Path, per_class: int, seed: int, splits: tuple[str, ...], as_json: bool) -> None:
     """Sample N images of each class into a new store OUT.
 
-    They are drawn at random from each split, and stay in their order. Without labels, so many are drawn from each
-    split. No image is decoded.
+    Samples are chosen at random in each split, and keep their order. Without labels, N samples of each split are
+    chosen. No image is decoded.
 
     \b
     Examples:

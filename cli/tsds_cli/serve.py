@@ -38,9 +38,9 @@ from tsds_cli.options import json_option, option, path_argument, sha256_option
 def serve(store: Path, port: int, host: str, token: str | None, sha256: str | None, as_json: bool) -> None:
     """Serve a STORE over HTTP.
 
-    Only the files of the store are served, and only to be read. Other machines reach it with --host, and with a token
-    that is a part of the URL: give the URL only to those who may read the store. The connection is not encrypted. Stop
-    it with Ctrl-C.
+    Clients can read the files of the store, by ranges, and nothing else. With --host, other machines can connect. They
+    need the token in the URL: share the URL only with those who may read the store. The connection is not encrypted.
+    Stop the command with Ctrl-C.
 
     \b
     Examples:

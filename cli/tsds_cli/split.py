@@ -43,10 +43,10 @@ def split(
 ) -> None:
     """Split a STORE into train, val and so on, as a store OUT.
 
-    SHARES are names and fractions of the new splits. Each class is divided in these shares, by a hash of the keys:
-    the same samples always come into the same splits. No image is decoded.
+    SHARES are names and fractions of the new splits. Each class is divided in these proportions, by a hash of the keys:
+    the same samples always get the same split. No image is decoded.
 
-    With --group-by the samples of a group go into the same split, whatever classes they have.
+    With --group-by, all samples of a group get the same split, whatever their classes.
 
     \b
     Examples:

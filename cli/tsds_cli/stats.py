@@ -30,9 +30,9 @@ _BAR = 28  # columns of the longest bar
 def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> None:
     """Print statistics of the classes and pixels of a STORE.
 
-    Samples per class, objects per image, pixels per class of a mask, mean and standard deviation of each channel, and
-    image sizes in the source. The mean and the standard deviation are those of the stored pixels scaled to [0, 1], as
-    Normalize takes them.
+    Shows samples per class, objects per image, pixels per class of a mask, mean and standard deviation of each channel,
+    and image sizes in the source, for each split. Mean and standard deviation are for pixels scaled to [0, 1], as
+    Normalize expects them.
 
     \b
     Examples:

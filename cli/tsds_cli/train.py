@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 def train(store: str | Path, out: Path | None, resume: bool, options: TrainOptions, as_json: bool) -> None:
     """Train a vision transformer or a detector on a STORE.
 
-    Learns classes, keypoints, both, or boxes, whatever the store has, with the mean and the standard deviation that the
-    store keeps. The folder of the run gets history.jsonl, report.json, pictures, and the checkpoints last.pt and
-    best.pt. SIGTERM and Ctrl-C end a run with a checkpoint. With torchrun each process is a rank.
+    Learns the classes, keypoints or boxes in the store. Images are normalized with the mean and standard deviation in
+    the store. The folder of the run contains history.jsonl, report.json, pictures, and the checkpoints last.pt and
+    best.pt. SIGTERM and Ctrl-C end a run with a checkpoint. With torchrun, each process is a rank.
 
     \b
     Examples:

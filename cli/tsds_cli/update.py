@@ -22,10 +22,11 @@ from tsds_cli.options import Command, json_option, path_argument
 def update(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **given: Any) -> None:
     """Update a STORE with the changes in its data set SRC.
 
-    Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced where they differ.
-    Samples, fields and values that SRC lacks are kept. Samples that the store lacks are counted, and not added: see
-    tsds append --update. The manifest is replaced last, in one step: processes that have the store open keep
-    reading it as it was.
+    Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced if they differ.
+    Samples, fields and values that are not in SRC are kept. Samples that are not in the store are counted, but not
+    added: use tsds append --update for that.
+
+    The manifest is replaced last, in one step. Processes with the store open keep the old view.
 
     \b
     Examples:

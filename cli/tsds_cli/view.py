@@ -60,9 +60,10 @@ def view(
 ) -> None:
     """View a store, a training run or images in the browser.
 
-    TARGET is its path, or the URL of a store. You can scroll through all samples, filter and sort them, look at boxes
-    and masks, and save the rows of a selection. A folder of images is converted into a temporary store first. Tags are
-    kept in STORE.tags.json. The address has a token: only those who have it can open the page. Stop it with Ctrl-C.
+    TARGET is a path, or the URL of a store. You can scroll through all samples, filter and sort them, look at boxes and
+    masks, and save the rows of a selection. A folder of images is first converted into a temporary store. Tags are
+    saved in STORE.tags.json. The address contains a token, without which the page cannot be opened. Stop the command
+    with Ctrl-C.
 
     \b
     Examples:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def warm(store: str | Path, splits: tuple[str, ...], budget: int | None, threads: int, as_json: bool) -> None:
     """Load a STORE into memory (the page cache).
 
-    All processes of the machine then find it in memory. Small columns come first, then images; what is in memory
-    already is skipped. Prints how much of each column was in memory before, and how much is after.
+    All processes on the machine can then read it from memory. Small columns are loaded first, then images. Parts that
+    are already in memory are skipped. Prints how much of each column is in memory before and after.
 
     \b
     Examples:
