@@ -90,6 +90,8 @@ class Flag(click.Option):
     def __init__(self, *arguments: Any, group: str = "", was: str = "", **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.group, self.was = group, was
+        if isinstance(self.type, click.IntRange | click.FloatRange):  # what messages call a value
+            self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
         if self._has_long_choices and not all(choice in (self.help or "") for choice in self._choices):
             self.help = f"{self.help} One of {', '.join(self._choices)}."
 
