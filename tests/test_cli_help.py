@@ -88,6 +88,7 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
 def test_the_tables_of_the_docs_are_what_help_says() -> None:
     text = PAGE.read_text("utf-8")
     assert text == with_tables(text), "run: python tests/command_tables.py"
+    assert re.findall(r"^## tsds (\w+)$", text, re.MULTILINE) == list(COMMANDS)
     row = "| `--quality` | JPEG quality with `--encoding` jpeg. A higher quality needs more space. Default: 90. |"
     assert row in table("convert")
     assert overview() in text and [f"| {title} | " in overview() for title in GROUPS] == [True] * len(GROUPS)
