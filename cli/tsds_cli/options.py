@@ -25,7 +25,7 @@ _FLAGS = {
     "prefetch_factor": "--prefetch",
 }
 #: Groups of options in the help of a command with many of them, in this order; and options that begin a group.
-GROUPS = {
+GROUPS: dict[str, tuple[str, ...]] = {
     "Essential": ("size", "fit", "encoding", "on_error", "dry_run", "workers", "task", "model", "epochs", "batch_size"),
     "Source": ("format", "images", "classes", "class_map", "keypoints", "via"),
     "Encoding": ("layout", "quality", "subsampling", "budget"),
