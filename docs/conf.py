@@ -31,7 +31,7 @@ version = release = __version__
 copyright = "the tensorstore-ds authors. Apache License 2.0"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "zh-CN", "ru"]  # the site is in English alone
 # In a docstring `name` is something of this library where there is such a thing, and an argument or a value elsewhere.
 default_role = "py:obj"
 highlight_language = "text"
