@@ -41,7 +41,22 @@ class Problem:
 
 
 class TsdsError(Exception):
-    """Base of all errors raised here; its message is one line."""
+    """Base of all errors raised here; its message is one line.
+
+    You can catch all errors of this library as one. An error about a store or a source has a `reason`, a code that
+    stays the same when the message changes:
+
+    >>> try:
+    ...     tsds.open("nothing.tsds")
+    ... except tsds.TsdsError as error:
+    ...     print(type(error).__name__, error.reason)
+    FormatError not-a-store
+    >>> try:
+    ...     tsds.open("photos.tsds")["test"]
+    ... except tsds.TsdsError as error:
+    ...     print(error)
+    photos.tsds: expected one of the splits train, val, found 'test'.
+    """
 
 
 class _ProblemError(TsdsError, ValueError):
@@ -66,19 +81,51 @@ class _ProblemError(TsdsError, ValueError):
 
 
 class FormatError(_ProblemError):
-    """A store breaks a rule of the format; ``problems`` holds every rule found broken."""
+    """A store breaks a rule of the format; ``problems`` holds every rule found broken.
+
+    >>> Path("photos.tsds/val/00000/zarr.json").unlink()
+    >>> try:
+    ...     tsds.open("photos.tsds")["val"]["image"][0]
+    ... except tsds.FormatError as error:
+    ...     print(error.problems[0].where, error.reason)
+    val/00000/zarr.json missing-file
+    """
 
 
 class SourceError(_ProblemError):
-    """A source, or a sample of it, cannot be converted; ``problems`` holds all that was found."""
+    """A source, or a sample of it, cannot be converted; ``problems`` holds all that was found.
+
+    >>> _ = Path("photos/train/cat/broken.png").write_bytes(b"no image")
+    >>> try:
+    ...     tsds.convert("photos", "out.tsds", workers=0)
+    ... except tsds.SourceError as error:
+    ...     print(error.problems[0].where, error.problems[0].reason)
+    train/cat/broken.png not-an-image
+    >>> tsds.convert("photos", "out.tsds", workers=0, on_error="skip").skipped
+    {'not-an-image': 1}
+    """
 
 
 class OptionError(TsdsError, ValueError):
-    """Options that contradict each other or the data."""
+    """Options that contradict each other or the data.
+
+    >>> try:
+    ...     tsds.ConvertOptions(size=24, max_side=32)
+    ... except tsds.OptionError as error:  # also a ValueError
+    ...     print(error)
+    `size` gives all images one size, `max_side` each its own: leave out one of them.
+    """
 
 
 class UnknownNameError(OptionError, KeyError):
-    """A store has no split of this name, or a split no field of it."""
+    """A store has no split of this name, or a split no field of it.
+
+    >>> try:
+    ...     tsds.open("photos.tsds")["train"]["lable"]
+    ... except tsds.UnknownNameError as error:
+    ...     print(error)
+    split train: expected one of the fields image, label, size, key, found 'lable'. Did you mean label?
+    """
 
     def __str__(self) -> str:
         return str(self.args[0])  # a `KeyError` shows its message in quotes
@@ -147,7 +194,14 @@ class OutputError(TsdsError, RuntimeError):
 
 
 class StoreExistsError(TsdsError, FileExistsError):
-    """The target of a conversion exists already; nothing was touched."""
+    """The target of a conversion exists already; nothing was touched.
+
+    >>> try:
+    ...     tsds.convert("photos", "photos.tsds")
+    ... except tsds.StoreExistsError:  # also a FileExistsError
+    ...     print("There is a store.")
+    There is a store.
+    """
 
 
 def one_line(text: str) -> str:

@@ -7,7 +7,12 @@ from tensorstore_ds.options import check, declared, option
 
 @declared
 class CheckOptions:
-    """Options of a check of a store's content."""
+    """Options of a check of a store's content.
+
+    >>> options = tsds.CheckOptions(min_class=3, mirrored=True)
+    >>> [few.split for few in tsds.check_store("photos.tsds", options).classes]
+    ['val', 'val']
+    """
 
     distance: int = option(
         "Images are compared if their perceptual hashes differ in at most so many of 63 bits, 0 to 7. More finds more "

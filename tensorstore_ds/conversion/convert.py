@@ -57,7 +57,19 @@ def convert(
 ) -> Summary:
     """Convert a source into a new store at `out`. The source is never modified.
 
-    >>> tsds.convert("photos", "photos.tsds", size=224, workers=4)                       # doctest: +SKIP
+    >>> summary = tsds.convert("photos", "small.tsds", size=24, workers=0)
+    >>> summary.rows, summary.skipped
+    ({'train': 8, 'val': 4}, {})
+    >>> tsds.open("small.tsds")["train"]["image"].shape
+    (8, 24, 24, 3)
+
+    Samples of a program become a store in the same way. Each sample is a dict, or a tuple (image, label):
+
+    >>> rng = np.random.default_rng(0)
+    >>> samples = [(rng.integers(0, 256, (28, 28), np.uint8), row % 10) for row in range(20)]
+    >>> digits = [str(digit) for digit in range(10)]
+    >>> tsds.convert({"train": samples}, "digits.tsds", classes=digits, workers=0).rows
+    {'train': 20}
 
     The store grows in ``OUT.partial`` and appears as `out` in one step, when it is whole. Interrupted, the same call
     goes on from the shards that were finished.

@@ -47,8 +47,12 @@ def repack(
 ) -> Summary:
     """Write the store at `path` again at `out`: in another layout, with its images in another encoding, or both.
 
-    >>> tsds.repack("photos.tsds", "shared.tsds", layout="zarr")                  # doctest: +SKIP
-    >>> tsds.repack("photos.tsds", "small.tsds", encoding="jpeg", max_side=512)   # doctest: +SKIP
+    >>> _ = tsds.repack("photos.tsds", "shared.tsds", layout="zarr")
+    >>> tsds.open("shared.tsds").layout
+    'zarr'
+    >>> _ = tsds.repack("photos.tsds", "small.tsds", encoding="jpeg", quality=80, workers=0)
+    >>> tsds.open("small.tsds")["train"].fields["image"].encoding
+    'jpeg'
 
     With another `layout` alone every value, statistic and name stays. With an `encoding` the images change, with what
     is known of their pixels; if they are resized, boxes, keypoints and masks move with them. All else stays, in the

@@ -81,9 +81,13 @@ def plan(
 ) -> Plan:
     """Plan a conversion that several processes will do: scan the source, and note every shard in ``OUT.partial``.
 
-    >>> tsds.plan("photos", "photos.tsds", tasks=16)                                               # doctest: +SKIP
-    >>> tsds.convert_task("photos.tsds", 3)      # anywhere, for each of 0 to 15                    # doctest: +SKIP
-    >>> tsds.commit("photos.tsds")                                                                 # doctest: +SKIP
+    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> planned.tasks, planned.samples
+    (2, 12)
+    >>> for task in range(planned.tasks):  # in any process of any machine that sees these folders
+    ...     done = tsds.convert_task("out.tsds", task, workers=0)
+    >>> tsds.commit("out.tsds").rows
+    {'train': 8, 'val': 4}
 
     The same call finds the plan that is there, and does nothing. Files that are added to the source later are not in
     the plan.
@@ -182,6 +186,12 @@ def convert_task(
     progress: OnProgress | None = None,
 ) -> TaskSummary:
     """Convert one part of the shards that `plan` has noted; those that are finished already are left as they are.
+
+    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> tsds.convert_task("out.tsds", 0, workers=0).samples
+    8
+    >>> tsds.convert_task("out.tsds", 1, workers=0).samples
+    4
 
     Args:
         out: the store, as of `plan`.
@@ -302,6 +312,16 @@ def commit(out: str | os.PathLike[str]) -> Summary:
 
     Every record is compared with the plan, and the files of every shard are looked at: their names and sizes, that no
     link and no other file is among them, and the list of them by its SHA-256.
+
+    >>> _ = tsds.plan("photos", "out.tsds", tasks=1)
+    >>> try:
+    ...     tsds.commit("out.tsds")
+    ... except tsds.UnfinishedError as error:
+    ...     print(error.tasks, error.of)
+    0 1
+    >>> _ = tsds.convert_task("out.tsds", 0, workers=0)
+    >>> tsds.commit("out.tsds").rows
+    {'train': 8, 'val': 4}
 
     Raises:
         UnfinishedError: shards are missing; it says which tasks make them.

@@ -81,7 +81,11 @@ def append(
 ) -> GrowthSummary:
     """Convert a source, and append its samples to a store as new shards. No file of a shard is changed.
 
-    >>> tsds.append("photos.tsds", "photos-of-june")                                       # doctest: +SKIP
+    >>> _ = Path("june/train/cat").mkdir(parents=True)
+    >>> _ = Path("photos/train/cat/0.png").rename("june/train/cat/june.png")
+    >>> summary = tsds.append("photos.tsds", "june")
+    >>> summary.added, summary.rows
+    (('train/cat/june.png',), {'train': 9, 'val': 4})
 
     A sample whose key the store has is compared: it is left out if its content is the same, and an error if it is
     not. So the source may be the folder that the store was made of, which has grown. Fields, values of objects,
@@ -128,7 +132,10 @@ def update(
 ) -> GrowthSummary:
     """Take what has changed in a source into a store: annotations and images of the samples that have the same keys.
 
-    >>> tsds.update("photos.tsds", "photos")                                                # doctest: +SKIP
+    >>> _ = Path("photos/train/cat/0.png").write_bytes(Path("photos/train/dog/3.png").read_bytes())
+    >>> summary = tsds.update("photos.tsds", "photos")
+    >>> summary.updated, summary.updated_fields
+    (('train/cat/0.png',), {'image': 1})
 
     The samples of the source are converted as those of the store were, and compared with the stored bytes. Fields and
     values of objects that the source lacks are kept, and so are samples that it lacks. Samples that the store lacks

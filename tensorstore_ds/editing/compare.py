@@ -100,6 +100,12 @@ def compare_stores(
     Labels are compared by the names of their classes. Where the bytes of images differ, their pixels are compared.
     Layouts, shards, statistics and provenance are not.
 
+    >>> tsds.relabel_store("photos.tsds", "other.tsds", {"cat": "tiger"}).rows["train"]
+    8
+    >>> found = tsds.compare_stores("photos.tsds", "other.tsds")
+    >>> found.is_same, found.splits["train"].both, found.splits["train"].fields["label"].count
+    (False, 8, 4)
+
     Args:
         first, second: paths or URLs.
         by: ``row`` takes samples together that have the same place in the same split, whatever their keys: those of a

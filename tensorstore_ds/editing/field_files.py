@@ -48,8 +48,12 @@ def add_file(
 ) -> FieldsSummary:
     """Add fields to a store in place, from a file, as `add_fields` does from arrays.
 
-    >>> tsds.add_file("photos.tsds", "losses.npy", name="loss")                               # doctest: +SKIP
-    >>> tsds.add_file("photos.tsds", "tags.csv", missing="")                                  # doctest: +SKIP
+    >>> np.save("losses.npy", np.zeros(12, np.float32))
+    >>> tsds.add_file("photos.tsds", "losses.npy", name="loss").fields
+    {'loss': 'float32'}
+    >>> _ = Path("tags.csv").write_text("key,tag\\ntrain/cat/0.png,blurred\\n")
+    >>> tsds.add_file("photos.tsds", "tags.csv", missing="").fields
+    {'tag': 'texts'}
 
     A ``.npy`` file is mapped: it may be larger than memory, and pickled objects in it are never read. A table (``.csv``
     or ``.tsv`` with a header, or ``.parquet``) has a column of keys, and may have a column ``split``. Its rows may be

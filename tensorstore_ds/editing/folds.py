@@ -63,6 +63,12 @@ class Fold:
 class Folds(Sequence[Fold]):
     """A sequence of `repeats` x `k` folds, those of the first repeat first; `print` shows how even they are.
 
+    >>> found = tsds.folds("photos.tsds", k=4, repeats=2)
+    >>> len(found), found.numbers.shape
+    (8, (2, 8))
+    >>> found[1].number, found[1].repeat, len(found[1].val)
+    (2, 1, 2)
+
     Attributes:
         k, repeats, seed, stratify, groups: as given to `folds`; `groups` is ``"given"`` for an array.
         numbers: (repeats, n) int64, the fold of each row, from 1.
@@ -324,8 +330,14 @@ def folds(
         UserWarning: a class has fewer samples (or groups) than there are folds, so that some folds lack it.
 
     Example:
-        >>> for fold in tsds.folds("photos.tsds", k=5, stratify="label"):                    # doctest: +SKIP
-        ...     dataset = tsds.StoreDataset("photos.tsds", "train").subset(fold.train)
+        >>> found = tsds.folds("photos.tsds", k=2, stratify="label")
+        >>> found[0].train.tolist(), found[0].val.tolist()
+        ([0, 1, 4, 7], [2, 3, 5, 6])
+        >>> for fold in found:
+        ...     train = tsds.StoreDataset("photos.tsds", "train").subset(fold.train)
+        ...     val = tsds.StoreDataset("photos.tsds", "train").subset(fold.val)
+        >>> len(train), len(val)
+        (4, 4)
     """
     title, part, rows = _rows_of(data, split)
     repeats, seed = _REPEATS.taken(repeats), _SEED.taken(seed)

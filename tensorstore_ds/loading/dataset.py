@@ -60,6 +60,29 @@ class StoreDataset(Samples):
 
     It keeps the path, not the maps: every process that uses it opens them, and it pickles as its arguments.
 
+    A sample is a dict by field. Images are uint8 tensors (C, H, W), and labels are numbers:
+
+    >>> dataset = tsds.StoreDataset("photos.tsds", "train")
+    >>> len(dataset)
+    8
+    >>> sample = dataset[0]
+    >>> sample["image"].shape, sample["image"].dtype, sample["label"]
+    (torch.Size([3, 32, 32]), torch.uint8, tensor(0))
+    >>> dataset.split.fields["label"].classes
+    ('cat', 'dog')
+
+    Objects are a dict of tensors with a row for each object of the image:
+
+    >>> sample = tsds.StoreDataset("voc.tsds", "train")[1]
+    >>> {name: value.shape for name, value in sample["objects"].items()}
+    {'boxes': torch.Size([2, 4]), 'labels': torch.Size([2])}
+
+    With ``return_as="tuple"`` a sample is (image, label), as torchvision has it:
+
+    >>> image, label = tsds.StoreDataset("photos.tsds", "train", return_as="tuple")[7]
+    >>> image.shape, int(label)
+    (torch.Size([3, 32, 32]), 1)
+
     Args:
         path: of the store; or its URL; or the store as `open` returned it. The data set keeps the path or URL, and the
             arguments of `open`: with ``tsds.open(path, sha256=...)``, every process opens this store or raises

@@ -122,6 +122,12 @@ class DevicePrefetcher:
     out of it is done, because pinned memory comes from torch's caching host allocator. Elsewhere batches are moved when
     they are asked for.
 
+    >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=4)
+    >>> for batch in tsds.DevicePrefetcher(loader, "cpu"):  # or "cuda"
+    ...     images = batch["image"]
+    >>> images.shape
+    torch.Size([4, 3, 32, 32])
+
     Args:
         loader: yields batches: tensors, and lists, tuples and dicts of them.
         device: where to.

@@ -56,9 +56,12 @@ class Position:
 class LoaderStats:
     """Where the time of a loader went, in seconds, summed up since it was made.
 
-    >>> before = LoaderStats(batches=10, wait=0.5)
-    >>> (LoaderStats(batches=30, wait=0.6) - before).batches
-    20
+    >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2)
+    >>> before = loader.stats()
+    >>> for batch in loader:
+    ...     pass
+    >>> (loader.stats() - before).batches
+    4
     """
 
     batches: int = 0  #: handed out

@@ -73,6 +73,33 @@ class DataLoader(data.DataLoader[Batches]):
     Arguments have torch's names and meanings. With ``num_workers > 0``, ``batch_size=None``, or another data set,
     torch's own machinery does the work.
 
+    A batch is a dict by field. Images of one size are one uint8 tensor (B, C, H, W), labels an int64 tensor (B,):
+
+    >>> dataset = tsds.StoreDataset("photos.tsds", "train")
+    >>> loader = tsds.DataLoader(dataset, batch_size=4, shuffle=True)
+    >>> for epoch in range(2):
+    ...     for batch in loader:  # the order of each epoch follows from the seed and the epoch
+    ...         images, labels = batch["image"], batch["label"]
+    >>> images.shape, images.dtype, labels.shape, labels.dtype
+    (torch.Size([4, 3, 32, 32]), torch.uint8, torch.Size([4]), torch.int64)
+    >>> len(loader)
+    2
+
+    If images differ in size, ``batch["image"]`` is a list of tensors (C, H, W). A decode plan gives them one size:
+
+    >>> voc = tsds.StoreDataset("voc.tsds", "train")
+    >>> batch = next(iter(tsds.DataLoader(voc, batch_size=4)))
+    >>> [tuple(image.shape) for image in batch["image"]]
+    [(3, 60, 80), (3, 80, 60), (3, 60, 80), (3, 80, 60)]
+    >>> batch = next(iter(tsds.DataLoader(voc, batch_size=4, decode=tsds.Letterbox(64))))
+    >>> batch["image"].shape
+    torch.Size([4, 3, 64, 64])
+
+    Objects are a list with a dict of tensors for each image, unless `collate` says otherwise:
+
+    >>> [tuple(objects["boxes"].shape) for objects in batch["objects"]]
+    [(1, 4), (2, 4), (1, 4), (2, 4)]
+
     Args:
         dataset: a `StoreDataset`, or any other.
         batch_size, sampler, batch_sampler: as torch's.
@@ -279,6 +306,13 @@ class DataLoader(data.DataLoader[Batches]):
         Of a sampler that draws from a `torch.Generator`, the state has the generator's, as text of some 7 kB; all else
         are numbers and names. If there are several iterators at once, it is where the one is that began last; make a
         loader for each to resume them all.
+
+        >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2, shuffle=True)
+        >>> first = next(iter(loader))
+        >>> again = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2, shuffle=True)
+        >>> again.load_state_dict(loader.state_dict())
+        >>> len(list(again))  # of 4 batches, the first one was seen
+        3
         """
         position, setting = self._position, self._setting()
         batches = len(self._index_batches(position.start)) if position.start else setting["batches"]
@@ -365,7 +399,14 @@ class DataLoader(data.DataLoader[Batches]):
         return self._dealt is not None and self._dealt.is_elastic
 
     def stats(self) -> LoaderStats:
-        """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
+        """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates.
+
+        >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=4)
+        >>> for batch in loader:
+        ...     pass
+        >>> loader.stats().batches
+        2
+        """
         replaced = len(self.dataset.replaced) if isinstance(self.dataset, Samples) else 0
         idle = 0.0 if self._idle is None else self._idle.seconds()
         return replace(self._stats, copy=self._copies.seconds(), replaced=replaced, idle=idle)

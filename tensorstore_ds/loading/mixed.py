@@ -39,8 +39,13 @@ T = TypeVar("T")
 class MixedDataset(Samples):
     """The samples of several stores as one data set, whose batches the `DataLoader` gathers as those of one store.
 
-    >>> mixed = tsds.MixedDataset({"a.tsds": 0.7, "b.tsds": 0.3})                                  # doctest: +SKIP
-    >>> for batch in tsds.DataLoader(mixed, batch_size=256, shuffle=True): ...                     # doctest: +SKIP
+    >>> stores = {"photos.tsds": 0.75, "voc.tsds": 0.25}
+    >>> mixed = tsds.MixedDataset(stores, fields=["image"], decode=tsds.Resize((32, 32)))
+    >>> len(mixed)  # 8 samples of photos.tsds, then 4 of voc.tsds
+    12
+    >>> loader = tsds.DataLoader(mixed, batch_size=4, shuffle=True)
+    >>> next(iter(loader))["image"].shape  # 3 images of photos.tsds and 1 of voc.tsds
+    torch.Size([4, 3, 32, 32])
 
     Its index counts through all samples of the first store, then through those of the second, and so on. With weights,
     ``shuffle=True`` draws by `MixedSampler`, which says what an epoch is; without, it shuffles all samples of all
@@ -235,6 +240,11 @@ class MixedSampler(RowSampler):
     A store goes through all of its samples in random order before it begins again in another order, whether or not an
     epoch ends meanwhile: what a large store has not shown in an epoch, it shows in the next. Everything follows from
     (seed, epoch), and ranks take the rows in turn.
+
+    >>> mixed = tsds.MixedDataset({"photos.tsds": 0.75, "voc.tsds": 0.25}, fields=["image"])
+    >>> sampler = tsds.MixedSampler(mixed)
+    >>> len(sampler), (sampler.rows() < 8).tolist()  # rows below 8 are of photos.tsds
+    (11, [True, True, False, True, True, True, False, True, True, True, False])
 
     Args:
         data: the stores, with shares or `weights`.

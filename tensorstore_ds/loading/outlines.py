@@ -47,9 +47,12 @@ def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -
     Polygons are drawn as pycocotools draws them, in pixels of the batch's image; runs, which are masks already, move as
     masks do, to the nearest pixel. An object with neither has an empty mask. They are drawn on the CPU.
 
-    >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)                     # doctest: +SKIP
-    >>> for batch in tsds.DataLoader(dataset, batch_size=4, collate="packed"):               # doctest: +SKIP
+    >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
+    >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
+    >>> for batch in loader:
     ...     masks = tsds.draw_instance_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
+    >>> masks[0].shape, int(masks[0].sum())
+    (torch.Size([1, 32, 48]), 256)
 
     Args:
         split: that the batch is from: the data set's `split`.
@@ -77,6 +80,13 @@ def draw_class_masks(
     """The class of each pixel (B, H, W) int64, from the masks of `draw_instance_masks`.
 
     Where objects overlap, the one with fewer pixels is seen. Crowds (`iscrowd`) are `ignored` where nothing else is.
+
+    >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
+    >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
+    >>> for batch in loader:
+    ...     classes = tsds.draw_class_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
+    >>> classes.shape, classes.unique().tolist()
+    (torch.Size([2, 32, 48]), [0, 1])
 
     Args:
         split, objects, size: as of `draw_instance_masks`.

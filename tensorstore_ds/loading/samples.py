@@ -32,6 +32,13 @@ Sample = Any
 class Batch(Sequence[Sample]):
     """Samples in whole columns: a sequence of samples for any ``collate_fn``, and the columns for ours.
 
+    >>> dataset = tsds.StoreDataset("photos.tsds", "train")
+    >>> batch = dataset.__getitems__([7, 0])  # as torch's DataLoader asks for a batch
+    >>> batch.columns["image"].shape, batch.rows.tolist()
+    (torch.Size([2, 3, 32, 32]), [7, 0])
+    >>> len(batch), batch[0]["image"].shape, batch[0]["label"]
+    (2, torch.Size([3, 32, 32]), tensor(1))
+
     Attributes:
         columns: by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
         rows: (B,) int64, the samples' rows in the split.

@@ -36,9 +36,15 @@ class SizeBucketSampler(Sampler[list[int]]):
         padding_waste         0.77  0.28  0.12  0.06     of 1,281,167 images in batches of 64, six in ten of
                                                         500x375, 375x500 or 500x333, the others of any size
 
-    >>> sizes = np.array([[375, 500], [500, 375]] * 32)
-    >>> [SizeBucketSampler(sizes, 4, buckets=buckets).padding_waste for buckets in (1, 2)]
-    [0.23809523809523814, 0.0]
+    >>> dataset = tsds.StoreDataset("voc.tsds", "train")
+    >>> sampler = tsds.SizeBucketSampler(dataset, batch_size=2)
+    >>> loader = tsds.DataLoader(dataset, batch_sampler=sampler, collate_images="padded")
+    >>> sorted(tuple(batch["image"].shape) for batch in loader)
+    [(2, 3, 80, 80), (2, 3, 80, 80)]
+    >>> sampler.padding_waste
+    0.25
+    >>> tsds.SizeBucketSampler(dataset, batch_size=2, buckets=1).padding_waste < 0.5
+    True
 
     Args:
         dataset: a `StoreDataset`, whose images count as they are stored; or, for other data sets and for transforms

@@ -48,9 +48,13 @@ _WORTH_A_WARNING = 4
 class Tiles(StoreDataset):
     """The tiles of a data set's images as samples of their own, cut out while they are loaded: nothing is copied.
 
-    >>> dataset = tsds.StoreDataset("aerial.tsds")                                           # doctest: +SKIP
-    >>> tiles = tsds.Tiles(dataset, size=640, overlap=0.2)                                   # doctest: +SKIP
-    >>> for batch in tsds.DataLoader(tiles, batch_size=16, shuffle=True): ...                # doctest: +SKIP
+    >>> dataset = tsds.StoreDataset("voc.tsds", "train")  # 4 images of 60 x 80 and 80 x 60 pixels
+    >>> tiles = tsds.Tiles(dataset, size=40, overlap=0.25)
+    >>> len(tiles), tiles.positions[:3].tolist()  # row of the image, y, x
+    (24, [[0, 0, 0], [0, 0, 30], [0, 0, 40]])
+    >>> batch = next(iter(tsds.DataLoader(tiles, batch_size=16, shuffle=True)))
+    >>> batch["image"].shape, batch["tile"].shape
+    (torch.Size([16, 3, 40, 40]), torch.Size([16, 3]))
 
     Tiles lie in rows, ``round(size * (1 - overlap))`` pixels apart, from the upper left corner of each image. The last
     tile of a row and the last row are moved inwards to end with the image. Of an image that is smaller than a tile, the
@@ -302,12 +306,17 @@ def merge_tiles(
     An object that lies in several tiles is found in each. Of boxes that overlap more than `iou_threshold`, the one with
     the highest score is kept, by torchvision's `batched_nms`.
 
-    >>> tiles = tsds.Tiles(tsds.StoreDataset("aerial.tsds", "test"), 640)                    # doctest: +SKIP
+    >>> tiles = tsds.Tiles(tsds.StoreDataset("voc.tsds", "val"), 40)
+    >>> def model(images):  # finds the same box in every tile
+    ...     box = {"boxes": torch.tensor([[5.0, 5, 15, 15]]), "scores": torch.tensor([0.9])}
+    ...     return [box for image in images]
     >>> found, where = [], []
-    >>> for batch in tsds.DataLoader(tiles, batch_size=16):                                  # doctest: +SKIP
+    >>> for batch in tsds.DataLoader(tiles, batch_size=16):
     ...     found += model(batch["image"] / 255)
     ...     where += batch["tile"]
-    >>> images = tsds.merge_tiles(found, torch.stack(where))                                 # doctest: +SKIP
+    >>> images = tsds.merge_tiles(found, torch.stack(where))
+    >>> sorted(images), images[0]["boxes"].shape
+    ([0, 1], torch.Size([6, 4]))
 
     Args:
         predictions: for each tile a dict with `boxes` (m, 4), x1 y1 x2 y2 in pixels of the tile, `scores` (m,), and

@@ -111,7 +111,12 @@ def class_balanced_weights(
     beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
     A sample without a label has weight 0, so that it is never drawn.
 
-    >>> tsds.class_balanced_weights(dataset.split, rows=fold.train)                      # doctest: +SKIP
+    >>> split = tsds.open("photos.tsds")["train"]
+    >>> weights = tsds.class_balanced_weights(split, rows=range(6))  # 4 cats and 2 dogs
+    >>> weights.tolist()
+    [0.25, 0.25, 0.25, 0.25, 0.5, 0.5]
+    >>> sampler = tsds.WeightedSampler(tsds.class_balanced_weights(split))
+    >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds"), batch_size=4, sampler=sampler)
 
     Args:
         split: with a field of labels.
@@ -151,6 +156,10 @@ def repeat_factors(
     A class c of frequency f_c has r_c = max(1, sqrt(threshold / f_c)). A sample has the greatest r_c of its objects,
     and 1 if it has none. ``WeightedSampler(factors, round(factors.sum()))`` shows each sample so often in the mean of
     epochs.
+
+    >>> split = tsds.open("voc.tsds")["train"]  # all images have a cat, two have a dog
+    >>> tsds.repeat_factors(split, threshold=1.0).round(2).tolist()
+    [1.0, 1.41, 1.0, 1.41]
 
     Args:
         split: with objects that have labels.
@@ -207,6 +216,10 @@ def repeat_factors(
 
 def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
     """The field `name` of the split, of one number for each row, as weights: (n,) float64, a copy.
+
+    >>> _ = tsds.add_fields("photos.tsds", {"loss": np.arange(12.0)})
+    >>> tsds.weights_from_column(tsds.open("photos.tsds")["train"], "loss").tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
     Raises:
         OptionError: there is no such field, or it holds more than a number for each row.

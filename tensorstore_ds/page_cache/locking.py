@@ -61,6 +61,12 @@ def lock(
 
     One process of a machine is enough, as all share the pages. Arguments are those of `warm`.
 
+    >>> with tsds.lock(tsds.open("photos.tsds"), splits="val") as lock:
+    ...     lock.nbytes >= 4 * 32 * 32 * 3
+    True
+    >>> lock.closed
+    True
+
     Raises:
         OptionError: no such split or field.
         FormatError: a file is gone, shorter than the manifest says, or cannot be read.

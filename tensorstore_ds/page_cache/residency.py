@@ -70,6 +70,13 @@ class DataFile(NamedTuple):
 def residency(store: Store, *, splits: Names = None, fields: Names = None) -> dict[str, Residency]:
     """How much of each column is in memory, by its path: ``train/image``. Reads no data.
 
+    >>> store = tsds.open("photos.tsds")
+    >>> found = tsds.residency(store, fields="image")
+    >>> list(found)
+    ['train/image', 'val/image']
+    >>> found["train/image"].nbytes  # resident: the bytes in memory, or None with a reason
+    24600
+
     Args:
         store: whose columns they are.
         splits: the name of one, or several; all if None.
@@ -122,6 +129,11 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
     ``memory_limit()`` says how many bytes there are, and ``memory_limits()`` who sets the limit. What is in memory
     already does fit.
 
+    >>> tsds.fits(tsds.open("photos.tsds"))
+    True
+    >>> tsds.fits(10**18)
+    False
+
     Args:
         store: a store, or a number of bytes.
         splits, fields: of a store; the name of one, or several; all if None.
@@ -151,6 +163,11 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
     To measure a cold start, or to make room for another store. Pages that a process has mapped and used stay, those
     that an open store of this process has read among them; pages that are locked stay too. What a copy has not yet
     written to disk is written first, as only such pages can go.
+
+    >>> store = tsds.open("photos.tsds")
+    >>> found = tsds.evict(store, splits="val")
+    >>> list(found.before) == list(found.after)
+    True
 
     Args:
         store: to be dropped.

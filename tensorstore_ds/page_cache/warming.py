@@ -48,6 +48,11 @@ def warm(
 ) -> int:
     """Read a store's bytes into the page cache, where every process of the machine finds them; skip what is there.
 
+    >>> store = tsds.open("photos.tsds")
+    >>> nbytes = tsds.warm(store, splits="train", fields=["image", "label"])
+    >>> tsds.warm(store, splits="train", fields=["image", "label"])  # all bytes are in memory now
+    0
+
     Args:
         store: to be warmed. Of one by URL, each file that is wanted is fetched whole first.
         splits, fields: the name of one, or several; all if None.
@@ -82,8 +87,9 @@ def warm_in_background(
 ) -> Warming:
     """Begin to `warm` a store, and return at once. Arguments and errors are those of `warm`.
 
-    >>> with tsds.warm_in_background(store) as warming:  # doctest: +SKIP
-    ...     train()  # leaving the block stops what is still being read
+    >>> store = tsds.open("photos.tsds")
+    >>> with tsds.warm_in_background(store) as warming:
+    ...     rows = store["train"]["image"].take([0, 1])  # leaving the block ends the reading
 
     Returns:
         A handle. An error of the threads is raised by its `wait`, and at the end of its ``with`` block.
@@ -100,6 +106,12 @@ def warm_in_background(
 
 class Warming:
     """Files that are being read into memory by threads. A context manager: leaving it stops them.
+
+    >>> with tsds.warm_in_background(tsds.open("photos.tsds")) as warming:
+    ...     warming.wait()
+    True
+    >>> warming.nbytes_done == warming.nbytes
+    True
 
     Attributes:
         nbytes: to be in memory in the end.

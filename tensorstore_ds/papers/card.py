@@ -52,8 +52,11 @@ def card(
 ) -> Card:
     """Write the papers of the store at `path` into a folder beside it: a card, pictures, and how to cite the data.
 
-    >>> tsds.card("photos.tsds", "photos-card", croissant=True).missing                    # doctest: +SKIP
-    ('description', 'creators', ...)
+    >>> found = tsds.card("photos.tsds", "photos-card")
+    >>> "README.md" in found.files
+    True
+    >>> found.missing[:2]
+    ('description', 'creators')
 
     What the conversion knows is filled in. What only people know is read from `card.yaml` in the folder; the first call
     writes it, with the questions. Files that are there are replaced, but never answers. The same store and answers

@@ -50,6 +50,11 @@ def choose_rows(split: Split, count: int, *, seed: int = 0) -> list[int]:
 def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24, seed: int = 0) -> Image.Image:
     """Draw samples of a split as a contact sheet, with their classes, boxes, keypoints and masks.
 
+    >>> sheet = tsds.preview(tsds.open("photos.tsds")["train"], [0, 5])
+    >>> sheet.mode
+    'RGB'
+    >>> sheet.save("sheet.png")
+
     Args:
         split: of an open store; the samples are read from it.
         rows: which of them; None for `count` rows drawn at random.

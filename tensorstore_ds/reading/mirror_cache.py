@@ -331,6 +331,9 @@ class Cache:
 def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedStore]:
     """The stores by URL that are kept on this disk, the one that was used last first.
 
+    >>> tsds.cached_stores("cache")  # nothing was opened by URL with cache_dir="cache"
+    []
+
     Args:
         cache_dir: as of `open`.
     """
@@ -343,6 +346,10 @@ def clear_cache(
     """Remove stores by URL from this disk; those that a process has open stay.
 
     Only what this library has made in the folder is removed.
+
+    >>> removed, kept = tsds.clear_cache(cache_dir="cache")
+    >>> len(removed), len(kept)
+    (0, 0)
 
     Args:
         store: a URL that it was opened from, or the digest or its beginning, of the one to be removed; None for all.

@@ -61,6 +61,13 @@ def verify(
 ) -> list[Problem]:
     """Check every file of a store: its size, its SHA-256, its chunks, and the values that training relies on.
 
+    >>> tsds.verify("photos.tsds")  # no problem
+    []
+    >>> with open("photos.tsds/val/00000/image/c/0/0/0/0", "r+b") as file:
+    ...     length = file.write(b"damage")
+    >>> [(problem.where, problem.reason) for problem in tsds.verify("photos.tsds")]
+    [('val/00000/image/c/0/0/0/0', 'checksum')]
+
     Args:
         path: of the store; or its URL: all that is not on this disk is fetched first.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.

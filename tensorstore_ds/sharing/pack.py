@@ -53,6 +53,12 @@ def pack(
     Nothing is compressed, and every file lies at a multiple of 4096 bytes, so that the arrays are mapped where they
     lie. Every file is compared with its SHA-256 while it is copied. The same store gives the same bytes.
 
+    >>> packed = tsds.pack("photos.tsds", "photos.tsds.zip")
+    >>> packed.sha256 == tsds.open("photos.tsds").sha256
+    True
+    >>> tsds.open("photos.tsds.zip")["train"]["image"].shape
+    (8, 32, 32, 3)
+
     Args:
         store: path of the store, which is not changed.
         out: path of the file; must not exist. By habit it ends with ``.tsds.zip``.
@@ -101,6 +107,11 @@ def unpack(
     """Make the folder of a store again that `pack` has made one file of.
 
     Every file is compared with its SHA-256 while it is copied. `out` appears in one step, when it is complete.
+
+    >>> _ = tsds.pack("photos.tsds", "photos.tsds.zip")
+    >>> store = tsds.unpack("photos.tsds.zip", "again.tsds")
+    >>> store.sha256 == tsds.open("photos.tsds").sha256
+    True
 
     Args:
         packed: path of the file, which is not changed.

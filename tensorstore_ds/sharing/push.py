@@ -37,8 +37,11 @@ _WORKERS = 8
 def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progress: OnBytes | None = None) -> Transfer:
     """Copy a store to a URL.
 
-    >>> tsds.push("photos.tsds", "s3://bucket/photos.tsds")                     # doctest: +SKIP
-    >>> tsds.push("photos.tsds", "hf://datasets/me/photos/photos.tsds")         # doctest: +SKIP
+    >>> url = (Path.cwd() / "shared").as_uri()  # or s3://bucket/photos.tsds, hf://datasets/me/photos/photos.tsds
+    >>> tsds.push("photos.tsds", url).was_there
+    False
+    >>> tsds.push("photos.tsds", url).was_there
+    True
 
     The root's ``zarr.json`` is written last, and only if there is none: whoever finds a store at the URL finds all of
     it. Every file is compared with its SHA-256 as it is read. A second push of the same store transfers nothing, and
@@ -85,7 +88,9 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
 def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: OnBytes | None = None) -> Transfer:
     """Copy a store from a path or a URL to a path or a URL, as `pull` and `push` do.
 
-    >>> tsds.copy("/data/photos.tsds", "/scratch/photos.tsds")          # doctest: +SKIP
+    >>> found = tsds.copy("photos.tsds", "copy.tsds")
+    >>> found.was_there, tsds.copy("photos.tsds", "copy.tsds").was_there
+    (False, True)
 
     Args:
         src: path or URL of the store.

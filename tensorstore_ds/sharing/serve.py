@@ -96,8 +96,10 @@ def serve(
     files either. If the store grows, is updated or annotated, the next request of its ``zarr.json`` gets the new one
     with the new ETag. If another store takes its place, every answer is 500.
 
-    >>> with tsds.serve("photos.tsds") as url:          # doctest: +SKIP
-    ...     urllib.request.urlopen(f"{url}/zarr.json")
+    >>> with tsds.serve("photos.tsds") as url:
+    ...     store = tsds.open(url, cache_dir="cache")
+    ...     store["train"]["label"].take([0, 7]).tolist()
+    [0, 1]
 
     Args:
         store: path of the store, a folder or a packed one.

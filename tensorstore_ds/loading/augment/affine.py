@@ -79,7 +79,6 @@ class RandomAffine(Warp):
         min_visibility: the smallest share of a moved box's area, in [0, 1], that must be visible. Objects with less are
             dropped.
 
-    >>> import tensorstore_ds as tsds
     >>> turn = tsds.RandomAffine(degrees=(90, 90))
     >>> turn({"image": torch.arange(9.0).view(1, 1, 3, 3)})["image"][0, 0].tolist()
     [[6.0, 3.0, 0.0], [7.0, 4.0, 1.0], [8.0, 5.0, 2.0]]
@@ -154,6 +153,10 @@ class RandomPerspective(Warp):
 
     The four corners of the image move inwards, each by a random number of pixels. Objects and masks move along as in
     `RandomAffine`.
+
+    >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    >>> tsds.RandomPerspective(p=1)({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 32])
 
     Args:
         distortion_scale: how far corners may move, in [0, 1], as a share of half the height and width.

@@ -114,6 +114,10 @@ class RandomGrayscale(Sometimes):
     All three channels become ``0.2989 * red + 0.587 * green + 0.114 * blue``; uint8 is cut to whole numbers. Images of
     one channel stay.
 
+    >>> images = torch.tensor([200, 100, 0], dtype=torch.uint8).view(1, 3, 1, 1)
+    >>> tsds.RandomGrayscale(p=1)({"image": images})["image"].flatten().tolist()
+    [118, 118, 118]
+
     Args:
         p: probability of each image.
     """
@@ -128,6 +132,10 @@ class RandomGrayscale(Sometimes):
 
 class Solarize(Sometimes):
     """Invert the bright values of some images: torchvision's `RandomSolarize`.
+
+    >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
+    >>> tsds.Solarize(threshold=128, p=1)({"image": images})["image"].tolist()
+    [[[[100, 55]]]]
 
     Args:
         threshold: values of at least this are inverted: to 255 minus the value in uint8 images, 1 minus it in
@@ -150,6 +158,10 @@ class Solarize(Sometimes):
 
 class Posterize(Sometimes):
     """Keep the highest bits of each value of some images: torchvision's `RandomPosterize`.
+
+    >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
+    >>> tsds.Posterize(bits=2, p=1)({"image": images})["image"].tolist()
+    [[[[64, 192]]]]
 
     Args:
         bits: how many of 8 are kept. Floating-point images have ``2 ** bits`` levels after it, from 0 on.
@@ -177,6 +189,10 @@ class Equalize(Sometimes):
 
     The formula is that of Pillow's `ImageOps.equalize`. Floating-point images have 256 levels after it.
 
+    >>> images = (torch.arange(1024) // 16).to(torch.uint8).view(1, 1, 32, 32)  # dark, with levels 0 to 63
+    >>> int(tsds.Equalize(p=1)({"image": images})["image"].max())
+    255
+
     Args:
         p: probability of each image.
     """
@@ -189,6 +205,10 @@ class AutoContrast(Sometimes):
     """Stretch each channel of some images over all levels: torchvision's `RandomAutocontrast`.
 
     The darkest value becomes 0, the brightest 255, or 1 in floating-point images. A channel of one value stays.
+
+    >>> images = torch.tensor([[[[0.25, 0.5, 0.75]]]])  # (B, C, H, W)
+    >>> tsds.AutoContrast(p=1)({"image": images})["image"].tolist()
+    [[[[0.0, 0.5, 1.0]]]]
 
     Args:
         p: probability of each image.

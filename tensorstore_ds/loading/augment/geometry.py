@@ -78,6 +78,12 @@ class Cropping(Geometry):
 class RandomCrop(Cropping):
     """Cut a part of fixed size from each image, at a random place: torchvision's `RandomCrop`.
 
+    >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    >>> tsds.RandomCrop(32, padding=4)({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 32])
+    >>> tsds.RandomCrop((24, 28))({"image": images})["image"].shape
+    torch.Size([2, 3, 24, 28])
+
     Args:
         size: of the part, one number or (height, width).
         padding: pixels added to the image beforehand: for all sides, (left and right, top and bottom), or
@@ -167,6 +173,19 @@ class RandomResizedCrop(Cropping):
     Bilinear and antialiased. On a CPU the pixels are torchvision's to the bit; elsewhere they are rounded once instead
     of twice, which makes uint8 differ by at most one level.
 
+    As a decode plan, it decodes only the part of each image that the crop needs:
+
+    >>> voc = tsds.StoreDataset("voc.tsds", "train")
+    >>> loader = tsds.DataLoader(voc, batch_size=4, decode=tsds.RandomResizedCrop(32))
+    >>> next(iter(loader))["image"].shape
+    torch.Size([4, 3, 32, 32])
+
+    As a batch transform, it takes images that are decoded:
+
+    >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
+    >>> tsds.RandomResizedCrop((24, 32))({"image": images})["image"].shape
+    torch.Size([2, 3, 24, 32])
+
     Args:
         size: of the results, one number or (height, width).
         scale: smallest and largest share of the image's area.
@@ -243,6 +262,10 @@ class RandomHorizontalFlip(Geometry):
 
     Keypoints of the left and the right side change places, which torchvision leaves to the user; and x becomes W - x,
     since coordinates are those of pixel edges, where torchvision's `KeyPoints` counts pixels, W - 1 - x.
+
+    >>> images = torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8)  # (B, C, H, W)
+    >>> tsds.RandomHorizontalFlip(p=1)({"image": images})["image"].tolist()
+    [[[[3, 2, 1]]]]
 
     Args:
         p: probability.

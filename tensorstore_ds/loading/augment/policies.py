@@ -222,6 +222,10 @@ class TrivialAugment(Policy):
     Müller and Hutter, TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation, 2021 (arXiv 2103.10158).
     Boxes, keypoints and masks move along as in `RandomAffine`.
 
+    >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    >>> tsds.TrivialAugment()({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 32])
+
     Args:
         num_magnitude_bins: how many magnitudes there are.
         interpolation, fill, mask_fill, min_visibility: as in `RandomAffine`.
