@@ -1,7 +1,7 @@
-"""Where the examples in docstrings run: an empty folder with the stores and folders that they name.
+"""Where the examples in docstrings run: an empty folder with the stores and folders that they mention.
 
-An example that mentions ``photos.tsds`` finds a copy of it in its working directory. Each thing of `MAKERS` is made once
-in a session, when the first example mentions it. `tsds`, `np`, and `torch` if an example uses it, need no import.
+An example that mentions ``photos.tsds`` finds a copy of it in its working directory. Each thing of `MAKERS` is made
+once in a session, when the first example mentions it. Examples use `tsds`, `np`, `torch` and `Path` without an import.
 """
 
 from __future__ import annotations
@@ -26,8 +26,17 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not HAS_TORCH:  # modules that import it are skipped, and so are examples in other modules that use it
+    """Without torch, collect the examples of all modules that do not import it."""
+    if not HAS_TORCH:  # a module that imports it is skipped
         config.option.doctest_ignore_import_errors = True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Examples that measure or train for seconds are slow tests."""
+    for item in items:
+        if isinstance(item, DoctestItem) and item.dtest is not None:
+            if re.search(r"\btsds\.(bench|forecast|train)\(", "".join(e.source for e in item.dtest.examples)):
+                item.add_marker("slow")
 
 
 def picture(height: int, width: int, seed: int) -> Image.Image:
@@ -147,6 +156,7 @@ def place_of_example(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def skip_without_torch(source: str) -> None:
+    """Without torch, skip an example that uses a name of `tsds` that needs it."""
     if not HAS_TORCH:
         for name in re.findall(r"\btsds\.(\w+)", source):
             try:

@@ -26,6 +26,11 @@ from dataclasses import dataclass
 class Problem:
     """One thing that is wrong, in one place.
 
+    >>> Path("photos.tsds/val/00000/label/zarr.json").unlink()
+    >>> problem = tsds.verify("photos.tsds")[0]
+    >>> problem.where, problem.reason
+    ('val/00000/label/zarr.json', 'missing-file')
+
     Attributes:
         where: the file, sample or place in the manifest, relative to the store or source.
         reason: a code from ``formats/v1/reasons.md``, such as ``file-size``.
@@ -137,6 +142,14 @@ class ConversionError(TsdsError, RuntimeError):
 
 class UnfinishedError(ConversionError):
     """Shards of a planned conversion are missing.
+
+    >>> _ = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> _ = tsds.convert_task("out.tsds", 0, workers=0)
+    >>> try:
+    ...     tsds.commit("out.tsds")
+    ... except tsds.UnfinishedError as error:
+    ...     print(error.tasks, error.of)
+    1 2
 
     Attributes:
         tasks: whose shards they are, as a job array takes them: ``3,7-9``.

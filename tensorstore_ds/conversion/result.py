@@ -48,6 +48,13 @@ _DOING = {
 class Progress:
     """How far a conversion is; as text ``Converting 1,200/60,000 · 3.7 MB``.
 
+    >>> stages = []
+    >>> _ = tsds.convert("photos", "out.tsds", workers=0, progress=lambda event: stages.append(event.stage))
+    >>> stages[0], stages[-1]
+    ('scan', 'convert')
+    >>> str(tsds.Progress("convert", done=1200, total=60000, nbytes=3_700_000))
+    'Converting 1,200/60,000 · 3.7 MB'
+
     Attributes:
         stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``; of what makes stores of stores, or
             looks at them, ``copy``, ``compare``, ``check``.
@@ -64,7 +71,7 @@ class Progress:
 
     @property
     def doing(self) -> str:
-        """The stage in words: ``Converting``."""
+        """The stage in words, such as ``Converting``."""
         return _DOING.get(self.stage, self.stage)
 
     def __str__(self) -> str:

@@ -68,9 +68,11 @@ def diagnose(
     The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory, and the
     global random generators are left as they were found.
 
-    >>> diagnosis = tsds.diagnose("photos.tsds", seconds=20)                            # doctest: +SKIP
-    >>> print(diagnosis.verdicts[0].line)                                               # doctest: +SKIP
-    >>> print(tsds.diagnose(loader=my_loader, step=train_step).wait)                    # doctest: +SKIP
+    >>> images = torch.zeros(64, 3, 32, 32)
+    >>> loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), batch_size=8)
+    >>> found = tsds.diagnose(loader=loader, step=lambda batch: batch[0].mean(), seconds=1, device="cpu")
+    >>> found.batch_size, found.load_rate > 0
+    (8, True)
 
     Args:
         store: a store, its path, or a data set, with its transform.

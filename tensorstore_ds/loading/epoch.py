@@ -76,7 +76,7 @@ class LoaderStats:
 
     @property
     def depth(self) -> float:
-        """The mean depth of the queue: tasks that were ready when one was asked for. Below 1 the threads are late."""
+        """Mean number of tasks that were ready when the loader asked for one. Below 1, the threads are too slow."""
         return self.ready / self.requests if self.requests else 0.0
 
     def __sub__(self, earlier: LoaderStats) -> LoaderStats:

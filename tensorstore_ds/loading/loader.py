@@ -395,7 +395,7 @@ class DataLoader(data.DataLoader[Batches]):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether another number of ranks can go on in the middle of an epoch: see `load_state_dict`."""
+        """Whether a different number of ranks can resume in the middle of an epoch (see `load_state_dict`)."""
         return self._dealt is not None and self._dealt.is_elastic
 
     def stats(self) -> LoaderStats:

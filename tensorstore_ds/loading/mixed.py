@@ -116,11 +116,11 @@ class MixedDataset(Samples):
 
     @property
     def split(self) -> Any:
-        """Not of several stores: raises `AttributeError`."""
+        """Raises `AttributeError`, because several stores have no common split."""
         raise AttributeError("split: expected one store, found several. Ask the data sets in `parts`.")
 
     def subset(self, rows: ArrayLike) -> Any:
-        """Not of several stores: raises `OptionError`."""
+        """Raises `OptionError`, because there is more than one store."""
         raise OptionError("subset: expected one store. Mix subsets: MixedDataset({dataset.subset(rows): 0.7, ...}).")
 
     @property

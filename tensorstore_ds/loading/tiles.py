@@ -131,17 +131,17 @@ class Tiles(StoreDataset):
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """(n, 3) int64 of all samples: row of the image in the split, y and x of the tile's upper left corner there."""
+        """(n, 3) int64, for each sample its image's row in the split, and y and x of the tile's upper left corner."""
         return self.position_of(self.store_rows(np.arange(len(self))))
 
     @property
     def image_rows(self) -> NDArray[np.int64]:
-        """(n,) int64 of all samples: row of the image in the split. By it, tiles are grouped for folds or weights."""
+        """(n,) int64, the row of each sample's image in the split. Use it to group tiles for folds or weights."""
         return self.positions[:, 0]
 
     @property
     def image_sizes(self) -> NDArray[np.int32]:
-        """(n, 2) int32, height and width of every sample: the size of a tile."""
+        """(n, 2) int32, height and width of every sample, which is the size of a tile."""
         return np.broadcast_to(np.array(self.size, np.int32), (len(self), 2))
 
     @property
@@ -332,7 +332,7 @@ def merge_tiles(
         max_detections: the most objects of an image; None for all.
 
     Returns:
-        For each image with a tile, by its row in the split, in rising order: the same values, by falling score; and
+        A dict by the row of each image with a tile, in rising order. It has the same values, by falling score, and
         `tile` (m, 3) int64, where each object was found. What is no coordinate, such as masks, is still that of the
         tile.
 

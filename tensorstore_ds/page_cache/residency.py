@@ -46,7 +46,7 @@ class Eviction:
     """What was in memory before and after, by column."""
 
     before: Mapping[str, Residency]  #: as `residency` has it
-    after: Mapping[str, Residency]  #: the same, later: what is still there is mapped or locked by some process
+    after: Mapping[str, Residency]  #: the same, later; bytes that stayed are mapped or locked by a process
 
     @property
     def dropped(self) -> int | None:

@@ -140,7 +140,7 @@ class Warming:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is being read any more: all is in memory, or it was stopped, or there was an error."""
+        """Whether reading has ended, because all bytes are in memory, it was stopped, or there was an error."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -135,8 +135,8 @@ class Store:
         self.place: str | Path = files.path if files.origin is None else words.place(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
-        self.meant = files.meant  #: the digest that `open` was asked for; None: it took the store that was there
-        self.origin = files.origin  #: of a store by URL: what opens it again, with whatever the URL holds
+        self.meant = files.meant  #: the digest that `open` was asked for, or None if any store was accepted
+        self.origin = files.origin  #: URL and cache of a store by URL, from which it is opened again
         self._files = files
 
     @property
@@ -321,7 +321,7 @@ class Split:
 
     @property
     def shard_paths(self) -> tuple[str, ...]:
-        """Folders of the shards in row order, relative to the store: ``("train/00000", "train/00001")``.
+        """Folders of the shards in row order, relative to the store, such as ``("train/00000", "train/00001")``.
 
         The arrays of a field in these folders, joined along axis 0, are the column.
         """
@@ -329,7 +329,7 @@ class Split:
 
     @property
     def has_one_size(self) -> bool:
-        """Whether all images are known to have one size: they are pixels, were resized, or came as such."""
+        """Whether all images are known to have one size, as pixels have, or as the conversion found."""
         if isinstance(self.fields.get("image"), RawImageField):
             return True
         if self._files.manifest.conversion_options.get("size") is not None:
@@ -492,7 +492,7 @@ class Split:
 
     @property
     def class_counts(self) -> dict[str, dict[str, int]]:
-        """How often each class occurs, by field and class name: samples of a label, objects, or pixels of a mask.
+        """How many samples, objects or mask pixels each class has, by field and class name.
 
         They were counted by the conversion; nothing is read. A field without counts is left out.
         """
@@ -515,8 +515,11 @@ class Split:
 
         Objects without any keypoint do not count. All keypoints are read. A field without keypoints is left out.
 
-        >>> store["train"].absent_keypoints["objects"]["nose"]                                # doctest: +SKIP
-        (1, 18)
+        >>> names, pixels = tsds.Keypoints(("nose", "chin")), np.zeros((32, 32, 3), np.uint8)
+        >>> with tsds.Writer("faces.tsds", keypoints=names) as writer:
+        ...     writer.append("train", image=pixels, keypoints=[[[9.0, 9.0], [np.nan, np.nan]]])
+        >>> tsds.open("faces.tsds")["train"].absent_keypoints["objects"]["chin"]
+        (1, 1)
         """
         found: dict[str, dict[str, tuple[int, int]]] = {}
         for name, field in of_kind(self.fields, ObjectsField).items():

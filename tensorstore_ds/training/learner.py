@@ -32,6 +32,12 @@ class Learner:
 
     A step is `backward`, of each batch whose gradients are added up, and `update`.
 
+    >>> split = tsds.open("photos.tsds")["train"]
+    >>> vit = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=32, depth=1, heads=2, mlp_width=64)
+    >>> learner = tsds.Learner(vit, tsds.task_of(split), tsds.TrainOptions(), device="cpu", steps=10)
+    >>> sum(weights.numel() for weights in learner.module.parameters()) > 0
+    True
+
     Args:
         vit: the model's shape.
         task: what it learns.
@@ -153,7 +159,7 @@ class Learner:
 
     @property
     def best_weights(self) -> nn.Module:
-        """The model to evaluate and to keep: the moving average, where there is one."""
+        """The model to evaluate and to keep, which is the moving average if there is one."""
         return self.module if self.average is None else self.average
 
     @contextlib.contextmanager

@@ -42,9 +42,10 @@ class Prediction:
     """What a model says about an image."""
 
     path: Path  #: Of the image's file.
-    #: Of a classification: `class`, `probability` and the `best` five; of several labels: `classes`, those with a
-    #: probability over one half, and all `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the
-    #: image as it is shown; of detection: `objects`, each with `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
+    #: The result, by name. For classification, it has `class`, `probability` and the `best` five classes. For several
+    #: labels, it has `classes`, those with a probability over 0.5, and all `probabilities`. For keypoints, it has
+    #: `keypoints`, x and y by name, in pixels of the image as it is shown. For detection, it has `objects`, each with
+    #: `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
     says: Mapping[str, Any]
 
 
@@ -56,6 +57,10 @@ def predict(
     They are brought to the size and the colors of the store that the model was trained on, as the conversion did it;
     if its images have sizes of their own, to the size of the model, as they are decoded. See `predict_store` for the
     images of a store.
+
+    >>> found = list(tsds.predict("photos.run/best.pt", ["photos/val/cat/0.png", "photos/val/dog/0.png"], device="cpu"))
+    >>> len(found), found[0].path.name, sorted(found[0].says)
+    (2, '0.png', ['best', 'class', 'probability'])
 
     Args:
         checkpoint: `best.pt` or `last.pt` of a run.

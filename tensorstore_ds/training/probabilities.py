@@ -37,7 +37,9 @@ def predict_probabilities(
 ) -> NDArray[np.float32]:
     """Predict the probability of each class for the samples of a split, with a checkpoint of ``task="classification"``.
 
-    >>> p = tsds.predict_probabilities("run1/best.pt", "photos.tsds", split="train", fold="1/5")  # doctest: +SKIP
+    >>> found = tsds.predict_probabilities("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
+    >>> found.shape, found.dtype, found.sum(axis=1).round(3).tolist()
+    ((4, 2), dtype('float32'), [1.0, 1.0, 1.0, 1.0])
 
     Args:
         checkpoint: `best.pt` or `last.pt` of a run.
@@ -85,6 +87,11 @@ def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.
     """Write probabilities (n, K) into a .npy file. Rows that are NaN keep their values of a file that is there.
 
     So folds that are predicted one after the other fill one file.
+
+    >>> probabilities = np.full((4, 2), 0.5, np.float32)
+    >>> probabilities[2:] = np.nan  # rows of other folds
+    >>> tsds.write_probabilities("probabilities.npy", probabilities)
+    2
 
     Returns:
         How many rows of the file are NaN.

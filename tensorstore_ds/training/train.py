@@ -47,7 +47,11 @@ def train(
 ) -> TrainReport | None:
     """Train a vision transformer on a store.
 
-    >>> tsds.train("photos.tsds", out="run", epochs=5)                                   # doctest: +SKIP
+    >>> report = tsds.train("photos.tsds", out="run", epochs=1, model="seed", device="cpu", torch_threads=1)
+    >>> report.task, report.metric, report.epochs
+    ('classification', 'accuracy', 1)
+    >>> sorted(path.name for path in Path("run").glob("*.pt"))
+    ['best.pt', 'last.pt']
 
     Under torchrun each process is a rank: samples are divided among them, gradients averaged, and the first rank
     writes. In the folder `out`: `last.pt`, all that a run goes on with, and `best.pt`, the best epoch's model;

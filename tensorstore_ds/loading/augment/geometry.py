@@ -52,7 +52,7 @@ ATTEMPTS = 10
 class Geometry(BatchTransform):
     """What moves pixels: a transform of batches, and a step of a decode plan."""
 
-    #: Whether all images have one size after it, whatever they had before; None: if they had one before.
+    #: Whether it gives all images one size. None means that it does only if they had one size before.
     fixes_size: ClassVar[bool | None] = True
     _moves_only: ClassVar[bool] = False
 

@@ -62,7 +62,7 @@ class Policy(Warp):
     Operations that move pixels move objects and masks along, which torchvision's do not.
     """
 
-    #: The largest amounts: of shear, of a move, as a share of the side or in pixels, of a rotation in degrees, of a
+    #: The largest amounts of shear, of a move, as a share of the side or in pixels, of a rotation in degrees, of a
     #: change of brightness, color, contrast and sharpness, and how many of 8 bits `Posterize` may drop.
     SHEAR: ClassVar[float]
     ANGLE: ClassVar[float]
