@@ -6,7 +6,8 @@ import doctest
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -53,6 +54,16 @@ def vars_doc(obj: object) -> str | None:
     return obj.__doc__ if isinstance(obj, type) or inspect.isroutine(obj) else None
 
 
+@pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "api").glob("*.rst")))
+def test_examples_of_pages_run(page: str, place: Callable[[str], dict[str, Any]]) -> None:
+    text = (DOCS / "api" / page).read_text("utf-8")
+    examples = doctest.DocTestParser().get_examples(text)
+    assert examples
+    test = doctest.DocTest(examples, place(text), page, str(DOCS / "api" / page), 0, text)
+    log = list[str]()
+    assert not doctest.DocTestRunner(verbose=False).run(test, out=log.append).failed, "".join(log)
+
+
 def test_results_and_errors_are_what_they_are_said_to_be() -> None:
     assert all(isinstance(getattr(tsds, name), type) for name in RESULTS)
     assert all(issubclass(getattr(tsds, name), tsds.TsdsError) for name in ERRORS)
@@ -81,17 +92,15 @@ def types_found() -> Iterator[tuple[str, str]]:
     config = Config(napoleon_use_rtype=False)
     for name, obj in described():
         docs = []
-        if isinstance(obj, type):
-            for cls in obj.__mro__:
-                if cls.__module__.startswith("tensorstore_ds"):
-                    found = ModuleAnalyzer.for_module(cls.__module__).find_attr_docs()
-                    docs += [
-                        ("attribute", attr, text) for (own, attr), text in found.items() if own == cls.__qualname__
-                    ]
-            for attr, value in vars(obj).items():
-                if not attr.startswith("_") and (text := inspect.getdoc(value)) and value.__doc__:
-                    routine = inspect.isroutine(value) or isinstance(value, classmethod | staticmethod)
-                    docs.append(("method" if routine else "property", attr, text.splitlines()))
+        for cls in obj.__mro__ if isinstance(obj, type) else ():
+            if cls.__module__.startswith("tensorstore_ds"):
+                found = ModuleAnalyzer.for_module(cls.__module__).find_attr_docs()
+                docs += [("attribute", attr, text) for (own, attr), text in found.items() if own == cls.__qualname__]
+                members = {attr: value for attr, value in vars(cls).items() if not attr.startswith("_")}
+                for attr, value in members.items():
+                    routine = isinstance(value, FunctionType | classmethod | staticmethod)
+                    if text := getattr(value, "__doc__", None):
+                        docs.append(("method" if routine else "property", attr, inspect.cleandoc(text).splitlines()))
         if text := inspect.getdoc(obj):
             docs.append(("function", "", text.splitlines()))
         for what, attr, lines in docs:

@@ -234,7 +234,7 @@ class Samples(Dataset[Sample]):
 
     @property
     def image_names(self) -> tuple[str, ...]:
-        """What the images of a sample are called: `image`; or `image_0`, `image_1` and so on, if there are views."""
+        """The names of the images of a sample, which are `image`, or `image_0`, `image_1` and so on if it has views."""
         if not isinstance(self.decode, tuple):
             return ("image",)
         return tuple(f"image_{view}" for view in range(len(self.decode)))

@@ -157,7 +157,7 @@ class Store:
 
     @functools.cached_property
     def content_sha256(self) -> str:
-        """The digest of its data: 64 hexadecimal digits, the same after `annotate`. Cite this one.
+        """The digest of its data, 64 hexadecimal digits, which stays the same after `annotate`. Cite this one.
 
         It is of the fields and the samples in their shards. License, citation, provenance and statistics are not part
         of it, and so a DOI can be added to the store that the DOI cites.

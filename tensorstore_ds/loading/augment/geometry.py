@@ -58,7 +58,7 @@ class Geometry(BatchTransform):
 
     @property
     def moves_only(self) -> bool:
-        """Whether it moves whole pixels, and has `fill`, if there is one, where no image is: its pixels are copies."""
+        """Whether its pixels are copies, because it moves whole pixels and has `fill` where no image is."""
         return self._moves_only
 
     @abstractmethod
