@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Examples that measure or train for seconds are slow tests."""
     for item in items:
-        if isinstance(item, DoctestItem) and item.dtest is not None:
-            if re.search(r"\btsds\.(bench|forecast|train)\(", "".join(e.source for e in item.dtest.examples)):
-                item.add_marker("slow")
+        examples = item.dtest.examples if isinstance(item, DoctestItem) and item.dtest is not None else ()
+        if any(re.search(r"\btsds\.(bench|forecast|train)\(", example.source) for example in examples):
+            item.add_marker("slow")
 
 
 def picture(height: int, width: int, seed: int) -> Image.Image:
@@ -132,27 +131,33 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
+@pytest.fixture
+def place(
+    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], dict[str, Any]]:
+    """What makes the working directory of an example, and returns the names that it uses without an import."""
+
+    def prepare(source: str) -> dict[str, Any]:
+        skip_without_torch(source)
+        names: dict[str, Any] = {"tsds": tsds, "np": np, "Path": Path}
+        if re.search(r"\btorch\b", source):
+            names["torch"] = pytest.importorskip("torch")
+        for name in MAKERS:
+            if re.search(rf"""["'/]{re.escape(name)}["'/]""", source):
+                shutil.copytree(made(name), tmp_path / name)
+        monkeypatch.chdir(tmp_path)
+        return names
+
+    return prepare
+
+
 @pytest.fixture(autouse=True)
-def place_of_example(request: pytest.FixtureRequest) -> Iterator[None]:
-    """For an example of a docstring, and for no other test: its working directory, and the names in it."""
-    if not isinstance(request.node, DoctestItem) or request.node.dtest is None:
-        yield
-        return
-    source = "".join(example.source for example in request.node.dtest.examples)
-    skip_without_torch(source)
-    globs = {"tsds": tsds, "np": np, "Path": Path}
-    if re.search(r"\btorch\b", source):
-        globs["torch"] = pytest.importorskip("torch")
-    for name, value in globs.items():
-        request.node.dtest.globs.setdefault(name, value)
-    folder: Path = request.getfixturevalue("tmp_path")
-    for name in MAKERS:
-        if re.search(rf"""["'/]{re.escape(name)}["'/]""", source):
-            shutil.copytree(request.getfixturevalue("made")(name), folder / name)
-    before = Path.cwd()
-    os.chdir(folder)
-    yield
-    os.chdir(before)
+def place_of_example(request: pytest.FixtureRequest) -> None:
+    """Prepare the examples of a docstring, and no other test."""
+    if isinstance(request.node, DoctestItem) and request.node.dtest is not None:
+        source = "".join(example.source for example in request.node.dtest.examples)
+        for name, value in request.getfixturevalue("place")(source).items():
+            request.node.dtest.globs.setdefault(name, value)
 
 
 def skip_without_torch(source: str) -> None:

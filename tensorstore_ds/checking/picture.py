@@ -40,9 +40,9 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
     'RGB'
 
     Args:
-        store: that was checked, opened.
-        findings: as `check_store` gives them.
-        count: of groups, at most.
+        store: the open store that was checked.
+        findings: what `check_store` returned for it.
+        count: the largest number of groups to draw.
 
     Returns:
         An RGB image.

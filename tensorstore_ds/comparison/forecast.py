@@ -106,7 +106,7 @@ def forecast(
         options: `split`, `image_size`, `batch_size`, `seconds`, `device` and `model` (``none``: loading alone); others
             have no meaning here.
         progress: told what is measured next.
-        keywords: options by their names; each overrides `options`.
+        keywords: options by name, each of which overrides `options`.
 
     Raises:
         SourceError: nothing there can be converted.

@@ -71,18 +71,21 @@ def convert(
     >>> tsds.convert({"train": samples}, "digits.tsds", classes=digits, workers=0).rows
     {'train': 20}
 
-    The store grows in ``OUT.partial`` and appears as `out` in one step, when it is whole. Interrupted, the same call
-    goes on from the shards that were finished.
+    The store grows in ``OUT.partial`` and appears as `out` in one step, when it is complete. If the conversion is
+    interrupted, the same call resumes after the shards that were finished.
 
     Args:
-        source: a folder or file; several, as `Sources`; or samples: a sequence, such as a data set of torchvision or
-            Hugging Face, a data frame with a column of paths, or an iterator; or a mapping of split names to such. One
-            alone is the split ``train``. An iterator is read in this process, and `workers` has no meaning: see
-            `Writer`, which also says when it goes on after an interruption.
-        out: path of the new store; must not exist.
-        options: all the rest, as one object.
-        progress: called now and then, from this thread. None: a notebook shows a bar.
-        keywords: options by their names, such as ``size=224``; each overrides `options`.
+        source: path of a folder or file, or several paths as `Sources`. Or samples: a sequence, such as a data set of
+            torchvision or Hugging Face, a data frame with a column of paths, or an iterator. A mapping of split names
+            to samples makes several splits; without it, all samples are in ``train``. An iterator is read in this
+            process, and `workers` has no effect. `Writer` describes when it resumes after an interruption.
+        out: path of the new store, which must not exist.
+        options: all options as one object.
+        progress: function that is called with a `Progress` from this thread. None shows a bar in a notebook.
+        keywords: options by name, such as ``size=224``. Each overrides `options`.
+
+    Returns:
+        A `Summary` with the rows of each split, the size, and what was skipped.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` a sample of it, cannot be converted.

@@ -63,11 +63,11 @@ def repack(
     The store is verified first, so that damage is not given a fresh checksum.
 
     Args:
-        path: of the store, which is not changed; of one by URL, all is fetched first.
-        out: path of the new one; must not exist.
+        path: path or URL of the store, which is not changed. By URL, all of it is fetched first.
+        out: path of the new store, which must not exist.
         options: see `RepackOptions`.
-        progress: as of `convert`.
-        keywords: options by their names; each overrides `options`.
+        progress: function that is called with the progress, as in `convert`.
+        keywords: options by name, each of which overrides `options`.
 
     Raises:
         FormatError: the store is damaged.

@@ -98,7 +98,7 @@ def plan(
         options: all the rest, as one object; `workers` is for each process.
         tasks: into how many parts the shards are divided; None: one shard each, but at most 1,000 parts.
         progress: called now and then. None: a notebook shows a bar.
-        keywords: options by their names; each overrides `options`.
+        keywords: options by name, each of which overrides `options`.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` an annotation in it, cannot be converted.

@@ -57,11 +57,11 @@ class Writer:
     **Several processes.** `shard` gives jobs that other processes of this machine write, a whole shard each.
 
     Args:
-        out: path of the new store; must not exist.
+        out: path of the new store, which must not exist.
         options: see `ConvertOptions`; `format`, `images`, `split`, `seed` and `workers` have no meaning.
         fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
             from the first sample.
-        keywords: options by their names, such as ``size=224``; each overrides `options`.
+        keywords: options by name, such as ``size=224``. Each overrides `options`.
 
     Attributes:
         summary: what was written, once the block has ended without an exception.

@@ -84,7 +84,7 @@ def diagnose(
         step: one whole step of a training of your own, called with every batch on its device, in place of
             `options.model`.
         progress: told what is measured next. None: a notebook shows it.
-        keywords: options by their names; each overrides `options`.
+        keywords: options by name, each of which overrides `options`.
 
     Returns:
         The numbers, the verdicts, and the settings to use; what could not be measured is in `not_measured`. Of a

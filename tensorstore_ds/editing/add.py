@@ -87,7 +87,7 @@ def add_fields(
 
     Args:
         store: path of a store, a folder.
-        fields: values by the name of the field. For each field an array or a list, or a dict of these by split. A
+        fields: values by field name. For each field an array or a list, or a dict of these by split. A
             single one is for `split`; without `split`, it has the rows of all splits one after the other, in the order
             of the store.
 
@@ -101,7 +101,7 @@ def add_fields(
         classes: names of the classes, by field. Whole numbers or texts are then stored as labels. Labels of objects
             have the classes of the objects of the store by default.
         replace: whether a field that is there gets these values.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: a field is there and `replace` is False; the values are no such values, too many or too few; or the
@@ -179,8 +179,8 @@ def drop_fields(
 
     Args:
         store: path of a store, a folder.
-        fields: their names. `image`, `key`, and fields that others are of cannot be dropped.
-        progress: as of `convert`.
+        fields: names of the fields. `image`, `key`, and fields that others are of cannot be dropped.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: there is no such field, or it cannot be dropped; or the store is packed, or given by URL.

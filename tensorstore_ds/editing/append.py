@@ -103,7 +103,7 @@ def append(
         compare: False leaves out the samples whose keys the store has, whatever their content is. They are not
             converted then, which takes less time.
         dry_run: change nothing, and return what would be done. The samples are converted nevertheless.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
         keywords: options of `ConvertOptions`, by name, such as `key_prefix`, which gives the samples other keys; the
             others are those that the store was converted with.
 

@@ -107,10 +107,10 @@ def compare_stores(
     (False, 8, 4)
 
     Args:
-        first, second: paths or URLs.
+        first, second: paths or URLs of the stores.
         by: ``row`` takes samples together that have the same place in the same split, whatever their keys: those of a
             store, and of what it was exported to.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: `by` is neither.

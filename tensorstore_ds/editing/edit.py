@@ -50,15 +50,15 @@ def filter_store(
     {'train': 4, 'val': 2}
 
     Args:
-        store: path or URL.
-        out: path of the new store; must not exist.
+        store: path or URL of the store.
+        out: path of the new store, which must not exist.
         where: the condition, in a part of Python's syntax, on ``key``, ``label``, ``width``, ``height``, ``objects``
             (their number), ``classes`` (of the objects) and each field that is one number a sample; None for all.
-        splits: those that are kept; None for all.
-        drop: rows of each split that are left out, too.
+        splits: names of the splits to keep. None keeps all.
+        drop: rows of each split that are also left out.
         sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for the rows of
             `drop`; None for whichever is there.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: `where` is no condition or names what is no column; there is no such split or row; or no sample
@@ -101,7 +101,7 @@ def split_store(
     Args:
         store, out, progress: as of `filter_store`.
         shares: names and fractions of the new splits, such as ``{"train": 0.9, "val": 0.1}``.
-        seed: of the division.
+        seed: seed of the division.
         group_by: what stays together, so that no sample has a near relative in another split: ``folder``, the images
             of a folder; ``duplicates``, images of equal pixels or bytes; the name of a field of one number a sample;
             or a regular expression: samples are together if what it finds in their keys, in its first group if it has
@@ -151,8 +151,8 @@ def sample_store(
 
     Args:
         store, out, splits, progress: as of `filter_store`.
-        per_class: how many of each class in each split; without labels, how many of each split.
-        seed: the same seed draws the same samples.
+        per_class: number of samples of each class in each split, or of each split if there are no labels.
+        seed: seed of the choice. The same seed chooses the same samples.
 
     Raises:
         OptionError: `per_class` is not a whole number from 1, or `seed` not one from 0, below 2^53.
@@ -185,8 +185,8 @@ def relabel_store(
 
     Args:
         store, out, progress: as of `filter_store`.
-        class_map: new names by old ones; what is not there stays. A class whose new name is empty is removed: its
-            objects are, and its samples have no label any more.
+        class_map: new names of classes by their old names. Other classes keep their names. A class whose new name is
+            empty is removed, with its objects, and its samples no longer have a label.
 
     Raises:
         OptionError: there is no such class, or there would be none.
@@ -227,7 +227,7 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     {'train': 8, 'val': 4}
 
     Args:
-        stores: paths or URLs, at least two.
+        stores: paths or URLs of the stores, at least two.
         out, progress: as of `filter_store`.
 
     Raises:

@@ -107,7 +107,7 @@ def erase(
         sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for rows; None for
             whichever is there.
         dry_run: change nothing, and return what would be erased.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: no sample meets `where`; a row or key does not exist; all samples would be erased; or the store is

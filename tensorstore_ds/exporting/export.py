@@ -69,7 +69,7 @@ def export(
         out: the new folder; must not exist. It grows in ``OUT.partial``, and appears when it is complete.
         to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``npy``,
             ``webdataset``, ``parquet``, ``huggingface``.
-        splits: those that are written; None for all.
+        splits: names of the splits to write. None writes all.
         progress: called with (samples done, samples in all).
 
     Raises:

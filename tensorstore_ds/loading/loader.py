@@ -101,35 +101,38 @@ class DataLoader(data.DataLoader[Batches]):
     [(1, 4), (2, 4), (1, 4), (2, 4)]
 
     Args:
-        dataset: a `StoreDataset`, or any other.
-        batch_size, sampler, batch_sampler: as torch's.
-        drop_last, timeout, worker_init_fn, multiprocessing_context, generator: as torch's.
-        persistent_workers, pin_memory_device, in_order: as torch's.
-        shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch); of a `MixedDataset` with shares
-            by `MixedSampler`; with a `generator`, torch's `RandomSampler`. If False, samples come in their order.
-            Either way, the ranks of `torch.distributed` divide the samples among them.
-        num_workers: torch's worker processes, for transforms that hold the GIL; 0 for threads.
-        collate_fn: is called with a list of samples. Without one, and without a transform, columns are taken as they
-            are.
-        pin_memory: batches in pinned memory, whatever makes them; what needs no decoding is gathered there directly.
-            None: if `device` is a GPU.
-        prefetch_factor: batches (or groups of small ones) that wait ready for each thread. Fewer wait if they would
-            take more than 1 GiB of pinned memory.
-        num_threads: None for the cores that this process may use, divided by the ranks that torchrun starts on this
-            machine, at most 8.
-        device: where batches arrive: copied on a stream of their own while the model works.
-        seed: of the order and of transforms.
-        even_batches: every rank of `torch.distributed` has equally many samples; for that, some come twice if the ranks
-            do not divide their number. If False, every sample comes exactly once, as exact metrics need it, and a rank
-            may have a batch less than another: no operation in the loop may wait for all ranks.
-        collate: objects as ``list``, ``padded``, ``packed`` or ``nested``: see `collate_objects`.
+        dataset: a `StoreDataset`, or any other data set.
+        batch_size, sampler, batch_sampler: as in torch.
+        drop_last, timeout, worker_init_fn, multiprocessing_context, generator: as in torch.
+        persistent_workers, pin_memory_device, in_order: as in torch.
+        shuffle: whether to shuffle all samples. The order of `ShuffleSampler`, or of `MixedSampler` for a
+            `MixedDataset` with shares, depends only on (seed, epoch). With a `generator`, torch's `RandomSampler` is
+            used. If False, samples keep their order. In both cases, the ranks of `torch.distributed` divide the samples
+            among them.
+        num_workers: number of torch's worker processes, for transforms that hold the GIL. 0 uses threads.
+        collate_fn: function that is called with a list of samples. Without it and without a transform, whole columns
+            become a batch.
+        pin_memory: whether batches are in pinned memory. Data that needs no decoding is gathered there directly. None
+            pins if `device` is a GPU.
+        prefetch_factor: number of batches (or groups of small ones) that are prefetched for each thread. There are
+            fewer if they would take more than 1 GiB of pinned memory.
+        num_threads: number of threads that gather and decode. None takes the cores that this process may use, divided
+            by the ranks that torchrun starts on this machine, at most 8.
+        device: device of the batches. They are copied on a separate stream while the model computes.
+        seed: seed of the order and of transforms.
+        even_batches: whether every rank of `torch.distributed` has the same number of samples. Some samples are then
+            repeated if the number of ranks does not divide the number of samples. If False, every sample is loaded
+            exactly once, as exact metrics need it, and a rank may have one batch less than another. Then no operation
+            in the loop may wait for all ranks.
+        collate: form of the objects in a batch, ``list``, ``padded``, ``packed`` or ``nested``. `collate_objects`
+            describes them.
         collate_images: ``list``: images of differing sizes are a list of (C, H, W), those of one size (B, C, H, W);
             ``padded``: always (B, C, H, W), in the size of the batch's largest height and width, with zeros on the
             right and below, and beside it `image_mask` (B, H, W) bool, true where there is image, and `image_size`
             (B, 2) int64, every image's height and width. In tuples, the first member is the `PaddedImages` of these
             three. Views are padded each to its own size, with ``image_0_mask`` and ``image_0_size`` beside ``image_0``.
             Masks are padded with the value that is ignored; boxes and keypoints stay where they are.
-        size_divisor: padded heights and widths are the next multiples of it.
+        size_divisor: number of which padded heights and widths are multiples.
         residency: where rows are read from. ``page-cache``: the files' pages, shared by all processes; ``locked``: the
             same, locked in memory while this loader lives, also for its worker processes; ``device``: a copy of the
             whole split on `device`, gathered there; ``auto``: ``device`` if it takes at most half of a GPU's free

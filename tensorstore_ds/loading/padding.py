@@ -69,9 +69,9 @@ def pad_images(
     (torch.Size([2, 3, 32, 32]), torch.Size([2, 32, 32]), [[20, 30], [30, 20]])
 
     Args:
-        images: B of (C, H, W), one at least, or one tensor (B, C, H, W), which is not copied if nothing is padded.
-        size_divisor: height and width of the batch are the next multiples of it, as a network with a stride needs them.
-        pool: has the memory; None for new memory.
+        images: one or more tensors (C, H, W), or one tensor (B, C, H, W), which is not copied if nothing is padded.
+        size_divisor: number of which the height and width of the batch are multiples, as a network with a stride needs.
+        pool: buffers to use again. None allocates new memory.
 
     Raises:
         OptionError: `size_divisor` is below 1. It is a `ValueError`.

@@ -78,9 +78,8 @@ def residency(store: Store, *, splits: Names = None, fields: Names = None) -> di
     24600
 
     Args:
-        store: whose columns they are.
-        splits: the name of one, or several; all if None.
-        fields: the same.
+        store: an open store.
+        splits, fields: one name, or several names. None takes all.
 
     Raises:
         OptionError: no such split or field.
@@ -135,8 +134,8 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
     False
 
     Args:
-        store: a store, or a number of bytes.
-        splits, fields: of a store; the name of one, or several; all if None.
+        store: an open store, or a number of bytes.
+        splits, fields: one name, or several names, of a store. None takes all.
 
     Raises:
         OptionError: the store has no such split or field.
@@ -170,8 +169,8 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
     True
 
     Args:
-        store: to be dropped.
-        splits, fields: the name of one, or several; all if None.
+        store: an open store.
+        splits, fields: one name, or several names. None takes all.
 
     Raises:
         OptionError: no such split or field.

@@ -54,11 +54,11 @@ def warm(
     0
 
     Args:
-        store: to be warmed. Of one by URL, each file that is wanted is fetched whole first.
-        splits, fields: the name of one, or several; all if None.
+        store: an open store. If it was opened by URL, files that are needed are fetched whole first.
+        splits, fields: one name, or several names. None takes all.
         budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
             `splits`. None for as many as this process may use (`memory_limit`).
-        threads: that read.
+        threads: number of threads that read.
         progress: called with (bytes done, bytes in all) from these threads, one at a time; done never falls.
             None: a notebook shows a bar.
 

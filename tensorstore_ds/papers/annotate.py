@@ -37,7 +37,7 @@ def annotate(
     opened the store before reads on, and who asks for the old digest is refused.
 
     Args:
-        path: of the store.
+        path: path of the store.
         license: an SPDX expression, such as ``CC-BY-4.0``.
         citation: how the data are to be cited.
         description: what the data are, in a few sentences.

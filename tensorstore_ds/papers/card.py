@@ -63,7 +63,7 @@ def card(
     always give the same papers.
 
     Args:
-        path: of the store, which is not changed.
+        path: path of the store, which is not changed.
         out: the folder; None: ``NAME-card`` beside ``NAME.tsds``. It is made if it does not exist.
         answers: another file of answers, YAML or TOML.
         croissant: also `croissant.json`, and the folder `preview` with small samples as Parquet; so they are, too,

@@ -335,7 +335,7 @@ def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[Cache
     []
 
     Args:
-        cache_dir: as of `open`.
+        cache_dir: folder of stores by URL, as in `open`.
     """
     return sorted(Cache(cache_dir).stores(), key=lambda store: -store.last_used)
 
@@ -353,7 +353,7 @@ def clear_cache(
 
     Args:
         store: a URL that it was opened from, or the digest or its beginning, of the one to be removed; None for all.
-        cache_dir: as of `open`.
+        cache_dir: folder of stores by URL, as in `open`.
 
     Returns:
         Those that were removed, and those that are open and stay.

@@ -69,18 +69,18 @@ def open(
     ((32, 32, 3), dtype('uint8'), 'train/cat/0.png')
 
     Args:
-        path: of the store: its folder, or the one file that `pack` has made of it; or its URL, ``s3://``, ``gs://``,
-            ``az://``, ``hf://``, ``https://`` or ``http://``.
-        sha256: the store that is meant, by its `Store.sha256`, or by its `Store.content_sha256`; None for whichever is
-            there.
-        cache_dir: the folder where stores by URL are kept; None for `$TSDS_CACHE_DIR`, or the user's own for such
-            things, such as ``~/.cache/tensorstore-ds``.
-        cache_limit: bytes that all stores in that folder may take: beyond that, the least recently used are removed
-            when a store is opened, but none that a process has open. None for `$TSDS_CACHE_LIMIT`, or no limit.
+        path: path of the store, which is a folder or a file that `pack` has written, or its URL, with ``s3://``,
+            ``gs://``, ``az://``, ``hf://``, ``https://`` or ``http://``.
+        sha256: the expected `Store.sha256` or `Store.content_sha256`. None accepts any store.
+        cache_dir: folder for stores by URL. None takes `$TSDS_CACHE_DIR`, or else the user's cache folder, such as
+            ``~/.cache/tensorstore-ds``.
+        cache_limit: bytes that all stores in that folder may take. When a store is opened and they take more, the least
+            recently used stores are removed, except those that a process has open. None takes `$TSDS_CACHE_LIMIT`, or
+            no limit.
 
     Raises:
-        FormatError: with every problem found, in the manifest or among the files; or it is another store.
-        RemoteError: the server cannot be reached, and the store is not known here; or it refuses.
+        FormatError: the store is damaged, or has a different digest than `sha256`. The error lists every problem.
+        RemoteError: the server cannot be reached and the store is not in the cache, or the server refuses access.
         OptionError: the URL cannot be used, or needs a package that is not installed.
         OutputError: `cache_dir` cannot be read or written.
     """
@@ -106,8 +106,8 @@ def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
 
 
 class Store:
-    """An open store. It pickles as its path and manifest, and is opened again where it is unpickled: as it was, if it
-    has grown meanwhile.
+    """An open store. It pickles as its path and manifest. Where it is unpickled, it is opened again in the same state,
+    even if it has grown since.
 
     A store is a mapping of its splits by name:
 
@@ -122,12 +122,12 @@ class Store:
     (64, 'memmap')
 
     Attributes:
-        path: the absolute path of its directory, or of the one file that it is packed into; of a store by URL, that of
-            what is kept here of it, which is a store only when all is there.
-        place: what it was opened by, as it is shown: the path, or the URL without user, password and query.
-        manifest: what it says of itself.
-        sha256: the digest of its manifest, 64 hexadecimal digits, and so of all of it: two stores with the same digest
-            hold the same bytes. `content_sha256` is of the data alone.
+        path: absolute path of its folder, or of the file that it is packed into. For a store by URL, path of its copy
+            in the cache, which can be opened only when it is complete.
+        place: path or URL by which it was opened, without user, password and query.
+        manifest: parsed metadata of the store.
+        sha256: digest of the manifest, 64 hexadecimal digits. Two stores with the same digest contain the same bytes.
+            `content_sha256` is the digest of the data without the metadata.
     """
 
     def __init__(self, files: StoreFiles) -> None:
@@ -303,10 +303,11 @@ class Split:
     {'label': {'cat': 4, 'dog': 4}}
 
     Attributes:
-        name: the split's name.
-        fields: kind, dtype and shape of every field that this version can read, by name; `Manifest.unreadable` has the
-            other ones.
-        statistics: as the manifest has them, by field; `statistics_of`, `class_counts` and `channel_moments` read them.
+        name: name of the split, such as ``train``.
+        fields: kind, dtype and shape of every field that this version can read, by name. `Manifest.unreadable` lists
+            the others.
+        statistics: statistics in the manifest, by field. Use `statistics_of`, `class_counts` and `channel_moments` to
+            read them.
     """
 
     def __init__(self, files: StoreFiles, name: str) -> None:

@@ -62,7 +62,7 @@ def pack(
     Args:
         store: path of the store, which is not changed.
         out: path of the file; must not exist. By habit it ends with ``.tsds.zip``.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        sha256: the expected `Store.sha256`. None accepts any store.
         progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
 
     Returns:
@@ -115,8 +115,8 @@ def unpack(
 
     Args:
         packed: path of the file, which is not changed.
-        out: path of the store; must not exist. It grows in ``OUT.partial``.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        out: path of the new store, which must not exist. It grows in ``OUT.partial``.
+        sha256: the expected `Store.sha256`. None accepts any store.
         progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
 
     Returns:

@@ -85,7 +85,7 @@ def pull(
         out: path of the copy; must not exist, or be this store.
         splits: names of the splits; None for all.
         fields: names of the fields; None for all.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        sha256: the expected `Store.sha256`. None accepts any store.
         verify: check chunks and values by the rules of the format, too, as `tensorstore_ds.verify` does.
         workers: requests at a time, at least 1.
         progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a

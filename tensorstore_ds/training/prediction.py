@@ -63,9 +63,9 @@ def predict(
     (2, '0.png', ['best', 'class', 'probability'])
 
     Args:
-        checkpoint: `best.pt` or `last.pt` of a run.
+        checkpoint: path of `best.pt` or `last.pt` of a run.
         images: paths of image files.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Yields:
         A prediction per image, in their order.

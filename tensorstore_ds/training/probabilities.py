@@ -42,13 +42,13 @@ def predict_probabilities(
     ((4, 2), dtype('float32'), [1.0, 1.0, 1.0, 1.0])
 
     Args:
-        checkpoint: `best.pt` or `last.pt` of a run.
-        store: its path.
-        split: its name; None: the first of val, valid, validation and test that the store has, else the first split.
+        checkpoint: path of `best.pt` or `last.pt` of a run.
+        store: path of the store.
+        split: name of the split. None takes the first of val, valid, validation and test, else the first split.
         fold: only rows of this fold of the split, such as ``1/5``, with which the run was trained. The model has not
             seen them.
         stratify, groups, fold_seed: as the run was trained.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Returns:
         (n, K) a row for each sample of the split and a column for each class of the model; softmax of its outputs.

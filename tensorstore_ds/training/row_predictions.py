@@ -66,14 +66,14 @@ def add_predictions(
     `prediction` has labels in a store with labels, else numbers of classes (int64).
 
     Args:
-        checkpoint: `best.pt` or `last.pt` of a run.
+        checkpoint: path of `best.pt` or `last.pt` of a run.
         store: path of a store, a folder.
-        splits: their names; None for all. In others, the values are unknown, or stay.
+        splits: names of the splits. None takes all. In the other splits, values are unknown, or stay.
         prefix: what the names of the fields begin with, such as ``vit_``.
         replace: whether fields that are there get these values.
         score: detections with a lower score are not added. A detector of torchvision keeps those of 0.05 or more.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
-        progress: as of `convert`.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         TrainingError: the checkpoint is damaged, or its model says NaN.

@@ -62,12 +62,12 @@ def train(
     run seeds torch's global generators, and leaves all random generators as it found them.
 
     Args:
-        store: its path.
+        store: path of the store.
         options: what to do, as one object.
         out: the run's folder; made if it is not there.
         resume: go on with the run in `out`, at the very next batch; begin one if there is none.
         listeners: who is told how it goes.
-        keywords: options by their names; each overrides `options`.
+        keywords: options by name, each of which overrides `options`.
 
     Returns:
         What it came to, which is also in `report.json`; None on other ranks than the first.
