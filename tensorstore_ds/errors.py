@@ -32,9 +32,9 @@ class Problem:
     ('val/00000/label/zarr.json', 'missing-file')
 
     Attributes:
-        where: the file, sample or place in the manifest, relative to the store or source.
+        where: file, sample or place in the manifest, relative to the store or source.
         reason: a code from ``formats/v1/reasons.md``, such as ``file-size``.
-        message: what was expected and what was found.
+        message: text with what was expected and what was found.
     """
 
     where: str
@@ -152,8 +152,8 @@ class UnfinishedError(ConversionError):
     1 2
 
     Attributes:
-        tasks: whose shards they are, as a job array takes them: ``3,7-9``.
-        of: how many tasks there are.
+        tasks: tasks of the missing shards, in the form of a job array, such as ``3,7-9``.
+        of: number of tasks.
     """
 
     def __init__(self, message: str, tasks: str, of: int) -> None:
@@ -176,7 +176,7 @@ class TrainingStopped(TrainingError):
     """A run that was asked to stop by a signal, and wrote a checkpoint first.
 
     Attributes:
-        signal: its number.
+        signal: number of the signal.
     """
 
     def __init__(self, message: str, signal: int) -> None:

@@ -36,13 +36,13 @@ class Forecast:
     """What loading a source costs now, and what it would cost from a store.
 
     Attributes:
-        path: of the source.
-        split: that was measured.
-        measured: samples of it that were converted and loaded, spread over the whole split.
-        estimate: of the store that `convert` would make of all of it: samples, bytes, seconds, problems.
+        path: path of the source.
+        split: name of the split that was measured.
+        measured: number of its samples that were converted and loaded, spread over the whole split.
+        estimate: estimate of the store that `convert` would make of the whole source.
         comparison: of torchvision on the files and of the store of these samples, each loading alone and training a
             small ViT.
-        not_measured: why there are no figures of the files; empty if there are some.
+        not_measured: reason why the files were not measured, or empty.
     """
 
     path: str

@@ -100,14 +100,14 @@ class Summary:
     """What a conversion did.
 
     Attributes:
-        rows: samples of each split.
+        rows: number of samples of each split.
         nbytes: size of the store on disk.
         seconds: wall time.
-        skipped: for each reason, how many problems there were with images that were left out, or boxes dropped.
-        skipped_images, skipped_boxes: how many images were left out, and how many boxes of images that are stored.
-        left_out: what is no sample of its own, such as a split that only repeats others.
-        resumed: shards that an earlier run had finished.
-        notes: what the user should know, though nothing failed; each was an event's `note`, too.
+        skipped: number of problems for each reason, with images that were left out, or boxes that were dropped.
+        skipped_images, skipped_boxes: number of images that were left out, and of boxes of images that are stored.
+        left_out: parts that are not samples, such as a split that only repeats others.
+        resumed: number of shards that an earlier run had finished.
+        notes: remarks, though nothing failed. Each was also the `note` of an event.
     """
 
     path: Path

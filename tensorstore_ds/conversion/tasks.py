@@ -55,11 +55,11 @@ class TaskSummary:
     """What a task did.
 
     Attributes:
-        shards: that it converted.
-        there: shards of it that were there before.
-        samples: in the shards that it converted, with those that were skipped.
+        shards: number of shards that it converted.
+        there: number of its shards that existed before.
+        samples: number of samples in the shards that it converted, with those that were skipped.
         seconds: wall time.
-        notes: what the user should know, though nothing failed.
+        notes: remarks, though nothing failed.
     """
 
     shards: int
@@ -93,11 +93,11 @@ def plan(
     the plan.
 
     Args:
-        source: a folder or file, at a path that every process has.
-        out: path of the new store, in a directory that every process has; must not exist.
-        options: all the rest, as one object; `workers` is for each process.
-        tasks: into how many parts the shards are divided; None: one shard each, but at most 1,000 parts.
-        progress: called now and then. None: a notebook shows a bar.
+        source: path of a folder or file that every process sees.
+        out: path of the new store, in a folder that every process sees. It must not exist.
+        options: all options as one object. `workers` is the number for each process.
+        tasks: number of parts into which the shards are divided. None makes a part of each shard, but at most 1,000.
+        progress: function that is called with a `Progress`. None shows a bar in a notebook.
         keywords: options by name, each of which overrides `options`.
 
     Raises:
@@ -194,13 +194,13 @@ def convert_task(
     4
 
     Args:
-        out: the store, as of `plan`.
-        task: which part, from 0.
-        tasks: of how many parts; None: as the plan says.
-        shards: these instead, each by split and number.
-        workers: worker processes; None: as the plan's options say.
-        scratch: a folder on a disk of this machine, for shards as they grow; None: in ``OUT.partial``.
-        progress: called now and then, from this thread. None: a notebook shows a bar.
+        out: path of the store, as in `plan`.
+        task: number of the part, from 0.
+        tasks: number of parts. None takes the number of the plan.
+        shards: shards to convert instead, each by split and number.
+        workers: number of worker processes. None takes that of the plan's options.
+        scratch: folder on a disk of this machine, for shards as they grow. None takes ``OUT.partial``.
+        progress: function that is called with a `Progress` from this thread. None shows a bar in a notebook.
 
     Raises:
         SourceError: a sample is bad, or this process does not see the source that was planned.

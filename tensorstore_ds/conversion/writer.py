@@ -58,13 +58,13 @@ class Writer:
 
     Args:
         out: path of the new store, which must not exist.
-        options: see `ConvertOptions`; `format`, `images`, `split`, `seed` and `workers` have no meaning.
+        options: `ConvertOptions`, of which `format`, `images`, `split`, `seed` and `workers` have no effect.
         fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
             from the first sample.
         keywords: options by name, such as ``size=224``. Each overrides `options`.
 
     Attributes:
-        summary: what was written, once the block has ended without an exception.
+        summary: `Summary` of the store, after the block has ended without an exception.
     """
 
     @takes_options(ConvertOptions)

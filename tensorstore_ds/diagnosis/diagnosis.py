@@ -75,15 +75,15 @@ def diagnose(
     (8, True)
 
     Args:
-        store: a store, its path, or a data set, with its transform.
+        store: open store, path of a store, or data set with its transform.
         loader: any iterable of batches that can be iterated again, such as torch's DataLoader, instead of a store. Its
             rate, the rate of the step and the rate of both together are measured in turns. Only the options `seconds`
             and `device` apply.
-        options: what to examine, for how long.
-        transform: of samples, as `StoreDataset` takes it.
+        options: all options as one object.
+        transform: transform of samples, as in `StoreDataset`.
         step: one whole step of a training of your own, called with every batch on its device, in place of
             `options.model`.
-        progress: told what is measured next. None: a notebook shows it.
+        progress: function that is called with a line before each measurement. None shows it in a notebook.
         keywords: options by name, each of which overrides `options`.
 
     Returns:

@@ -97,10 +97,10 @@ def add_fields(
             - objects: a list of N dicts or None, each with ``boxes``, x1 y1 x2 y2 in pixels of the stored image, or
               ``keypoints``; ``labels``; and other values (m, ...), such as ``scores``.
 
-        split: that the values are for. In other splits, values are unknown if the field is new, and stay if not.
+        split: name of the split of the values. In other splits, values of a new field are unknown, and others stay.
         classes: names of the classes, by field. Whole numbers or texts are then stored as labels. Labels of objects
             have the classes of the objects of the store by default.
-        replace: whether a field that is there gets these values.
+        replace: whether the values replace those of an existing field.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:

@@ -49,14 +49,14 @@ class GrowthSummary(Summary):
     """What `append` or `update` did; `rows` and `nbytes` are those of the store then.
 
     Attributes:
-        left_out: each skipped sample and box, and what is no sample of its own, such as a file that is no image.
+        left_out: skipped samples and boxes, and parts that are not samples, such as a file that is not an image.
         added: keys of the samples that were appended.
         updated: keys of the samples of which something was taken from the source.
-        updated_fields: in how many samples each field was.
+        updated_fields: number of updated samples, by field.
         already_there: keys of the samples that the store has, with the same content.
         not_compared: keys of the samples that the store has, which `append` did not compare.
         not_added: keys of the source's samples that the store lacks, and that `update` did not add.
-        only_in_store: how many samples of the store the source lacks. They are kept.
+        only_in_store: number of samples that the source lacks. They are kept.
     """
 
     added: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def append(
 
     Args:
         store: path of a store, a folder.
-        source: a folder or file, as for `convert`.
+        source: path of a folder or file, as in `convert`.
         update: take samples from the source whose keys the store has, and whose content differs, as `update` does.
         compare: False leaves out the samples whose keys the store has, whatever their content is. They are not
             converted then, which takes less time.
@@ -146,7 +146,7 @@ def update(
     replaced stay until the next `append`, `update` or `erase`.
 
     Args:
-        store, source, dry_run, progress, keywords: as of `append`.
+        store, source, dry_run, progress, keywords: as in `append`.
 
     Returns, raises:
         As of `append`.

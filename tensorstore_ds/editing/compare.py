@@ -51,8 +51,8 @@ class SplitDifference:
     """What differs in a split.
 
     Attributes:
-        both: samples that both stores have, by their keys.
-        only_first, only_second: those that one store alone has.
+        both: number of samples that both stores have, by their keys.
+        only_first, only_second: samples that only one store has.
         fields: samples whose values differ, by the name of the field; of images ``NAME`` where the pixels differ, and
             ``NAME (file)`` where the files do, and not the pixels.
     """
@@ -74,8 +74,8 @@ class StoreDifference:
 
     Attributes:
         is_same: whether both have the same digest: then they are equal to the byte.
-        fields: what is said of fields that are not the same: names, types, classes.
-        splits: of each split of one of them.
+        fields: lines about fields that differ in name, type or classes.
+        splits: differences of each split.
     """
 
     is_same: bool

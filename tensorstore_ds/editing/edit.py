@@ -99,8 +99,8 @@ def split_store(
     {'train': 6, 'test': 6}
 
     Args:
-        store, out, progress: as of `filter_store`.
-        shares: names and fractions of the new splits, such as ``{"train": 0.9, "val": 0.1}``.
+        store, out, progress: as in `filter_store`.
+        shares: fractions of the new splits by name, such as ``{"train": 0.9, "val": 0.1}``.
         seed: seed of the division.
         group_by: what stays together, so that no sample has a near relative in another split: ``folder``, the images
             of a folder; ``duplicates``, images of equal pixels or bytes; the name of a field of one number a sample;
@@ -150,7 +150,7 @@ def sample_store(
     {'train': 2, 'val': 2}
 
     Args:
-        store, out, splits, progress: as of `filter_store`.
+        store, out, splits, progress: as in `filter_store`.
         per_class: number of samples of each class in each split, or of each split if there are no labels.
         seed: seed of the choice. The same seed chooses the same samples.
 
@@ -184,7 +184,7 @@ def relabel_store(
     ('animal',)
 
     Args:
-        store, out, progress: as of `filter_store`.
+        store, out, progress: as in `filter_store`.
         class_map: new names of classes by their old names. Other classes keep their names. A class whose new name is
             empty is removed, with its objects, and its samples no longer have a label.
 
@@ -228,7 +228,7 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
 
     Args:
         stores: paths or URLs of the stores, at least two.
-        out, progress: as of `filter_store`.
+        out, progress: as in `filter_store`.
 
     Raises:
         OptionError: fields of the same name cannot be one, such as images of other shapes.

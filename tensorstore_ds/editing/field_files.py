@@ -63,14 +63,14 @@ def add_file(
     Args:
         store: path of a store, a folder.
         file: path of the file.
-        name: of the field; None for the name of the file or of the column. Of a table with one column for a field.
-        columns: of a table that become fields; None for all but the keys and the splits.
+        name: name of the field. None takes the name of the file, or of the only column of a table.
+        columns: columns of a table that become fields. None takes all except the keys and the splits.
         key: the column with the keys of samples; None for the column ``key``, or one named like a path, such as
             ``file_name``.
-        split: as of `add_fields`. Of a table, keys are those of this split.
+        split: as in `add_fields`. The keys of a table are looked up in this split.
         missing: value of samples that the table lacks, or whose cell has no number. By default, there must be none.
         classes: class names. The values are then stored as labels.
-        replace, progress: as of `add_fields`.
+        replace, progress: as in `add_fields`.
 
     Raises:
         SourceError: the file cannot be read, is damaged, or would not be read without unpickling.

@@ -29,11 +29,11 @@ class ExportSummary:
 
     Attributes:
         path: the new folder.
-        samples: how many samples of each split were written.
-        files: how many there are.
-        left_out: what the format has no place for: fields and values by name, and in how many samples.
+        samples: number of samples of each split that were written.
+        files: number of files.
+        left_out: number of samples by the name of a field or value that the format cannot store.
         seconds: wall time.
-        notes: what the user should know, though nothing failed.
+        notes: remarks, though nothing failed.
     """
 
     path: Path
@@ -66,11 +66,11 @@ def export(
 
     Args:
         store: path or URL of the store.
-        out: the new folder; must not exist. It grows in ``OUT.partial``, and appears when it is complete.
+        out: path of the new folder, which must not exist. It grows in ``OUT.partial`` and appears when it is complete.
         to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``npy``,
             ``webdataset``, ``parquet``, ``huggingface``.
         splits: names of the splits to write. None writes all.
-        progress: called with (samples done, samples in all).
+        progress: function that is called with (samples done, samples in total).
 
     Raises:
         OptionError: there is no such format or split, or the store lacks what the format is about.

@@ -155,7 +155,7 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
 
     Args:
         packed: M objects of B samples.
-        how: one of
+        how: form of the result, one of
 
             - ``list``: B dicts of (m, ...) tensors, views of `packed`: what torchvision's detection models take;
             - ``padded``: a dict of (B, N, ...) tensors, N the largest number of objects of a sample (0 if there are

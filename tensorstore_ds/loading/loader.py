@@ -102,7 +102,7 @@ class DataLoader(data.DataLoader[Batches]):
 
     Args:
         dataset: a `StoreDataset`, or any other data set.
-        batch_size, sampler, batch_sampler: as in torch.
+        batch_size, sampler, batch_sampler: as in torch's `DataLoader`.
         drop_last, timeout, worker_init_fn, multiprocessing_context, generator: as in torch.
         persistent_workers, pin_memory_device, in_order: as in torch.
         shuffle: whether to shuffle all samples. The order of `ShuffleSampler`, or of `MixedSampler` for a
@@ -126,30 +126,30 @@ class DataLoader(data.DataLoader[Batches]):
             in the loop may wait for all ranks.
         collate: form of the objects in a batch, ``list``, ``padded``, ``packed`` or ``nested``. `collate_objects`
             describes them.
-        collate_images: ``list``: images of differing sizes are a list of (C, H, W), those of one size (B, C, H, W);
-            ``padded``: always (B, C, H, W), in the size of the batch's largest height and width, with zeros on the
-            right and below, and beside it `image_mask` (B, H, W) bool, true where there is image, and `image_size`
-            (B, 2) int64, every image's height and width. In tuples, the first member is the `PaddedImages` of these
-            three. Views are padded each to its own size, with ``image_0_mask`` and ``image_0_size`` beside ``image_0``.
-            Masks are padded with the value that is ignored; boxes and keypoints stay where they are.
+        collate_images: form of the images in a batch. With ``list``, images of one size are a tensor (B, C, H, W), and
+            images of differing sizes are a list of tensors (C, H, W). With ``padded``, images are always (B, C, H, W),
+            in the largest height and width of the batch, with zeros on the right and below. The batch then also has
+            `image_mask` (B, H, W) bool, true where there is image, and `image_size` (B, 2) int64, height and width of
+            every image. In tuples, the first member is the `PaddedImages` of these three. Each view is padded to its
+            own size, with ``image_0_mask`` and ``image_0_size`` in addition to ``image_0``. Masks are padded with the
+            value that is ignored. Boxes and keypoints keep their coordinates.
         size_divisor: number of which padded heights and widths are multiples.
-        residency: where rows are read from. ``page-cache``: the files' pages, shared by all processes; ``locked``: the
-            same, locked in memory while this loader lives, also for its worker processes; ``device``: a copy of the
-            whole split on `device`, gathered there; ``auto``: ``device`` if it takes at most half of a GPU's free
-            memory, else ``page-cache``. The attribute `residency` says what was chosen, and the log why.
-        batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
-            `Compose` of this library's batch transforms, or a function with these three arguments: the batch, the rows
-            of its samples in the split, (B,) int64, and the epoch. What a `Compose` draws follows from each sample's
-            row and the epoch. On a CPU, the threads call it where it is only of these; else the script's own thread
-            does.
-        decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
-            `decode`; or a list of plans, for several views. Or ``device``: JPEG files (of the encodings ``jpeg`` and
-            ``source``) go to an NVIDIA GPU as they are, and nvJPEG decodes them there, through torchcodec 0.17 or
-            later, or else torchvision; not measured yet.
-        into: batches always arrive in the same tensors, as CUDA graphs need them: ``first``, in copies of those of the
-            first batch; or in tensors of yours, in dicts, lists and tuples, with the names, shapes, types and device of
-            a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current stream:
-            run the step on the stream on which you ask for batches, and have one iterator at a time.
+        residency: source of the rows. ``page-cache`` reads the page cache, which all processes share. ``locked`` also
+            locks the pages in memory while this loader exists, also for worker processes. ``device`` makes a copy of
+            the whole split on `device` and gathers there. ``auto`` is ``device`` if it takes at most half of a GPU's
+            free memory, else ``page-cache``. The attribute `residency` contains the choice, and the log the reason.
+        batch_transform: function that is called for every batch on its device, with the batch, the rows of its samples
+            in the split, (B,) int64, and the epoch. This library's batch transforms and a `Compose` of them are such
+            functions. Their random numbers depend on each sample's row and the epoch. On a CPU, the loader's threads
+            call them. Other functions are called by the thread that iterates.
+        decode: plan that crops and resizes the images of a `StoreDataset` before they are decoded, like its own
+            `decode`, or a list of plans for several views. With ``device``, JPEG files (of the encodings ``jpeg`` and
+            ``source``) are copied to an NVIDIA GPU, where nvJPEG decodes them, with torchcodec 0.17 or later, or else
+            torchvision. This was not measured yet.
+        into: tensors for all batches, as CUDA graphs need them. ``first`` takes copies of the tensors of the first
+            batch. You can also pass your own tensors in dicts, lists and tuples, with the names, shapes, types and
+            device of a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current
+            stream. Run the step on the stream on which you ask for batches, and have one iterator at a time.
 
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.

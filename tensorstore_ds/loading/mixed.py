@@ -57,15 +57,15 @@ class MixedDataset(Samples):
     Args:
         stores: the stores, each with its share, of any sum; or without shares, to be one after the other. A store is a
             path, a URL, a `Store`, or a `StoreDataset` without a transform, which may be a subset.
-        split: the split of each that is no `StoreDataset`.
-        weights: in the place of constant shares: called with the epoch, it returns a share for each store.
+        split: name of the split of each store that is not a `StoreDataset`.
+        weights: function that replaces constant shares. It is called with the epoch and returns a share for each store.
             `epoch_length` must be a number then.
         epoch_length: an epoch ends when the ``first`` store has shown every sample once, or the ``shortest`` relative
             to its share has; or is a number of samples.
         classes: names of the classes in their order; None: those of the first store, then those that others add.
         fields: names of the fields; None: the fields that the first store loads and all others have.
-        transform, transform_of, return_as, as_pil: as of `StoreDataset`.
-        decode, on_error: likewise; of each store that is no `StoreDataset`.
+        transform, transform_of, return_as, as_pil: as in `StoreDataset`.
+        decode, on_error: as in `StoreDataset`, for each store that is not a `StoreDataset`.
 
     Raises:
         OptionError: stores differ in the dtype or the values of a field, a class is not in `classes`, or an argument

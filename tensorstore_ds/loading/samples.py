@@ -40,9 +40,9 @@ class Batch(Sequence[Sample]):
     (2, torch.Size([3, 32, 32]), tensor(1))
 
     Attributes:
-        columns: by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
+        columns: values by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
         rows: (B,) int64, the samples' rows in the split.
-        draw: (seed, epoch). With its row, they decide what a sample's random transforms draw.
+        draw: (seed, epoch), which determine the random transforms of a sample, with its row.
         dropped: (B,) int64, how many objects of each image are not in the part that was decoded; None without `decode`.
     """
 

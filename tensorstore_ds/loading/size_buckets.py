@@ -49,15 +49,15 @@ class SizeBucketSampler(Sampler[list[int]]):
     Args:
         dataset: a `StoreDataset`, whose images count as they are stored; or, for other data sets and for transforms
             that change sizes, the height and width of every sample, (n, 2) integers.
-        batch_size: images in a batch.
+        batch_size: number of images in a batch.
         pixels: instead of `batch_size`: as many images as fit, each with the batch's padded height and width. A larger
             image is alone in its batch.
-        buckets: at most so many. Fewer mix more images with each other, more have less padding.
+        buckets: largest number of buckets. Fewer mix more images with each other, more have less padding.
         shuffle: if False, batches and images come in the same order in every epoch, the smaller images first.
         seed: the same for all ranks.
         drop_last: leave out the images that do not fill a batch of every rank.
-        rank, num_replicas: as those of all samplers: see `Order`.
-        size_divisor: that of the loader.
+        rank, num_replicas: as in all samplers, see `Order`.
+        size_divisor: the `size_divisor` of the loader.
 
     Raises:
         OptionError: a number is out of its range, there are no sizes, or not one of `batch_size` and `pixels`.

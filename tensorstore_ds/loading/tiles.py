@@ -71,16 +71,16 @@ class Tiles(StoreDataset):
     the number that they have before `empty` and subsets leave some out: see `position_of`.
 
     Args:
-        dataset: whose images are cut: a `StoreDataset` with any fields and rows.
-        size: of a tile in pixels, one number or (height, width).
+        dataset: `StoreDataset` with any fields and rows, whose images are cut.
+        size: size of a tile in pixels, one number or (height, width).
         overlap: the share of a tile, in [0, 1), that its neighbor shows again; one number or (down, across).
         pad: whether to allow a tile that is higher and wider than every image, which is most often a mistake.
-        fill: of pixels of a tile that lie outside of its image. Masks have the value that is ignored there.
+        fill: value of pixels of a tile outside of its image. Masks have the value that is ignored there.
         min_visibility: the smallest share of a box's area, in [0, 1], that must lie in a tile. Objects of which less is
             seen are not in the tile. The default is that of SAHI.
         empty: the share of tiles without objects among all tiles, in [0, 1): so many of them are kept, drawn by `seed`.
             If there are too few, all are kept. None keeps all.
-        seed: of the choice of empty tiles.
+        seed: seed of the choice of empty tiles.
 
     Raises:
         OptionError: an argument makes no sense; or `dataset` has other samples than whole images of one store, objects
@@ -324,12 +324,12 @@ def merge_tiles(
             carried along. `keypoints` (m, K, 2 or more) and `oriented_boxes` (m, 5) are shifted.
         tiles: where each tile is: the (n, 3) of the batches' `tile`; or the `Tiles`, if there is a prediction for each
             of its samples in their order.
-        iou_threshold: in [0, 1].
+        iou_threshold: largest overlap of two boxes that are both kept, in [0, 1].
         match: how the overlap of two boxes is measured: ``iou``, intersection over union; or ``ios``, intersection over
             the smaller area, as SAHI does, which also removes a part that was seen at the edge of a tile, if a larger
             box with a higher score contains it.
         class_agnostic: whether boxes of different labels remove each other.
-        max_detections: the most objects of an image; None for all.
+        max_detections: largest number of objects of an image. None keeps all.
 
     Returns:
         A dict by the row of each image with a tile, in rising order. It has the same values, by falling score, and

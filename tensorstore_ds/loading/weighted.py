@@ -119,9 +119,9 @@ def class_balanced_weights(
     >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds"), batch_size=4, sampler=sampler)
 
     Args:
-        split: with a field of labels.
-        field: its name.
-        method, beta: see above.
+        split: split with a field of labels.
+        field: name of that field.
+        method, beta: method and its parameter, as described above.
         rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a weight. None:
             all.
 
@@ -162,14 +162,14 @@ def repeat_factors(
     [1.0, 1.41, 1.0, 1.41]
 
     Args:
-        split: with objects that have labels.
+        split: split with objects that have labels.
         threshold: classes below this frequency are shown more often. LVIS has 0.001. None: the median of the
             frequencies, so that half of the classes are.
         method: ``image``: f_c is the share of the samples that have the class: repeat factor sampling (Gupta et al.,
             LVIS, CVPR 2019). ``instance``: f_c is the geometric mean of this share and the class's share of all
             objects: instance-aware repeat factor sampling (Yaman et al., arXiv:2305.08069, 2023). Choose it if most
             samples have most classes, and few objects are of the rare ones.
-        field: of kind ``objects``.
+        field: name of the field of kind ``objects``.
         rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a factor. None:
             all.
 

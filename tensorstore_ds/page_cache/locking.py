@@ -28,7 +28,7 @@ class Lock:
     Children of a fork have no part in it. It is also released when nobody refers to it any more.
 
     Attributes:
-        nbytes: bytes that are locked, in whole pages.
+        nbytes: number of locked bytes, in whole pages.
         closed: whether it was released.
     """
 

@@ -114,10 +114,10 @@ class Warming:
     True
 
     Attributes:
-        nbytes: to be in memory in the end.
-        nbytes_done: bytes that are in memory by now.
-        nbytes_read: bytes of these that were read; the others were there.
-        error: what ended a thread, if anything did.
+        nbytes: number of bytes that will be in memory at the end.
+        nbytes_done: number of bytes that are in memory now.
+        nbytes_read: number of these bytes that were read. The others were in memory before.
+        error: error that ended a thread, or None.
     """
 
     def __init__(self, store: Store, pieces: Sequence[Piece], threads: int, progress: Progress | None) -> None:

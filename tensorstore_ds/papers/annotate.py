@@ -38,9 +38,9 @@ def annotate(
 
     Args:
         path: path of the store.
-        license: an SPDX expression, such as ``CC-BY-4.0``.
-        citation: how the data are to be cited.
-        description: what the data are, in a few sentences.
+        license: SPDX expression, such as ``CC-BY-4.0``.
+        citation: citation of the data.
+        description: description of the data in a few sentences.
 
     A text that is None stays as it is, and one that is empty is removed.
 

@@ -28,7 +28,7 @@ class Card:
     """What `card` wrote.
 
     Attributes:
-        path: the folder of the papers.
+        path: path of the folder.
         files: paths relative to it, in order.
         missing: questions of the card without an answer that others will ask, and `license` or `citation` where the
             store has none.
@@ -65,7 +65,7 @@ def card(
     Args:
         path: path of the store, which is not changed.
         out: the folder; None: ``NAME-card`` beside ``NAME.tsds``. It is made if it does not exist.
-        answers: another file of answers, YAML or TOML.
+        answers: path of another file of answers, YAML or TOML.
         croissant: also `croissant.json`, and the folder `preview` with small samples as Parquet; so they are, too,
             where an earlier call wrote them.
         huggingface: as `croissant`; the folder is what a repository of the Hub has beside the store.

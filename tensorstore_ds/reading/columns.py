@@ -45,7 +45,7 @@ class Column:
     (3,)
 
     Attributes:
-        spec: dtype and shape of one row.
+        spec: dtype and shape of a row.
         dtype: the NumPy data type.
     """
 
@@ -292,7 +292,7 @@ class Ragged:
 
     Attributes:
         offsets: (n + 1,) int64, from 0.
-        values: each array has ``offsets[-1]`` rows.
+        values: arrays by name, each with ``offsets[-1]`` rows.
     """
 
     offsets: NDArray[np.int64]

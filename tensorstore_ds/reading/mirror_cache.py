@@ -57,15 +57,15 @@ class CachedStore:
     """A store by URL that is kept on this disk.
 
     Attributes:
-        url: where it was opened last, without a user, a password or a query.
-        sha256: its digest.
-        path: of its files; a store that can be opened by this path, if `is_whole`.
-        nbytes: bytes of all its files.
-        nbytes_there: bytes that it takes on this disk.
-        is_whole: whether all is there.
+        url: URL by which it was opened last, without user, password and query.
+        sha256: digest of the store.
+        path: path of its files. A store can be opened by this path if `is_whole`.
+        nbytes: number of bytes of all its files.
+        nbytes_there: number of bytes on this disk.
+        is_whole: whether all its files are on this disk.
         is_open: whether a process has it open.
-        last_used: when it was opened last, in seconds since 1970.
-        urls: all that it was opened from, the last one last.
+        last_used: time when it was opened last, in seconds since 1970.
+        urls: all URLs by which it was opened, the last one last.
     """
 
     url: str

@@ -61,7 +61,7 @@ def pack(
 
     Args:
         store: path of the store, which is not changed.
-        out: path of the file; must not exist. By habit it ends with ``.tsds.zip``.
+        out: path of the file, which must not exist. By convention, it ends with ``.tsds.zip``.
         sha256: the expected `Store.sha256`. None accepts any store.
         progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
 

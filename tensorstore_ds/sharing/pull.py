@@ -82,12 +82,12 @@ def pull(
     Args:
         url: of the store: ``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``, ``file://`` or
             ``hf://datasets/NAME[@REVISION][/PATH]``; or a path.
-        out: path of the copy; must not exist, or be this store.
-        splits: names of the splits; None for all.
-        fields: names of the fields; None for all.
+        out: path of the copy, which must not exist, or be this store.
+        splits: names of the splits. None takes all.
+        fields: names of the fields. None takes all.
         sha256: the expected `Store.sha256`. None accepts any store.
         verify: check chunks and values by the rules of the format, too, as `tensorstore_ds.verify` does.
-        workers: requests at a time, at least 1.
+        workers: number of requests at a time, at least 1.
         progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
             bar.
 

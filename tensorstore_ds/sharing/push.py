@@ -52,9 +52,9 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
     are sent. Readers that have the store open go on. Shards that are gone at the path are removed at the URL as well.
 
     Args:
-        store: its path; or a URL.
-        url: of the folder that it becomes: ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
-        update: whether an earlier state of this store may be at the URL.
+        store: path or URL of the store.
+        url: URL of the new folder, with ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
+        update: whether the URL may contain an earlier state of this store.
         progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
             bar.
 
@@ -95,7 +95,7 @@ def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: 
     Args:
         src: path or URL of the store.
         dst: path or URL of the copy.
-        progress: as of `push`.
+        progress: as in `push`.
 
     Raises:
         TsdsError: as `pull` does, if `dst` is a path; else as `push`.

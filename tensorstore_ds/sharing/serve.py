@@ -103,9 +103,9 @@ def serve(
 
     Args:
         store: path of the store, a folder or a packed one.
-        host: address or name to listen at. Any other than this machine's own (``127.0.0.1``, ``::1``, ``localhost``)
+        host: address or name of the server. Any other than this machine's own (``127.0.0.1``, ``::1``, ``localhost``)
             can be reached by others, and gets a token.
-        port: to listen at; 0 for any that is free.
+        port: port of the server. 0 takes any free port.
         token: the first part of every path; 16 to 128 letters, digits, ``-`` and ``_``. None for a new one where it is
             needed, else for none.
         sha256: the store that is meant, by its `Store.sha256`; it is served as it was, also if it grows. None for

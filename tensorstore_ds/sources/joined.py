@@ -43,7 +43,7 @@ class Sources:
     the folder or file that its sample is from.
 
     Attributes:
-        paths: of the folders or files, two or more.
+        paths: two or more paths of folders or files.
     """
 
     def __init__(self, *paths: str | os.PathLike[str]) -> None:

@@ -113,8 +113,8 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
     ('classification', ('cat', 'dog'), 2)
 
     Args:
-        split: to be trained on.
-        task: its name; ``auto``: labels if there are any, else keypoints, else boxes, else the classes of objects.
+        split: split for the training.
+        task: name of the task. ``auto`` takes labels if there are any, else keypoints, boxes or the classes of objects.
         model: the model that learns it, which ``auto`` goes by, too.
 
     Raises:

@@ -39,11 +39,11 @@ class Learner:
     True
 
     Args:
-        vit: the model's shape.
-        task: what it learns.
-        options: of the run; what they leave open is chosen for one rank.
-        device: where it learns.
-        steps: of the whole run: what the learning rate is scheduled over.
+        vit: shape of the model.
+        task: task to learn.
+        options: options of the run. Those without a value are chosen for one rank.
+        device: device of the model.
+        steps: number of steps of the whole run, for the schedule of the learning rate.
         distributed: average gradients over the ranks of `torch.distributed`.
         resumes: `load_state_dict` comes next, so that a file of weights is not read.
     """

@@ -69,8 +69,8 @@ def add_predictions(
         checkpoint: path of `best.pt` or `last.pt` of a run.
         store: path of a store, a folder.
         splits: names of the splits. None takes all. In the other splits, values are unknown, or stay.
-        prefix: what the names of the fields begin with, such as ``vit_``.
-        replace: whether fields that are there get these values.
+        prefix: beginning of the names of the fields, such as ``vit_``.
+        replace: whether the values replace those of existing fields.
         score: detections with a lower score are not added. A detector of torchvision keeps those of 0.05 or more.
         device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
         progress: function that is called with the progress, as in `convert`.

@@ -63,10 +63,10 @@ def train(
 
     Args:
         store: path of the store.
-        options: what to do, as one object.
-        out: the run's folder; made if it is not there.
+        options: all options as one object.
+        out: path of the run's folder, which is made if it does not exist.
         resume: go on with the run in `out`, at the very next batch; begin one if there is none.
-        listeners: who is told how it goes.
+        listeners: functions that are called while it runs.
         keywords: options by name, each of which overrides `options`.
 
     Returns:

@@ -24,8 +24,8 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
     torch.Size([2, 10])
 
     Args:
-        options: its shape.
-        outputs: numbers that it computes for an image.
+        options: shape of the model.
+        outputs: number of outputs for an image.
         grad_checkpointing: keep the inputs of each block only, and compute the rest again in the backward pass (Chen et
             al., Training Deep Nets with Sublinear Memory Cost, 2016): less memory, one more forward pass, the same
             gradients.

@@ -46,9 +46,9 @@ def show(
     Args:
         target: an open store, or what `view` takes: the path or URL of a store, a folder that `train` has written, or a
             folder of images.
-        split: which split is shown first. None: the first one.
-        findings: what `check_store` has found in the store, or the file that `CheckFindings.save` has written.
-        height: of the viewer, in pixels.
+        split: name of the split that is shown first. None takes the first one.
+        findings: result of `check_store` for the store, or path of the file that `CheckFindings.save` has written.
+        height: height of the viewer in pixels.
 
     Returns:
         An anywidget. ``widget.view`` is the text of what is shown, such as ``split=val&view=scatter``, and can be set.

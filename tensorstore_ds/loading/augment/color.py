@@ -89,7 +89,7 @@ class Sometimes(BatchTransform):
     """A change of colors of some of the images.
 
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
@@ -119,7 +119,7 @@ class RandomGrayscale(Sometimes):
     [118, 118, 118]
 
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
@@ -140,7 +140,7 @@ class Solarize(Sometimes):
     Args:
         threshold: values of at least this are inverted: to 255 minus the value in uint8 images, 1 minus it in
             floating-point ones. In the unit of the images.
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
@@ -164,8 +164,8 @@ class Posterize(Sometimes):
     [[[[64, 192]]]]
 
     Args:
-        bits: how many of 8 are kept. Floating-point images have ``2 ** bits`` levels after it, from 0 on.
-        p: probability of each image.
+        bits: number of the 8 bits that are kept. Floating-point images then have ``2 ** bits`` levels, from 0.
+        p: probability that an image is changed.
     """
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
@@ -194,7 +194,7 @@ class Equalize(Sometimes):
     255
 
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def change(self, images: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ class AutoContrast(Sometimes):
     [[[[0.0, 0.5, 1.0]]]]
 
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def change(self, images: Tensor) -> Tensor:

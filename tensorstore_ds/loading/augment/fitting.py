@@ -94,8 +94,8 @@ class Resize(Fitting):
     (torch.Size([3, 32, 32]), [[4.0, 6.0, 12.0, 21.0]])
 
     Args:
-        size: (height, width); or the length of the shorter side, which keeps the aspect ratio.
-        max_size: the longer side has at most this length; only with one number.
+        size: (height, width) in pixels, or the length of the shorter side, which keeps the aspect ratio.
+        max_size: largest length of the longer side, if `size` is one number.
     """
 
     def __init__(self, size: int | Sequence[int], max_size: int | None = None) -> None:
@@ -136,7 +136,7 @@ class CenterCrop(Fitting):
     torch.Size([3, 32, 32])
 
     Args:
-        size: of the part, one number or (height, width). Smaller images are padded with `fill`.
+        size: size of the part in pixels, one number or (height, width). Smaller images are padded with `fill`.
         min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
             less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
     """
@@ -163,8 +163,8 @@ class Pad(Fitting):
     torch.Size([2, 3, 48, 64])
 
     Args:
-        padding: pixels for all sides, (left and right, top and bottom), or (left, top, right, bottom).
-        fill: what is added. Masks get the value that stores ignore.
+        padding: pixels to add, for all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        fill: value of the borders. Borders of masks have the value that stores ignore.
     """
 
     fixes_size = None
@@ -183,7 +183,7 @@ class Pad(Fitting):
 class Letterbox(Fitting):
     """Resize each image until it just fits into a size, keeping its aspect ratio, and pad it in the middle.
 
-    What detectors of the YOLO family are trained with.
+    Detectors of the YOLO family are trained with it.
 
     >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
     >>> found = tsds.Letterbox(64)({"image": images})["image"]
@@ -194,8 +194,8 @@ class Letterbox(Fitting):
     torch.Size([3, 64, 64])
 
     Args:
-        size: of the results, one number or (height, width).
-        fill: what is added; 114 is theirs.
+        size: size of the results in pixels, one number or (height, width).
+        fill: value of the borders, by default 114 as in the YOLO family.
     """
 
     def __init__(self, size: int | Sequence[int], *, fill: float = 114) -> None:

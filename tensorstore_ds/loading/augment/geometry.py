@@ -85,10 +85,10 @@ class RandomCrop(Cropping):
     torch.Size([2, 3, 24, 28])
 
     Args:
-        size: of the part, one number or (height, width).
+        size: size of the part in pixels, one number or (height, width).
         padding: pixels added to the image beforehand: for all sides, (left and right, top and bottom), or
             (left, top, right, bottom).
-        fill: what is added in the mode `constant`.
+        fill: value of the added pixels in the mode ``constant``.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
         mask_fill: what is added to masks in the mode `constant`; by default the value that stores ignore, 255, or 65535
             in masks of uint16.
@@ -187,7 +187,7 @@ class RandomResizedCrop(Cropping):
     torch.Size([2, 3, 24, 32])
 
     Args:
-        size: of the results, one number or (height, width).
+        size: size of the results in pixels, one number or (height, width).
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest width divided by height.
         min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
@@ -268,7 +268,7 @@ class RandomHorizontalFlip(Geometry):
     [[[[3, 2, 1]]]]
 
     Args:
-        p: probability.
+        p: probability that an image is mirrored.
         flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints,
             but not in a decode plan of a store that has pairs, where None means those of the store.
     """

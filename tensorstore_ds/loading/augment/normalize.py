@@ -38,8 +38,8 @@ class Normalize(OfBatches):
     >>> normalize = tsds.Normalize(mean, std)
 
     Args:
-        mean, std: of each channel, of values in [0, 1]. Those of 8-bit images are divided by 255 before.
-        dtype: of the result.
+        mean, std: mean and standard deviation of each channel, for values in [0, 1]. Divide 8-bit values by 255.
+        dtype: dtype of the result.
 
     Raises:
         ValueError: the numbers of channels differ, or a standard deviation is not positive; when it is called: a mean

@@ -175,9 +175,9 @@ class RandAugment(Policy):
     (arXiv 1909.13719). Boxes, keypoints and masks move along as in `RandomAffine`.
 
     Args:
-        num_ops: how many operations, drawn with replacement.
-        magnitude: the bin of magnitudes that is used, from 0.
-        num_magnitude_bins: how many there are.
+        num_ops: number of operations, drawn with replacement.
+        magnitude: bin of magnitudes that is used, from 0.
+        num_magnitude_bins: number of bins of magnitudes.
         interpolation, fill, mask_fill, min_visibility: as in `RandomAffine`.
 
     >>> import tensorstore_ds as tsds
@@ -227,7 +227,7 @@ class TrivialAugment(Policy):
     torch.Size([2, 3, 32, 32])
 
     Args:
-        num_magnitude_bins: how many magnitudes there are.
+        num_magnitude_bins: number of magnitudes.
         interpolation, fill, mask_fill, min_visibility: as in `RandomAffine`.
     """
 
