@@ -45,13 +45,15 @@ demo: $(VENV)/demo.stamp $(KERNELS)
 
 # Few files have quiet or slow tests: pytest collects only these, since it imports what it collects.
 TEST_FILES := tests/test_*.py tests/fuzz/test_*.py
+# Modules whose examples train or measure: conftest.py marks these examples as slow.
+SLOW_EXAMPLES := $$(grep -rlE --include=*.py '>>> .*tsds\.(bench|forecast|train)\(' tensorstore_ds)
 
 test: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow'
 	$(BIN)/python -m pytest -m 'quiet and not slow' $$(grep -l 'mark\.quiet' $(TEST_FILES))
 
 test-slow: $(DEV)
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow $$(grep -l 'mark\.slow' $(TEST_FILES))
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow $$(grep -l 'mark\.slow' $(TEST_FILES)) $(SLOW_EXAMPLES)
 
 # Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
 test-faults: $(DEV)

@@ -26,10 +26,15 @@ from dataclasses import dataclass
 class Problem:
     """One thing that is wrong, in one place.
 
+    >>> Path("photos.tsds/val/00000/label/zarr.json").unlink()
+    >>> problem = tsds.verify("photos.tsds")[0]
+    >>> problem.where, problem.reason
+    ('val/00000/label/zarr.json', 'missing-file')
+
     Attributes:
-        where: the file, sample or place in the manifest, relative to the store or source.
+        where: file, sample or place in the manifest, relative to the store or source.
         reason: a code from ``formats/v1/reasons.md``, such as ``file-size``.
-        message: what was expected and what was found.
+        message: text with what was expected and what was found.
     """
 
     where: str
@@ -41,7 +46,22 @@ class Problem:
 
 
 class TsdsError(Exception):
-    """Base of all errors raised here; its message is one line."""
+    """Base of all errors raised here; its message is one line.
+
+    You can catch all errors of this library as one. An error about a store or a source has a `reason`, a code that
+    stays the same when the message changes:
+
+    >>> try:
+    ...     tsds.open("nothing.tsds")
+    ... except tsds.TsdsError as error:
+    ...     print(type(error).__name__, error.reason)
+    FormatError not-a-store
+    >>> try:
+    ...     tsds.open("photos.tsds")["test"]
+    ... except tsds.TsdsError as error:
+    ...     print(error)
+    photos.tsds: expected one of the splits train, val, found 'test'.
+    """
 
 
 class _ProblemError(TsdsError, ValueError):
@@ -66,19 +86,51 @@ class _ProblemError(TsdsError, ValueError):
 
 
 class FormatError(_ProblemError):
-    """A store breaks a rule of the format; ``problems`` holds every rule found broken."""
+    """A store breaks a rule of the format; ``problems`` holds every rule found broken.
+
+    >>> Path("photos.tsds/val/00000/zarr.json").unlink()
+    >>> try:
+    ...     tsds.open("photos.tsds")["val"]["image"][0]
+    ... except tsds.FormatError as error:
+    ...     print(error.problems[0].where, error.reason)
+    val/00000/zarr.json missing-file
+    """
 
 
 class SourceError(_ProblemError):
-    """A source, or a sample of it, cannot be converted; ``problems`` holds all that was found."""
+    """A source, or a sample of it, cannot be converted; ``problems`` holds all that was found.
+
+    >>> _ = Path("photos/train/cat/broken.png").write_bytes(b"no image")
+    >>> try:
+    ...     tsds.convert("photos", "out.tsds", workers=0)
+    ... except tsds.SourceError as error:
+    ...     print(error.problems[0].where, error.problems[0].reason)
+    train/cat/broken.png not-an-image
+    >>> tsds.convert("photos", "out.tsds", workers=0, on_error="skip").skipped
+    {'not-an-image': 1}
+    """
 
 
 class OptionError(TsdsError, ValueError):
-    """Options that contradict each other or the data."""
+    """Options that contradict each other or the data.
+
+    >>> try:
+    ...     tsds.ConvertOptions(size=24, max_side=32)
+    ... except tsds.OptionError as error:  # also a ValueError
+    ...     print(error)
+    `size` gives all images one size, `max_side` each its own: leave out one of them.
+    """
 
 
 class UnknownNameError(OptionError, KeyError):
-    """A store has no split of this name, or a split no field of it."""
+    """A store has no split of this name, or a split no field of it.
+
+    >>> try:
+    ...     tsds.open("photos.tsds")["train"]["lable"]
+    ... except tsds.UnknownNameError as error:
+    ...     print(error)
+    split train: expected one of the fields image, label, size, key, found 'lable'. Did you mean label?
+    """
 
     def __str__(self) -> str:
         return str(self.args[0])  # a `KeyError` shows its message in quotes
@@ -91,9 +143,17 @@ class ConversionError(TsdsError, RuntimeError):
 class UnfinishedError(ConversionError):
     """Shards of a planned conversion are missing.
 
+    >>> _ = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> _ = tsds.convert_task("out.tsds", 0, workers=0)
+    >>> try:
+    ...     tsds.commit("out.tsds")
+    ... except tsds.UnfinishedError as error:
+    ...     print(error.tasks, error.of)
+    1 2
+
     Attributes:
-        tasks: whose shards they are, as a job array takes them: ``3,7-9``.
-        of: how many tasks there are.
+        tasks: tasks of the missing shards, in the form of a job array, such as ``3,7-9``.
+        of: number of tasks.
     """
 
     def __init__(self, message: str, tasks: str, of: int) -> None:
@@ -116,7 +176,7 @@ class TrainingStopped(TrainingError):
     """A run that was asked to stop by a signal, and wrote a checkpoint first.
 
     Attributes:
-        signal: its number.
+        signal: number of the signal.
     """
 
     def __init__(self, message: str, signal: int) -> None:
@@ -147,7 +207,14 @@ class OutputError(TsdsError, RuntimeError):
 
 
 class StoreExistsError(TsdsError, FileExistsError):
-    """The target of a conversion exists already; nothing was touched."""
+    """The target of a conversion exists already; nothing was touched.
+
+    >>> try:
+    ...     tsds.convert("photos", "photos.tsds")
+    ... except tsds.StoreExistsError:  # also a FileExistsError
+    ...     print("There is a store.")
+    There is a store.
+    """
 
 
 def one_line(text: str) -> str:

@@ -31,12 +31,20 @@ _M_MMAP_THRESHOLD = -3
 
 
 def memory_limit() -> int:
-    """Bytes that this process may use now: the least of `memory_limits`."""
+    """Bytes that this process may use now: the least of `memory_limits`.
+
+    >>> tsds.memory_limit() == min(tsds.memory_limits().values())
+    True
+    """
     return min(memory_limits().values())
 
 
 def memory_limits() -> dict[str, int]:
-    """Bytes that each limit leaves to this process now: of ``machine``, and by the directory of a control group."""
+    """Bytes that each limit leaves to this process now: of ``machine``, and by the directory of a control group.
+
+    >>> sorted(tsds.memory_limits())[-1]  # control groups are named by their directories
+    'machine'
+    """
     import psutil  # takes longer to import than `tsds info` takes for all the rest
 
     limits = {"machine": psutil.virtual_memory().available}

@@ -44,21 +44,25 @@ def check_store(
 ) -> CheckFindings:
     """Look for what is wrong with the content of a store: every image is looked at once.
 
-    >>> tsds.check_store("photos.tsds").leaks                                              # doctest: +SKIP
+    >>> found = tsds.check_store("photos.tsds")
+    >>> found.samples, found.copies, found.unreadable
+    (12, (), ())
+    >>> [(few.name, few.split, few.count) for few in found.classes]
+    [('cat', 'train', 4), ('dog', 'train', 4), ('cat', 'val', 2), ('dog', 'val', 2)]
 
     Copies are found by the bytes as they are stored, and by a perceptual hash of 63 bits; pairs of hashes that are near
     each other are all found, and each pair is confirmed on thumbnails of 32 x 32 pixels. Thumbnails are in a temporary
     file, a kilobyte each; memory holds some 50 bytes for each sample.
 
     Args:
-        store: path or URL.
-        options: all the rest, as one object.
+        store: path or URL of the store.
+        options: all options as one object.
         predictions: of a model that was not trained on the samples, to find wrong labels and objects. By split, one of:
             probabilities, floats (rows, classes), where a row with NaN has no prediction; the path of a .npy file with
             such an array; results of COCO, such as `StoreDetections.coco_results`, or the path of their JSON file. Or
             the name of a field of shape (classes,) with probabilities.
-        progress: as of `convert`.
-        keywords: options by their names, such as ``min_class=3``; each overrides `options`.
+        progress: function that is called with the progress, as in `convert`.
+        keywords: options by name, such as ``min_class=3``. Each overrides `options`.
 
     Raises:
         FormatError: the store is damaged.

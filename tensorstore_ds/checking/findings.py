@@ -18,9 +18,9 @@ class CheckedSample:
     """A sample, as findings name it.
 
     Attributes:
-        split, row: where it is.
-        key: what it is called in its source.
-        label: the name of its class; None where there is none.
+        split, row: split, and row in it.
+        key: key of the sample.
+        label: name of its class, or None if it has none.
     """
 
     split: str
@@ -39,8 +39,8 @@ class Copies:
     """Samples whose images are the same.
 
     Attributes:
-        exact: whether all have the same bytes; else some were changed.
-        samples: two or more; the first one is that to be kept.
+        exact: whether all have the same bytes. Otherwise some were changed.
+        samples: two or more samples, of which the first one is to be kept.
         is_leak: whether they are in more than one split.
         labels_disagree: whether they have labels that differ.
     """
@@ -57,7 +57,7 @@ class OddImage:
 
     Attributes:
         why: ``blurred``, ``dark``, ``bright`` or ``aspect``.
-        value: its sharpness; the 99th percentile (dark) or the 5th (bright) of luminance, 0 to 255; width / height.
+        value: sharpness, the 99th (dark) or 5th (bright) percentile of luminance, 0 to 255, or width / height.
     """
 
     sample: CheckedSample
@@ -70,7 +70,7 @@ class OddBox:
     """An object whose box is not plausible.
 
     Attributes:
-        object: its number in the sample.
+        object: number of the object in the sample.
         box: x1 y1 x2 y2 in pixels of the stored image.
         why: ``small``, ``large``, ``long``, or ``apart`` from its oriented box.
     """
@@ -86,8 +86,8 @@ class AbsentKeypoints:
     """An object that has some of its keypoints, but not all.
 
     Attributes:
-        object: its number in the sample.
-        names: of the keypoints that are absent.
+        object: number of the object in the sample.
+        names: names of the absent keypoints.
     """
 
     sample: CheckedSample
@@ -110,7 +110,7 @@ class SuspectLabel:
     """A label that is probably wrong, because predictions contradict it.
 
     Attributes:
-        label: that the sample has.
+        label: class of the sample in the store.
         suggested: the class that it probably has.
         self_confidence: the predicted probability of the label.
         margin: this probability, less the largest one of other classes: -1 to 1.
@@ -128,14 +128,14 @@ class SuspectObject:
     """An object that is missing or probably wrong, because a detection contradicts it.
 
     Attributes:
-        object: its number in the sample; None if it is missing.
+        object: number of the object in the sample, or None if it is missing.
         why: ``overlooked``: there is no object where the detection is; ``misplaced``: the boxes overlap too little;
             ``swapped``: the classes differ.
         label: class of the object; None if it is missing.
         suggested: class of the detection.
-        score: of the detection.
+        score: score of the detection.
         iou: intersection over union of detection and object; of the nearest object if it is missing.
-        box: of the detection, x1 y1 x2 y2 in pixels of the stored image.
+        box: box of the detection, x1 y1 x2 y2 in pixels of the stored image.
     """
 
     sample: CheckedSample
@@ -153,14 +153,14 @@ class CheckFindings:
     """What `check_store` has found.
 
     Attributes:
-        samples: that were looked at, in all splits.
+        samples: number of samples that were checked, in all splits.
         copies: groups of images that are the same, the largest first.
         constant: images all of whose pixels are the same.
         unreadable: images that cannot be decoded, each with the reason.
         boxes: objects whose boxes are not plausible.
         classes: classes with few samples.
         keypoints: objects that lack some of their keypoints.
-        notes: what the user should know of how it was looked for.
+        notes: remarks about how the check was done.
         drop: rows of each split to be left out, so that of copies one stays, and no image is constant or unreadable.
             Of copies in several splits that in the split other than ``train`` stays.
         images: images that are blurred, dark, overexposed, or of an odd aspect ratio.

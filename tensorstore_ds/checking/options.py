@@ -7,7 +7,12 @@ from tensorstore_ds.options import check, declared, option
 
 @declared
 class CheckOptions:
-    """Options of a check of a store's content."""
+    """Options of a check of a store's content.
+
+    >>> options = tsds.CheckOptions(min_class=3, mirrored=True)
+    >>> [few.split for few in tsds.check_store("photos.tsds", options).classes]
+    ['val', 'val']
+    """
 
     distance: int = option(
         "Maximum number of differing bits (of 63) between the perceptual hashes of images to compare, 0 to 7. Higher "

@@ -30,10 +30,19 @@ _BESIDE = 6  # samples of a group, at most
 def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Image.Image:
     """Draw the images of copies that were found, a line for each group: leaks first, then labels that disagree.
 
+    >>> image = np.zeros((32, 32, 3), np.uint8)
+    >>> image[8:, 4:] = 200
+    >>> _ = tsds.convert({"train": [(image, 0)], "val": [(image, 0)]}, "leak.tsds", classes=["a", "b"])
+    >>> found = tsds.check_store("leak.tsds")
+    >>> found.copies[0].is_leak
+    True
+    >>> tsds.draw_copies(tsds.open("leak.tsds"), found).mode
+    'RGB'
+
     Args:
-        store: that was checked, opened.
-        findings: as `check_store` gives them.
-        count: of groups, at most.
+        store: the open store that was checked.
+        findings: what `check_store` returned for it.
+        count: the largest number of groups to draw.
 
     Returns:
         An RGB image.

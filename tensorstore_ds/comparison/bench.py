@@ -74,10 +74,12 @@ def bench(
     generators and threads stay as they are. `progress` is called before each measurement;
     None: a notebook shows a bar. `keywords` are options by their names; each overrides `options`.
 
-    >>> tsds.bench("photos.tsds", device="cpu", train=False)                             # doctest: +SKIP
+    >>> found = tsds.bench("photos.tsds", device="cpu", train=False, batch_sizes=[4], ways=["store"], seconds=0.1)
+    >>> found.samples, [way.name for way in found.ways]
+    (8, ['store'])
 
     Returns:
-        What was measured. After Ctrl-C, what was measured until then: `interrupted` is true.
+        The measurements. After Ctrl-C, these are the measurements until then, and `interrupted` is true.
 
     Raises:
         FormatError: the store is damaged.

@@ -25,8 +25,14 @@ _TITLES: Mapping[Phase, str] = {"load": "Loading alone", "train": "Training a sm
 def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> bool:
     """Draw it as a PNG file: lower is quicker. Hollow marks are epochs estimated from a part.
 
+    >>> found = tsds.bench("photos.tsds", device="cpu", train=False, batch_sizes=[4], ways=["store"], seconds=0.1)
+    >>> tsds.draw_comparison(found, "bench.png")  # with matplotlib
+    True
+    >>> Path("bench.png").is_file()
+    True
+
     Returns:
-        Whether it was drawn: False without matplotlib.
+        Whether it was drawn, which is False without matplotlib.
 
     Raises:
         OutputError: the file could not be written.

@@ -26,6 +26,10 @@ MIDDLE_BATCH = 1000
 class BenchOptions:
     """What is to be compared, and for how long.
 
+    >>> options = tsds.BenchOptions(batch_sizes=[64, 256], ways=["plain", "store"], train=False)
+    >>> options.batch_sizes
+    (64, 256)
+
     Raises:
         OptionError: one is out of its range.
     """

@@ -55,7 +55,7 @@ class First(_Timed):
     """The first epoch of a way, from files that are not in memory."""
 
     batch_size: int  #: Samples per batch.
-    opened: float | None = None  #: Seconds before it: to list files, open the store, or copy all into memory.
+    opened: float | None = None  #: Seconds before it, to list files, open the store, or copy all into memory.
     seconds: float | None = None  #: Of the epoch; None if it was not measured.
     batches: int = 0  #: As in `Cell`.
     of: int = 0  #: As in `Cell`.
@@ -66,12 +66,12 @@ class First(_Timed):
 class Way:
     """One way to load a split, and what is not of one batch size."""
 
-    name: str  #: Unique, for programs: ``files-2``.
+    name: str  #: Unique name for programs, such as ``files-2``.
     title: str  #: For people.
-    group: str  #: What is read, and by whom: see `BenchOptions.ways`.
+    group: str  #: One of `BenchOptions.ways`.
     workers: int = 0  #: Processes of torch's DataLoader.
     ours: bool = False  #: It is what this library advises.
-    reader: str = ""  #: What reads, where the way leaves it open: ``ImageFolder``.
+    reader: str = ""  #: The reader of the files, such as ``ImageFolder``, or empty.
     reason: str = ""  #: Why nothing was measured; empty otherwise.
     delivered: str = ""  #: What its samples were found to be.
     correct: bool | None = None  #: Whether they are what is stored; None if that was not seen.
@@ -116,7 +116,7 @@ class Comparison:
     split: str
     samples: int  #: Of the split.
     shape: tuple[int, int, int] | None  #: (height, width, channels) of its images; None if they differ.
-    device: str  #: Where batches arrived: ``cpu``, or the GPU's name.
+    device: str  #: The device of the batches, ``cpu`` or the name of the GPU.
     machine: Mapping[str, str]  #: What else figures depend on, by name.
     batch_sizes: Sequence[int]  #: In rising order.
     seconds: float  #: Given to each measurement.

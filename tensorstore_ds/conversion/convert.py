@@ -57,20 +57,35 @@ def convert(
 ) -> Summary:
     """Convert a source into a new store at `out`. The source is never modified.
 
-    >>> tsds.convert("photos", "photos.tsds", size=224, workers=4)                       # doctest: +SKIP
+    >>> summary = tsds.convert("photos", "small.tsds", size=24, workers=0)
+    >>> summary.rows, summary.skipped
+    ({'train': 8, 'val': 4}, {})
+    >>> tsds.open("small.tsds")["train"]["image"].shape
+    (8, 24, 24, 3)
 
-    The store grows in ``OUT.partial`` and appears as `out` in one step, when it is whole. Interrupted, the same call
-    goes on from the shards that were finished.
+    Samples of a program become a store in the same way. Each sample is a dict, or a tuple (image, label):
+
+    >>> rng = np.random.default_rng(0)
+    >>> samples = [(rng.integers(0, 256, (28, 28), np.uint8), row % 10) for row in range(20)]
+    >>> digits = [str(digit) for digit in range(10)]
+    >>> tsds.convert({"train": samples}, "digits.tsds", classes=digits, workers=0).rows
+    {'train': 20}
+
+    The store grows in ``OUT.partial`` and appears as `out` in one step, when it is complete. If the conversion is
+    interrupted, the same call resumes after the shards that were finished.
 
     Args:
-        source: a folder or file; several, as `Sources`; or samples: a sequence, such as a data set of torchvision or
-            Hugging Face, a data frame with a column of paths, or an iterator; or a mapping of split names to such. One
-            alone is the split ``train``. An iterator is read in this process, and `workers` has no meaning: see
-            `Writer`, which also says when it goes on after an interruption.
-        out: path of the new store; must not exist.
-        options: all the rest, as one object.
-        progress: called now and then, from this thread. None: a notebook shows a bar.
-        keywords: options by their names, such as ``size=224``; each overrides `options`.
+        source: path of a folder or file, or several paths as `Sources`. Or samples: a sequence, such as a data set of
+            torchvision or Hugging Face, a data frame with a column of paths, or an iterator. A mapping of split names
+            to samples makes several splits; without it, all samples are in ``train``. An iterator is read in this
+            process, and `workers` has no effect. `Writer` describes when it resumes after an interruption.
+        out: path of the new store, which must not exist.
+        options: all options as one object.
+        progress: function that is called with a `Progress` from this thread. None shows a bar in a notebook.
+        keywords: options by name, such as ``size=224``. Each overrides `options`.
+
+    Returns:
+        A `Summary` with the rows of each split, the size, and what was skipped.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` a sample of it, cannot be converted.

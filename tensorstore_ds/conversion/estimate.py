@@ -72,17 +72,17 @@ class Estimate:
     """What a conversion would make.
 
     Attributes:
-        format: of the source.
-        rows: samples of each split.
+        format: format of the source.
+        rows: number of samples of each split.
         classes: class names of the labels, or of the objects.
-        fields: of the store.
+        fields: fields of the store.
         nbytes: size of the store in each layout; that of ``zarr`` is projected from a few samples.
-        seconds: how long it will take, about.
-        memory: bytes that this process may use.
+        seconds: estimated time of the conversion.
+        memory: number of bytes that this process may use.
         fits: whether the uncompressed store fits that memory.
-        problems: what is bad; the conversion would stop at it, or leave it out.
-        left_out: what is no sample of its own, such as a split that only repeats others.
-        sizes: how many images there are of each size, "480x640" (height x width).
+        problems: bad samples and files, at which the conversion would stop, or which it would leave out.
+        left_out: parts that are not samples, such as a split that only repeats others.
+        sizes: number of images of each size, such as "480x640" (height x width).
         notes: what the conversion decides by itself: gray images among others that become RGB, a split's other name.
         encodings: other ways to keep the images, to choose from; none where `size` is given.
     """
@@ -113,6 +113,12 @@ def estimate(
     """Look at a source without converting it: annotations, image headers, and some samples for the time.
 
     Pixels are not decoded, but those of some samples: damaged images are found by the conversion alone.
+
+    >>> found = tsds.estimate("photos", size=24)
+    >>> found.format, found.rows, found.classes
+    ('folders', {'train': 8, 'val': 4}, ('cat', 'dog'))
+    >>> found.nbytes["memmap"] >= 12 * 24 * 24 * 3, found.problems
+    (True, ())
 
     Args:
         source: as for `convert`, but no iterator.

@@ -171,6 +171,17 @@ class ImageOptions:
 class ConvertOptions(ImageOptions, SourceOptions):
     """Options of a conversion.
 
+    >>> options = tsds.ConvertOptions(size=24, fit="crop", encoding="jpeg", quality=95, workers=0)
+    >>> options.size
+    (24, 24)
+    >>> tsds.convert("voc", "small.tsds", options).rows
+    {'train': 4, 'val': 2}
+    >>> try:
+    ...     tsds.ConvertOptions(quality=101)
+    ... except tsds.OptionError as error:
+    ...     print(error)
+    `quality`: expected 1 to 95, found 101.
+
     Raises:
         OptionError: options are out of their range, or contradict each other.
     """
@@ -336,6 +347,11 @@ _CONVERT = declarations(ConvertOptions)
 @declared
 class RepackOptions:
     """Options of `repack`: `layout`, `encoding` or both.
+
+    >>> options = tsds.RepackOptions(encoding="jpeg", max_side=16, workers=0)
+    >>> _ = tsds.repack("photos.tsds", "small.tsds", options)
+    >>> tsds.open("small.tsds")["train"].image_shapes[0].tolist()  # height, width, channels
+    [16, 16, 3]
 
     Raises:
         OptionError: options are out of their range, or contradict each other.

@@ -51,12 +51,12 @@ class Plan:
     """What a conversion by several processes will do.
 
     Attributes:
-        path: of the store that will be.
-        sha256: the plan's digest, which every finished shard notes.
-        shards: the samples of each shard, by split and number, the largest shards first.
-        tasks: into so many parts the shards are divided, unless a process says otherwise.
-        options: of the conversion.
-        is_new: whether it was made now; else it was here already.
+        path: path of the future store.
+        sha256: digest of the plan, which every finished shard contains.
+        shards: number of samples of each shard, by split and number, the largest shards first.
+        tasks: number of parts into which the shards are divided, unless a process uses another number.
+        options: options of the conversion.
+        is_new: whether this call made the plan. Otherwise it existed.
     """
 
     path: Path

@@ -47,8 +47,12 @@ def repack(
 ) -> Summary:
     """Write the store at `path` again at `out`: in another layout, with its images in another encoding, or both.
 
-    >>> tsds.repack("photos.tsds", "shared.tsds", layout="zarr")                  # doctest: +SKIP
-    >>> tsds.repack("photos.tsds", "small.tsds", encoding="jpeg", max_side=512)   # doctest: +SKIP
+    >>> _ = tsds.repack("photos.tsds", "shared.tsds", layout="zarr")
+    >>> tsds.open("shared.tsds").layout
+    'zarr'
+    >>> _ = tsds.repack("photos.tsds", "small.tsds", encoding="jpeg", quality=80, workers=0)
+    >>> tsds.open("small.tsds")["train"].fields["image"].encoding
+    'jpeg'
 
     With another `layout` alone every value, statistic and name stays. With an `encoding` the images change, with what
     is known of their pixels; if they are resized, boxes, keypoints and masks move with them. All else stays, in the
@@ -59,11 +63,11 @@ def repack(
     The store is verified first, so that damage is not given a fresh checksum.
 
     Args:
-        path: of the store, which is not changed; of one by URL, all is fetched first.
-        out: path of the new one; must not exist.
+        path: path or URL of the store, which is not changed. By URL, all of it is fetched first.
+        out: path of the new store, which must not exist.
         options: see `RepackOptions`.
-        progress: as of `convert`.
-        keywords: options by their names; each overrides `options`.
+        progress: function that is called with the progress, as in `convert`.
+        keywords: options by name, each of which overrides `options`.
 
     Raises:
         FormatError: the store is damaged.

@@ -48,6 +48,13 @@ _DOING = {
 class Progress:
     """How far a conversion is; as text ``Converting 1,200/60,000 · 3.7 MB``.
 
+    >>> stages = []
+    >>> _ = tsds.convert("photos", "out.tsds", workers=0, progress=lambda event: stages.append(event.stage))
+    >>> stages[0], stages[-1]
+    ('scan', 'convert')
+    >>> str(tsds.Progress("convert", done=1200, total=60000, nbytes=3_700_000))
+    'Converting 1,200/60,000 · 3.7 MB'
+
     Attributes:
         stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``; of what makes stores of stores, or
             looks at them, ``copy``, ``compare``, ``check``.
@@ -64,7 +71,7 @@ class Progress:
 
     @property
     def doing(self) -> str:
-        """The stage in words: ``Converting``."""
+        """The stage in words, such as ``Converting``."""
         return _DOING.get(self.stage, self.stage)
 
     def __str__(self) -> str:
@@ -93,14 +100,14 @@ class Summary:
     """What a conversion did.
 
     Attributes:
-        rows: samples of each split.
+        rows: number of samples of each split.
         nbytes: size of the store on disk.
         seconds: wall time.
-        skipped: for each reason, how many problems there were with images that were left out, or boxes dropped.
-        skipped_images, skipped_boxes: how many images were left out, and how many boxes of images that are stored.
-        left_out: what is no sample of its own, such as a split that only repeats others.
-        resumed: shards that an earlier run had finished.
-        notes: what the user should know, though nothing failed; each was an event's `note`, too.
+        skipped: number of problems for each reason, with images that were left out, or boxes that were dropped.
+        skipped_images, skipped_boxes: number of images that were left out, and of boxes of images that are stored.
+        left_out: parts that are not samples, such as a split that only repeats others.
+        resumed: number of shards that an earlier run had finished.
+        notes: remarks, though nothing failed. Each was also the `note` of an event.
     """
 
     path: Path

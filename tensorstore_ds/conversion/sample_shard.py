@@ -235,7 +235,18 @@ class SampleShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """A shard that any process of this machine may write; it can be pickled."""
+    """A shard that any process of this machine may write; it can be pickled.
+
+    >>> pixels = np.zeros((32, 32, 3), np.uint8)
+    >>> with tsds.Writer("out.tsds", classes=["cat", "dog"]) as writer:
+    ...     jobs = [writer.shard("train", index) for index in range(2)]
+    ...     for job in jobs:  # in other processes of this machine
+    ...         job.write([{"image": pixels, "label": 0}])
+    1
+    1
+    >>> writer.summary.rows
+    {'train': 2}
+    """
 
     out: Path  #: the store
     split: str

@@ -55,11 +55,11 @@ class TaskSummary:
     """What a task did.
 
     Attributes:
-        shards: that it converted.
-        there: shards of it that were there before.
-        samples: in the shards that it converted, with those that were skipped.
+        shards: number of shards that it converted.
+        there: number of its shards that existed before.
+        samples: number of samples in the shards that it converted, with those that were skipped.
         seconds: wall time.
-        notes: what the user should know, though nothing failed.
+        notes: remarks, though nothing failed.
     """
 
     shards: int
@@ -81,20 +81,24 @@ def plan(
 ) -> Plan:
     """Plan a conversion that several processes will do: scan the source, and note every shard in ``OUT.partial``.
 
-    >>> tsds.plan("photos", "photos.tsds", tasks=16)                                               # doctest: +SKIP
-    >>> tsds.convert_task("photos.tsds", 3)      # anywhere, for each of 0 to 15                    # doctest: +SKIP
-    >>> tsds.commit("photos.tsds")                                                                 # doctest: +SKIP
+    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> planned.tasks, planned.samples
+    (2, 12)
+    >>> for task in range(planned.tasks):  # in any process of any machine that sees these folders
+    ...     done = tsds.convert_task("out.tsds", task, workers=0)
+    >>> tsds.commit("out.tsds").rows
+    {'train': 8, 'val': 4}
 
     The same call finds the plan that is there, and does nothing. Files that are added to the source later are not in
     the plan.
 
     Args:
-        source: a folder or file, at a path that every process has.
-        out: path of the new store, in a directory that every process has; must not exist.
-        options: all the rest, as one object; `workers` is for each process.
-        tasks: into how many parts the shards are divided; None: one shard each, but at most 1,000 parts.
-        progress: called now and then. None: a notebook shows a bar.
-        keywords: options by their names; each overrides `options`.
+        source: path of a folder or file that every process sees.
+        out: path of the new store, in a folder that every process sees. It must not exist.
+        options: all options as one object. `workers` is the number for each process.
+        tasks: number of parts into which the shards are divided. None makes a part of each shard, but at most 1,000.
+        progress: function that is called with a `Progress`. None shows a bar in a notebook.
+        keywords: options by name, each of which overrides `options`.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` an annotation in it, cannot be converted.
@@ -183,14 +187,20 @@ def convert_task(
 ) -> TaskSummary:
     """Convert one part of the shards that `plan` has noted; those that are finished already are left as they are.
 
+    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> tsds.convert_task("out.tsds", 0, workers=0).samples
+    8
+    >>> tsds.convert_task("out.tsds", 1, workers=0).samples
+    4
+
     Args:
-        out: the store, as of `plan`.
-        task: which part, from 0.
-        tasks: of how many parts; None: as the plan says.
-        shards: these instead, each by split and number.
-        workers: worker processes; None: as the plan's options say.
-        scratch: a folder on a disk of this machine, for shards as they grow; None: in ``OUT.partial``.
-        progress: called now and then, from this thread. None: a notebook shows a bar.
+        out: path of the store, as in `plan`.
+        task: number of the part, from 0.
+        tasks: number of parts. None takes the number of the plan.
+        shards: shards to convert instead, each by split and number.
+        workers: number of worker processes. None takes that of the plan's options.
+        scratch: folder on a disk of this machine, for shards as they grow. None takes ``OUT.partial``.
+        progress: function that is called with a `Progress` from this thread. None shows a bar in a notebook.
 
     Raises:
         SourceError: a sample is bad, or this process does not see the source that was planned.
@@ -302,6 +312,16 @@ def commit(out: str | os.PathLike[str]) -> Summary:
 
     Every record is compared with the plan, and the files of every shard are looked at: their names and sizes, that no
     link and no other file is among them, and the list of them by its SHA-256.
+
+    >>> _ = tsds.plan("photos", "out.tsds", tasks=1)
+    >>> try:
+    ...     tsds.commit("out.tsds")
+    ... except tsds.UnfinishedError as error:
+    ...     print(error.tasks, error.of)
+    0 1
+    >>> _ = tsds.convert_task("out.tsds", 0, workers=0)
+    >>> tsds.commit("out.tsds").rows
+    {'train': 8, 'val': 4}
 
     Raises:
         UnfinishedError: shards are missing; it says which tasks make them.

@@ -32,9 +32,19 @@ _INDEX, _SHARDS = "a whole number, 0, 1, 2 and so on", 10**9
 class Writer:
     """Write a store from samples that come one at a time: from a generator, a simulator, a stream of unknown length.
 
-    >>> with tsds.Writer("out.tsds", classes=["cat", "dog"]) as writer:      # doctest: +SKIP
+    >>> pixels = np.zeros((32, 32, 3), np.uint8)
+    >>> with tsds.Writer("out.tsds", classes=["cat", "dog"]) as writer:
     ...     writer.append("train", image=pixels, label=1)
-    ...     writer.extend("test", samples)
+    ...     writer.extend("test", ({"image": pixels, "label": row % 2} for row in range(3)))
+    >>> writer.summary.rows
+    {'train': 1, 'test': 3}
+
+    Detections have boxes, x1 y1 x2 y2 in pixels, and the class of each box:
+
+    >>> with tsds.Writer("boxes.tsds", classes=["cat", "dog"]) as writer:
+    ...     writer.append("train", image=pixels, boxes=[[4, 4, 20, 28]], labels=[0])
+    >>> tsds.open("boxes.tsds")["train"][0]["objects"]["boxes"].tolist()
+    [[4.0, 4.0, 20.0, 28.0]]
 
     The store appears at `out` when the block ends without an exception; otherwise nothing appears. Samples go to disk
     as they come, in shards, so that memory does not grow with their number.
@@ -47,14 +57,14 @@ class Writer:
     **Several processes.** `shard` gives jobs that other processes of this machine write, a whole shard each.
 
     Args:
-        out: path of the new store; must not exist.
-        options: see `ConvertOptions`; `format`, `images`, `split_into`, `seed` and `workers` have no meaning.
+        out: path of the new store, which must not exist.
+        options: `ConvertOptions`, of which `format`, `images`, `split_into`, `seed` and `workers` have no effect.
         fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
             from the first sample.
-        keywords: options by their names, such as ``size=224``; each overrides `options`.
+        keywords: options by name, such as ``size=224``. Each overrides `options`.
 
     Attributes:
-        summary: what was written, once the block has ended without an exception.
+        summary: `Summary` of the store, after the block has ended without an exception.
     """
 
     @takes_options(ConvertOptions)

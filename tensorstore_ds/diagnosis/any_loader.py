@@ -27,13 +27,13 @@ class LoaderDiagnosis:
     """What a loader and a step take, in samples per second; medians over rounds in which they took turns.
 
     Attributes:
-        batch_size: samples of a batch.
+        batch_size: number of samples of a batch.
         first_batch: seconds from the start of the iteration to its first batch.
-        load_rate: the loader alone.
-        step_rate: the step alone, on one batch that stays on the device; None without a step.
-        together_rate: the step on the loader's batches; None without a step.
-        verdicts: what holds training back.
-        seconds: that this took.
+        load_rate: rate of the loader alone.
+        step_rate: rate of the step alone, on one batch that stays on the device, or None without a step.
+        together_rate: rate of the step on the loader's batches, or None without a step.
+        verdicts: findings about what slows training down.
+        seconds: duration of the measurement.
     """
 
     batch_size: int

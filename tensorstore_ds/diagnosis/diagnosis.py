@@ -68,21 +68,23 @@ def diagnose(
     The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory, and the
     global random generators are left as they were found.
 
-    >>> diagnosis = tsds.diagnose("photos.tsds", seconds=20)                            # doctest: +SKIP
-    >>> print(diagnosis.verdicts[0].line)                                               # doctest: +SKIP
-    >>> print(tsds.diagnose(loader=my_loader, step=train_step).wait)                    # doctest: +SKIP
+    >>> images = torch.zeros(64, 3, 32, 32)
+    >>> loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), batch_size=8)
+    >>> found = tsds.diagnose(loader=loader, step=lambda batch: batch[0].mean(), seconds=1, device="cpu")
+    >>> found.batch_size, found.load_rate > 0
+    (8, True)
 
     Args:
-        store: a store, its path, or a data set, with its transform.
+        store: open store, path of a store, or data set with its transform.
         loader: any iterable of batches that can be iterated again, such as torch's DataLoader, instead of a store. Its
             rate, the rate of the step and the rate of both together are measured in turns. Only the options `seconds`
             and `device` apply.
-        options: what to examine, for how long.
-        transform: of samples, as `StoreDataset` takes it.
+        options: all options as one object.
+        transform: transform of samples, as in `StoreDataset`.
         step: one whole step of a training of your own, called with every batch on its device, in place of
             `options.model`.
-        progress: told what is measured next. None: a notebook shows it.
-        keywords: options by their names; each overrides `options`.
+        progress: function that is called with a line before each measurement. None shows it in a notebook.
+        keywords: options by name, each of which overrides `options`.
 
     Returns:
         The numbers, the verdicts, and the settings to use; what could not be measured is in `not_measured`. Of a

@@ -14,6 +14,9 @@ Model = Literal[Preset, "none"]
 class DiagnoseOptions:
     """What is examined, for how long, and with which limits.
 
+    >>> tsds.DiagnoseOptions(model="none", seconds=10).batch_size
+    128
+
     Raises:
         OptionError: one is out of its range.
     """

@@ -205,7 +205,7 @@ class Diagnosis:
     seconds: float  #: that the diagnosis took
     measured: Measured  #: all numbers
     verdicts: tuple[Verdict, ...]  #: what holds training back, the heaviest first
-    recommended: Settings  #: of the loader: those in use, unless others gain something
+    recommended: Settings  #: settings of the loader, which are those in use unless others are faster
     code: str  #: the same, to be pasted
     #: Samples per second with these settings, relative to the ones in use, in training or, where nothing trains, in
     #: loading; measured in turns; 1 if they are the same.

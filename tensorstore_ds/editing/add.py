@@ -70,8 +70,14 @@ def add_fields(
 ) -> FieldsSummary:
     """Add fields to a store in place: embeddings, losses, tags, scores, predictions.
 
-    >>> tsds.add_fields("photos.tsds", {"embedding": embeddings})                             # doctest: +SKIP
-    >>> tsds.add_fields("photos.tsds", {"loss": {"train": losses}}, replace=True)             # doctest: +SKIP
+    >>> embeddings = np.zeros((12, 16), np.float32)  # the rows of train, then those of val
+    >>> tsds.add_fields("photos.tsds", {"embedding": embeddings}).fields
+    {'embedding': 'float32 16'}
+    >>> tsds.open("photos.tsds")["val"]["embedding"].shape
+    (4, 16)
+    >>> _ = tsds.add_fields("photos.tsds", {"loss": {"train": np.zeros(8), "val": np.ones(4)}})
+    >>> tsds.open("photos.tsds")["val"]["loss"][0]
+    np.float64(1.0)
 
     Only the values of these fields are written. Every shard is listed anew, with the new files; all others are the same
     files under one more name (a hard link), so that images are neither read nor written. A file system without
@@ -81,7 +87,7 @@ def add_fields(
 
     Args:
         store: path of a store, a folder.
-        fields: values by the name of the field. For each field an array or a list, or a dict of these by split. A
+        fields: values by field name. For each field an array or a list, or a dict of these by split. A
             single one is for `split`; without `split`, it has the rows of all splits one after the other, in the order
             of the store.
 
@@ -91,11 +97,11 @@ def add_fields(
             - objects: a list of N dicts or None, each with ``boxes``, x1 y1 x2 y2 in pixels of the stored image, or
               ``keypoints``; ``labels``; and other values (m, ...), such as ``scores``.
 
-        split: that the values are for. In other splits, values are unknown if the field is new, and stay if not.
+        split: name of the split of the values. In other splits, values of a new field are unknown, and others stay.
         classes: names of the classes, by field. Whole numbers or texts are then stored as labels. Labels of objects
             have the classes of the objects of the store by default.
-        replace: whether a field that is there gets these values.
-        progress: as of `convert`.
+        replace: whether the values replace those of an existing field.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: a field is there and `replace` is False; the values are no such values, too many or too few; or the
@@ -160,7 +166,11 @@ def drop_fields(
 ) -> FieldsSummary:
     """Drop fields from a store in place, with their files.
 
-    >>> tsds.drop_fields("photos.tsds", ["loss"])                                             # doctest: +SKIP
+    >>> _ = tsds.add_fields("photos.tsds", {"loss": np.zeros(12)})
+    >>> tsds.drop_fields("photos.tsds", ["loss"]).fields
+    {'loss': 'float64'}
+    >>> "loss" in tsds.open("photos.tsds")["train"].fields
+    False
 
     Shards are listed anew without the files of these fields, which are removed after the manifest was replaced, with
     all shards that earlier changes have left for open readers. A process that has the store open keeps what it has
@@ -169,8 +179,8 @@ def drop_fields(
 
     Args:
         store: path of a store, a folder.
-        fields: their names. `image`, `key`, and fields that others are of cannot be dropped.
-        progress: as of `convert`.
+        fields: names of the fields. `image`, `key`, and fields that others are of cannot be dropped.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: there is no such field, or it cannot be dropped; or the store is packed, or given by URL.

@@ -49,14 +49,14 @@ class GrowthSummary(Summary):
     """What `append` or `update` did; `rows` and `nbytes` are those of the store then.
 
     Attributes:
-        left_out: each skipped sample and box, and what is no sample of its own, such as a file that is no image.
+        left_out: skipped samples and boxes, and parts that are not samples, such as a file that is not an image.
         added: keys of the samples that were appended.
         updated: keys of the samples of which something was taken from the source.
-        updated_fields: in how many samples each field was.
+        updated_fields: number of updated samples, by field.
         already_there: keys of the samples that the store has, with the same content.
         not_compared: keys of the samples that the store has, which `append` did not compare.
         not_added: keys of the source's samples that the store lacks, and that `update` did not add.
-        only_in_store: how many samples of the store the source lacks. They are kept.
+        only_in_store: number of samples that the source lacks. They are kept.
     """
 
     added: tuple[str, ...] = ()
@@ -81,7 +81,11 @@ def append(
 ) -> GrowthSummary:
     """Convert a source, and append its samples to a store as new shards. No file of a shard is changed.
 
-    >>> tsds.append("photos.tsds", "photos-of-june")                                       # doctest: +SKIP
+    >>> _ = Path("june/train/cat").mkdir(parents=True)
+    >>> _ = Path("photos/train/cat/0.png").rename("june/train/cat/june.png")
+    >>> summary = tsds.append("photos.tsds", "june")
+    >>> summary.added, summary.rows
+    (('train/cat/june.png',), {'train': 9, 'val': 4})
 
     A sample whose key the store has is compared: it is left out if its content is the same, and an error if it is
     not. So the source may be the folder that the store was made of, which has grown. Fields, values of objects,
@@ -94,12 +98,12 @@ def append(
 
     Args:
         store: path of a store, a folder.
-        source: a folder or file, as for `convert`.
+        source: path of a folder or file, as in `convert`.
         update: take samples from the source whose keys the store has, and whose content differs, as `update` does.
         compare: False leaves out the samples whose keys the store has, whatever their content is. They are not
             converted then, which takes less time.
         dry_run: change nothing, and return what would be done. The samples are converted nevertheless.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
         keywords: options of `ConvertOptions`, by name, such as `key_prefix`, which gives the samples other keys; the
             others are those that the store was converted with.
 
@@ -128,7 +132,10 @@ def update(
 ) -> GrowthSummary:
     """Take what has changed in a source into a store: annotations and images of the samples that have the same keys.
 
-    >>> tsds.update("photos.tsds", "photos")                                                # doctest: +SKIP
+    >>> _ = Path("photos/train/cat/0.png").write_bytes(Path("photos/train/dog/3.png").read_bytes())
+    >>> summary = tsds.update("photos.tsds", "photos")
+    >>> summary.updated, summary.updated_fields
+    (('train/cat/0.png',), {'image': 1})
 
     The samples of the source are converted as those of the store were, and compared with the stored bytes. Fields and
     values of objects that the source lacks are kept, and so are samples that it lacks. Samples that the store lacks
@@ -139,7 +146,7 @@ def update(
     replaced stay until the next `append`, `update` or `erase`.
 
     Args:
-        store, source, dry_run, progress, keywords: as of `append`.
+        store, source, dry_run, progress, keywords: as in `append`.
 
     Returns, raises:
         As of `append`.

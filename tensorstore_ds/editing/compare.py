@@ -51,8 +51,8 @@ class SplitDifference:
     """What differs in a split.
 
     Attributes:
-        both: samples that both stores have, by their keys.
-        only_first, only_second: those that one store alone has.
+        both: number of samples that both stores have, by their keys.
+        only_first, only_second: samples that only one store has.
         fields: samples whose values differ, by the name of the field; of images ``NAME`` where the pixels differ, and
             ``NAME (file)`` where the files do, and not the pixels.
     """
@@ -74,8 +74,8 @@ class StoreDifference:
 
     Attributes:
         is_same: whether both have the same digest: then they are equal to the byte.
-        fields: what is said of fields that are not the same: names, types, classes.
-        splits: of each split of one of them.
+        fields: lines about fields that differ in name, type or classes.
+        splits: differences of each split.
     """
 
     is_same: bool
@@ -100,11 +100,17 @@ def compare_stores(
     Labels are compared by the names of their classes. Where the bytes of images differ, their pixels are compared.
     Layouts, shards, statistics and provenance are not.
 
+    >>> tsds.relabel_store("photos.tsds", "other.tsds", {"cat": "tiger"}).rows["train"]
+    8
+    >>> found = tsds.compare_stores("photos.tsds", "other.tsds")
+    >>> found.is_same, found.splits["train"].both, found.splits["train"].fields["label"].count
+    (False, 8, 4)
+
     Args:
-        first, second: paths or URLs.
+        first, second: paths or URLs of the stores.
         by: ``row`` takes samples together that have the same place in the same split, whatever their keys: those of a
             store, and of what it was exported to.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: `by` is neither.

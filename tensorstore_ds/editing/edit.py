@@ -46,18 +46,19 @@ def filter_store(
 ) -> Summary:
     """Write a store of the samples that meet a condition, and leave out the others. No image is decoded.
 
-    >>> tsds.filter_store("photos.tsds", "cats.tsds", "label == 'cat' and width > 200")      # doctest: +SKIP
+    >>> tsds.filter_store("photos.tsds", "cats.tsds", "label == 'cat' and width > 20").rows
+    {'train': 4, 'val': 2}
 
     Args:
-        store: path or URL.
-        out: path of the new store; must not exist.
+        store: path or URL of the store.
+        out: path of the new store, which must not exist.
         where: the condition, in a part of Python's syntax, on ``key``, ``label``, ``width``, ``height``, ``objects``
             (their number), ``classes`` (of the objects) and each field that is one number a sample; None for all.
-        splits: those that are kept; None for all.
-        drop: rows of each split that are left out, too.
+        splits: names of the splits to keep. None keeps all.
+        drop: rows of each split that are also left out.
         sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for the rows of
             `drop`; None for whichever is there.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: `where` is no condition or names what is no column; there is no such split or row; or no sample
@@ -94,10 +95,13 @@ def split_store(
     The division goes by a hash of the seed and a sample's key, as that of `convert` does: the same samples always go
     into the same splits.
 
+    >>> tsds.split_store("photos.tsds", "divided.tsds", {"train": 0.5, "test": 0.5}).rows
+    {'train': 6, 'test': 6}
+
     Args:
-        store, out, progress: as of `filter_store`.
-        shares: names and fractions of the new splits, such as ``{"train": 0.9, "val": 0.1}``.
-        seed: of the division.
+        store, out, progress: as in `filter_store`.
+        shares: fractions of the new splits by name, such as ``{"train": 0.9, "val": 0.1}``.
+        seed: seed of the division.
         group_by: what stays together, so that no sample has a near relative in another split: ``folder``, the images
             of a folder; ``duplicates``, images of equal pixels or bytes; the name of a field of one number a sample;
             or a regular expression: samples are together if what it finds in their keys, in its first group if it has
@@ -142,10 +146,13 @@ def sample_store(
 ) -> Summary:
     """Write a store of at most so many samples of each class, drawn at random, from each split; in stored order.
 
+    >>> tsds.sample_store("photos.tsds", "few.tsds", per_class=1).rows
+    {'train': 2, 'val': 2}
+
     Args:
-        store, out, splits, progress: as of `filter_store`.
-        per_class: how many of each class in each split; without labels, how many of each split.
-        seed: the same seed draws the same samples.
+        store, out, splits, progress: as in `filter_store`.
+        per_class: number of samples of each class in each split, or of each split if there are no labels.
+        seed: seed of the choice. The same seed chooses the same samples.
 
     Raises:
         OptionError: `per_class` is not a whole number from 1, or `seed` not one from 0, below 2^53.
@@ -171,10 +178,15 @@ def relabel_store(
 ) -> Summary:
     """Write a store whose classes have other names. Classes that get the same name become one.
 
+    >>> tsds.relabel_store("photos.tsds", "animals.tsds", {"cat": "animal", "dog": "animal"}).rows
+    {'train': 8, 'val': 4}
+    >>> tsds.open("animals.tsds")["train"].fields["label"].classes
+    ('animal',)
+
     Args:
-        store, out, progress: as of `filter_store`.
-        class_map: new names by old ones; what is not there stays. A class whose new name is empty is removed: its
-            objects are, and its samples have no label any more.
+        store, out, progress: as in `filter_store`.
+        class_map: new names of classes by their old names. Other classes keep their names. A class whose new name is
+            empty is removed, with its objects, and its samples no longer have a label.
 
     Raises:
         OptionError: there is no such class, or there would be none.
@@ -209,9 +221,14 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     matched by their names; those that only some stores have come after those of the first. Where stores have keys in
     common, each key begins with the name of its store, and a note says how many there are.
 
+    >>> for name in ("cat", "dog"):
+    ...     _ = tsds.filter_store("photos.tsds", f"{name}.tsds", f"label == '{name}'")
+    >>> tsds.merge_stores(["cat.tsds", "dog.tsds"], "both.tsds").rows
+    {'train': 8, 'val': 4}
+
     Args:
-        stores: paths or URLs, at least two.
-        out, progress: as of `filter_store`.
+        stores: paths or URLs of the stores, at least two.
+        out, progress: as in `filter_store`.
 
     Raises:
         OptionError: fields of the same name cannot be one, such as images of other shapes.

@@ -53,8 +53,8 @@ class ErasureSummary(Summary):
     """What `erase` did; `rows` and `nbytes` are those of the store then.
 
     Attributes:
-        erased: how many samples of each split were erased; of a dry run, would be.
-        keys: of these samples; of a store without keys, split and row.
+        erased: number of samples of each split that were erased, or would be in a dry run.
+        keys: keys of these samples, or split and row in a store without keys.
         removed_shards, removed_nbytes: shards that were removed, also those that earlier changes had replaced.
         completed: whether an erasure that was interrupted was completed.
     """
@@ -79,7 +79,10 @@ def erase(
 ) -> ErasureSummary:
     """Erase samples from a store in place, for example because a person asks for their picture to be deleted.
 
-    >>> tsds.erase("photos.tsds", keys=["anna/001.jpg"])                                     # doctest: +SKIP
+    >>> tsds.erase("photos.tsds", keys=["train/cat/0.png"]).erased
+    {'train': 1}
+    >>> len(tsds.open("photos.tsds")["train"])
+    7
 
     Give one of `where`, `rows` and `keys`. Shards with such samples are written again without them. The manifest is
     replaced in one step, and then the old shards are removed, also those that `append` and `update` had left for open
@@ -97,14 +100,14 @@ def erase(
 
     Args:
         store: path of a store, a folder.
-        where: a condition, as of `filter_store`: samples that meet it are erased.
-        rows: numbers of the samples in each split, as of `filter_store`'s `drop`. They change with every erasure.
-        keys: of the samples; in all splits, if a key is in several.
-        splits: those that samples are erased from; None for all. Not with `rows`.
+        where: condition as in `filter_store`. Samples that meet it are erased.
+        rows: rows of the samples in each split, as `drop` of `filter_store`. They change with every erasure.
+        keys: keys of the samples. A key is erased in all splits that have it.
+        splits: names of the splits to erase from. None takes all. Not with `rows`.
         sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for rows; None for
             whichever is there.
         dry_run: change nothing, and return what would be erased.
-        progress: as of `convert`.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: no sample meets `where`; a row or key does not exist; all samples would be erased; or the store is

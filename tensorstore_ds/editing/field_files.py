@@ -48,8 +48,12 @@ def add_file(
 ) -> FieldsSummary:
     """Add fields to a store in place, from a file, as `add_fields` does from arrays.
 
-    >>> tsds.add_file("photos.tsds", "losses.npy", name="loss")                               # doctest: +SKIP
-    >>> tsds.add_file("photos.tsds", "tags.csv", missing="")                                  # doctest: +SKIP
+    >>> np.save("losses.npy", np.zeros(12, np.float32))
+    >>> tsds.add_file("photos.tsds", "losses.npy", name="loss").fields
+    {'loss': 'float32'}
+    >>> _ = Path("tags.csv").write_text("key,tag\\ntrain/cat/0.png,blurred\\n")
+    >>> tsds.add_file("photos.tsds", "tags.csv", missing="").fields
+    {'tag': 'texts'}
 
     A ``.npy`` file is mapped: it may be larger than memory, and pickled objects in it are never read. A table (``.csv``
     or ``.tsv`` with a header, or ``.parquet``) has a column of keys, and may have a column ``split``. Its rows may be
@@ -59,14 +63,14 @@ def add_file(
     Args:
         store: path of a store, a folder.
         file: path of the file.
-        name: of the field; None for the name of the file or of the column. Of a table with one column for a field.
-        columns: of a table that become fields; None for all but the keys and the splits.
+        name: name of the field. None takes the name of the file, or of the only column of a table.
+        columns: columns of a table that become fields. None takes all except the keys and the splits.
         key: the column with the keys of samples; None for the column ``key``, or one named like a path, such as
             ``file_name``.
-        split: as of `add_fields`. Of a table, keys are those of this split.
+        split: as in `add_fields`. The keys of a table are looked up in this split.
         missing: value of samples that the table lacks, or whose cell has no number. By default, there must be none.
         classes: class names. The values are then stored as labels.
-        replace, progress: as of `add_fields`.
+        replace, progress: as in `add_fields`.
 
     Raises:
         SourceError: the file cannot be read, is damaged, or would not be read without unpickling.

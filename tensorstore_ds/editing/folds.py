@@ -50,8 +50,8 @@ class Fold:
     Attributes:
         train: (m,) int64, ascending: the rows of all other folds.
         val: (v,) int64, ascending: the rows of this fold.
-        number: of the fold, from 1.
-        repeat: from 1.
+        number: number of the fold, from 1.
+        repeat: number of the repeat, from 1.
     """
 
     train: Ints
@@ -63,12 +63,18 @@ class Fold:
 class Folds(Sequence[Fold]):
     """A sequence of `repeats` x `k` folds, those of the first repeat first; `print` shows how even they are.
 
+    >>> found = tsds.folds("photos.tsds", k=4, repeats=2)
+    >>> len(found), found.numbers.shape
+    (8, (2, 8))
+    >>> found[1].number, found[1].repeat, len(found[1].val)
+    (2, 1, 2)
+
     Attributes:
         k, repeats, seed, stratify, groups: as given to `folds`; `groups` is ``"given"`` for an array.
         numbers: (repeats, n) int64, the fold of each row, from 1.
-        title: store and split.
+        title: name of the store and of the split.
         class_names: the classes by which the folds are stratified.
-        warnings: what the division could not do, one line each.
+        warnings: lines about what the division could not do.
     """
 
     def __init__(
@@ -302,7 +308,7 @@ def folds(
     Args:
         data: a `Split`, or a `StoreDataset`, whose folds index its samples, as `StoreDataset.subset` takes them; or a
             store or its path, of which `split` is divided.
-        k: folds, 2 or more; 5 by default.
+        k: number of folds, 2 or more, by default 5.
         stratify: a field of labels, or of objects with classes. Each fold gets the same share of each class.
             Samples without a label are divided like a class.
         groups: rows of a group are in the same fold. A field of labels, integers or texts (rows without a label or
@@ -310,7 +316,7 @@ def folds(
             `split_store`; or (n,) integers or texts. None: every row on its own, but crops of one image stay together.
         repeats: divisions, each with different folds.
         seed: a different seed makes different folds.
-        split: of a store; ``train`` by default.
+        split: name of the split of a store, by default ``train``.
         assignment: (n,) fold numbers from 1, in place of a division: they are checked, and the result shows how even
             they are. Not with `repeats`, `seed`, or a `k` that differs from the largest number.
 
@@ -324,8 +330,14 @@ def folds(
         UserWarning: a class has fewer samples (or groups) than there are folds, so that some folds lack it.
 
     Example:
-        >>> for fold in tsds.folds("photos.tsds", k=5, stratify="label"):                    # doctest: +SKIP
-        ...     dataset = tsds.StoreDataset("photos.tsds", "train").subset(fold.train)
+        >>> found = tsds.folds("photos.tsds", k=2, stratify="label")
+        >>> found[0].train.tolist(), found[0].val.tolist()
+        ([0, 1, 4, 7], [2, 3, 5, 6])
+        >>> for fold in found:
+        ...     train = tsds.StoreDataset("photos.tsds", "train").subset(fold.train)
+        ...     val = tsds.StoreDataset("photos.tsds", "train").subset(fold.val)
+        >>> len(train), len(val)
+        (4, 4)
     """
     title, part, rows = _rows_of(data, split)
     repeats, seed = _REPEATS.taken(repeats), _SEED.taken(seed)

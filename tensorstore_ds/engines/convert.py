@@ -47,12 +47,12 @@ def convert_on(
     Args:
         engine: ``dask`` or ``ray``; for Slurm, see `slurm_script`.
         source: a folder or file.
-        out: path of the new store; must not exist.
+        out: path of the new store, which must not exist.
         options: all the rest; `workers` has no meaning: a shard is converted in one process.
         scheduler: address of the cluster; None: that of ``DASK_SCHEDULER_ADDRESS`` or ``RAY_ADDRESS``, or else a
             cluster on this machine, which is started for this call.
         progress: called now and then, from this thread. None: a notebook shows a bar.
-        keywords: options by their names; each overrides `options`.
+        keywords: options by name, each of which overrides `options`.
 
     Raises:
         OptionError: as of `plan`; or the engine is not installed.

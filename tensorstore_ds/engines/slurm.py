@@ -55,6 +55,10 @@ def slurm_script(planned: Plan) -> str:
     """A script for ``sbatch`` that converts what `plan` has planned: an array with the plan's tasks.
 
     Every node must have this Python at its path.
+
+    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> print(tsds.slurm_script(planned).splitlines()[0])
+    #!/bin/bash
     """
     return _SCRIPT.format(
         job=_job_name(planned.path),

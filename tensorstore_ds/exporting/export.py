@@ -29,11 +29,11 @@ class ExportSummary:
 
     Attributes:
         path: the new folder.
-        samples: how many samples of each split were written.
-        files: how many there are.
-        left_out: what the format has no place for: fields and values by name, and in how many samples.
+        samples: number of samples of each split that were written.
+        files: number of files.
+        left_out: number of samples by the name of a field or value that the format cannot store.
         seconds: wall time.
-        notes: what the user should know, though nothing failed.
+        notes: remarks, though nothing failed.
     """
 
     path: Path
@@ -54,8 +54,10 @@ def export(
 ) -> ExportSummary:
     """Write the samples of a store as files, for other programs: the inverse of `convert`.
 
-    >>> tsds.export("photos.tsds", "photos", "coco").files      # doctest: +SKIP
-    1201
+    >>> tsds.export("photos.tsds", "exported", "folders").files
+    12
+    >>> sorted(path.name for path in Path("exported/train").iterdir())
+    ['cat', 'dog']
 
     Images are the files that the store keeps, or PNG files with its pixels. Names are those of the keys, without their
     folders; where such a name is taken, or could lead somewhere else, the number of the row is in its place. Boxes,
@@ -64,11 +66,11 @@ def export(
 
     Args:
         store: path or URL of the store.
-        out: the new folder; must not exist. It grows in ``OUT.partial``, and appears when it is complete.
+        out: path of the new folder, which must not exist. It grows in ``OUT.partial`` and appears when it is complete.
         to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``npy``,
             ``webdataset``, ``parquet``, ``huggingface``.
-        splits: those that are written; None for all.
-        progress: called with (samples done, samples in all).
+        splits: names of the splits to write. None writes all.
+        progress: function that is called with (samples done, samples in total).
 
     Raises:
         OptionError: there is no such format or split, or the store lacks what the format is about.

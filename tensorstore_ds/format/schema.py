@@ -112,7 +112,12 @@ class EncodedSample:
 
 @dataclass(frozen=True, slots=True)
 class Keypoints:
-    """Names of keypoints in their stored order, and the pairs that a left-right flip swaps (indices)."""
+    """Names of keypoints in their stored order, and the pairs that a left-right flip swaps (indices).
+
+    >>> keypoints = tsds.Keypoints(("left eye", "right eye", "nose"), flip_pairs=((0, 1),))
+    >>> keypoints.names[keypoints.flip_pairs[0][1]]
+    'right eye'
+    """
 
     names: tuple[str, ...]
     flip_pairs: tuple[tuple[int, int], ...] = ()

@@ -27,6 +27,11 @@ PADDED_LABEL = -100
 class PackedObjects:
     """The objects of B samples, back to back: those of sample i are ``[offsets[i], offsets[i + 1])``.
 
+    >>> boxes = torch.tensor([[0.0, 0, 8, 8], [4, 4, 12, 12], [2, 2, 6, 6]])
+    >>> packed = tsds.PackedObjects(torch.tensor([0, 2, 2, 3]), {"boxes": boxes})  # of 2, 0 and 1 objects
+    >>> len(packed), packed[0]["boxes"].shape, packed[1]["boxes"].shape
+    (3, torch.Size([2, 4]), torch.Size([0, 4]))
+
     Attributes:
         offsets: (B + 1,) int64, from 0 to M, never falling.
         values: by name, tensors of M rows on the device of `offsets`: `boxes` (M, 4) float32, x1 y1 x2 y2 in pixels;
@@ -140,9 +145,17 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
 
     ``list`` and ``padded`` must know lengths: on a GPU they wait for it, so collate before the copy.
 
+    >>> boxes = torch.tensor([[0.0, 0, 8, 8], [4, 4, 12, 12], [2, 2, 6, 6]])
+    >>> packed = tsds.PackedObjects(torch.tensor([0, 2, 3]), {"boxes": boxes})
+    >>> [objects["boxes"].shape for objects in tsds.collate_objects(packed, "list")]
+    [torch.Size([2, 4]), torch.Size([1, 4])]
+    >>> padded = tsds.collate_objects(packed, "padded")
+    >>> padded["boxes"].shape, padded["mask"].tolist()
+    (torch.Size([2, 2, 4]), [[True, True], [True, False]])
+
     Args:
         packed: M objects of B samples.
-        how: one of
+        how: form of the result, one of
 
             - ``list``: B dicts of (m, ...) tensors, views of `packed`: what torchvision's detection models take;
             - ``padded``: a dict of (B, N, ...) tensors, N the largest number of objects of a sample (0 if there are

@@ -58,45 +58,68 @@ _MOST_REPLACED = 64
 class StoreDataset(Samples):
     """The samples of one split of a store.
 
-    It keeps the path, not the maps: every process that uses it opens them, and it pickles as its arguments.
+    It pickles as its arguments, so every process that uses it maps the files itself.
+
+    A sample is a dict by field. Images are uint8 tensors (C, H, W), and labels are numbers:
+
+    >>> dataset = tsds.StoreDataset("photos.tsds", "train")
+    >>> len(dataset)
+    8
+    >>> sample = dataset[0]
+    >>> sample["image"].shape, sample["image"].dtype, sample["label"]
+    (torch.Size([3, 32, 32]), torch.uint8, tensor(0))
+    >>> dataset.split.fields["label"].classes
+    ('cat', 'dog')
+
+    Objects are a dict of tensors with a row for each object of the image:
+
+    >>> sample = tsds.StoreDataset("voc.tsds", "train")[1]
+    >>> {name: value.shape for name, value in sample["objects"].items()}
+    {'boxes': torch.Size([2, 4]), 'labels': torch.Size([2])}
+
+    With ``return_as="tuple"`` a sample is (image, label), as torchvision has it:
+
+    >>> image, label = tsds.StoreDataset("photos.tsds", "train", return_as="tuple")[7]
+    >>> image.shape, int(label)
+    (torch.Size([3, 32, 32]), 1)
 
     Args:
-        path: of the store; or its URL; or the store as `open` returned it. The data set keeps the path or URL, and the
-            arguments of `open`: with ``tsds.open(path, sha256=...)``, every process opens this store or raises
+        path: path of the store, its URL, or an open `Store`. From an open store, the data set keeps the path or URL and
+            the arguments of `open`. With ``tsds.open(path, sha256=...)``, every process opens this store or raises
             `FormatError`.
-        split: its name.
-        fields: names of the fields to load; None for all but `size`, `key`, and those of kinds that came after this
-            version.
-        transform: called with every sample, in whatever thread or process makes it. If it takes a keyword `generator`,
-            it gets a `torch.Generator` that follows from (seed, epoch, row) alone: what it draws does not depend
-            on the number of threads or on the batch. torch's global generator is one for all threads.
-        transform_of: what `transform` is called with: the whole ``sample``, as `return_as` says, or the ``image``
-            alone, as torchvision's ImageFolder and timm call theirs; with several views, each of them in turn.
-        return_as: ``dict`` of fields; ``tuple`` of torchvision: (image, label), or (image, target) with objects; or
-            ``torchvision``, what its detection models and references take: (image, target), with images as float32 in
-            [0, 1] where no transform gets them, `labels` from 1 (0 is the background), `area`, `iscrowd`, and the row
-            as `image_id` (in batches if `collate` is ``list``).
-        as_pil: images are PIL images, for transforms that want these.
-        zero_copy: single samples are views of the read-only map instead of copies. Faster for large images, and
-            dangerous: torch knows no read-only memory, and writing to such a tensor ends the process.
-        decode: a plan by which images are placed before they are decoded: `RandomResizedCrop`, `RandomCrop`,
-            `CenterCrop`, `Resize`, `Letterbox`, `Pad`, `RandomHorizontalFlip`, or a `Compose` of these. Only what is
-            needed of an image is decoded. Boxes, keypoints and masks move along. Random steps draw by (their seed,
-            epoch, row); for other loaders than this library's, `set_epoch` says the epoch.
-            A list of plans makes a view of each image by each plan: samples have ``image_0``, ``image_1``, ... in the
-            place of ``image``, and tuples begin with them. Each file is read once. View 0 draws as its plan alone does;
-            the others fold their number into it, so that two equal plans draw differently. Fields with coordinates
-            (objects and masks) cannot be loaded then: leave them out with `fields`.
-        on_error: what to do about an image that cannot be decoded: ``raise`` a `SourceError` that names the sample, or
-            ``replace`` it by another sample, drawn by (seed, epoch, row), and count it in `replaced`; where 64 drawn in
-            its place are damaged, too, the error is raised.
-        outlines: objects have what `draw_instance_masks` and `draw_class_masks` need to draw their polygons and runs
-            where the image has come to lie: `outline` (M, 2) int64, row and number of the object, and `frame` (M, 2, 2)
-            float32, the corners of the stored image, in pixels of the image of the batch. Not with a `transform`, which
-            would not move them.
+        split: name of the split, such as ``train``.
+        fields: names of the fields to load. None loads all fields except `size`, `key`, and fields of kinds that this
+            version does not know.
+        transform: function that is called with every sample, in the thread or process that makes the sample. If it has
+            a keyword `generator`, it gets a `torch.Generator` that depends only on (seed, epoch, row). Its random
+            numbers do not depend on the number of threads or on the batch. All threads share torch's global generator.
+        transform_of: argument of `transform`. ``sample`` is the whole sample, in the form of `return_as`. ``image`` is
+            the image alone, as in torchvision's ImageFolder and in timm. With several views, it is each view in turn.
+        return_as: form of a sample. ``dict`` is a dict by field. ``tuple`` is (image, label) as in torchvision, or
+            (image, target) with objects. ``torchvision`` is (image, target) as torchvision's detection models and
+            references take it, with images as float32 in [0, 1] if there is no transform, `labels` from 1 (0 is the
+            background), `area`, `iscrowd`, and the row as `image_id` (in batches if `collate` is ``list``).
+        as_pil: whether images are PIL images, for transforms that need them.
+        zero_copy: whether single samples are views of the read-only map instead of copies. This is faster for large
+            images, and dangerous. torch does not know read-only memory, and writing to such a tensor ends the process.
+        decode: plan that crops and resizes images before they are decoded. It is a `RandomResizedCrop`, `RandomCrop`,
+            `CenterCrop`, `Resize`, `Letterbox`, `Pad`, `RandomHorizontalFlip`, or a `Compose` of these. Only the part
+            of an image that is needed is decoded. Boxes, keypoints and masks are transformed with it. Random steps
+            depend on (their seed, epoch, row). With other loaders than this library's, call `set_epoch`.
+            A list of plans makes a view of each image by each plan. Samples then have ``image_0``, ``image_1`` and so
+            on instead of ``image``, and tuples begin with them. Each file is read once. View 0 draws the random numbers
+            of its plan alone. The others fold their number into it, so that two equal plans differ. Fields with
+            coordinates (objects and masks) cannot be loaded with several views. Leave them out with `fields`.
+        on_error: how to treat an image that cannot be decoded. ``raise`` raises a `SourceError` with the name of the
+            sample. ``replace`` takes a random other sample, which depends on (seed, epoch, row), and counts it in
+            `replaced`. If 64 such samples are damaged as well, the error is raised.
+        outlines: whether objects contain the values with which `draw_instance_masks` and `draw_class_masks` draw their
+            polygons and RLE masks in pixels of the batch. These are `outline` (M, 2) int64, row and number of the
+            object, and `frame` (M, 2, 2) float32, the corners of the stored image in pixels of the batch's image. They
+            cannot be combined with a `transform`, which would not move them.
 
     Attributes:
-        path: of the store; of one by URL a text, the URL without user, password and query.
+        path: path of the store. For a store by URL, a text, the URL without user, password and query.
     """
 
     #: Whether a sample is a row of the split, not a part of one.

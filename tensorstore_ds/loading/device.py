@@ -122,11 +122,17 @@ class DevicePrefetcher:
     out of it is done, because pinned memory comes from torch's caching host allocator. Elsewhere batches are moved when
     they are asked for.
 
+    >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=4)
+    >>> for batch in tsds.DevicePrefetcher(loader, "cpu"):  # or "cuda"
+    ...     images = batch["image"]
+    >>> images.shape
+    torch.Size([4, 3, 32, 32])
+
     Args:
-        loader: yields batches: tensors, and lists, tuples and dicts of them.
-        device: where to.
-        depth: batches in flight.
-        timer: told of every copy to a GPU.
+        loader: iterable of batches, which are tensors, or lists, tuples and dicts of them.
+        device: device of the batches.
+        depth: number of batches that are copied ahead.
+        timer: timer that is told of every copy to a GPU.
         ready: tells whether the next batch can be had without a wait. A batch that is on the GPU does not wait for
             those after it. None: always, as far as is known.
     """

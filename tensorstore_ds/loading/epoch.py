@@ -56,9 +56,12 @@ class Position:
 class LoaderStats:
     """Where the time of a loader went, in seconds, summed up since it was made.
 
-    >>> before = LoaderStats(batches=10, wait=0.5)
-    >>> (LoaderStats(batches=30, wait=0.6) - before).batches
-    20
+    >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2)
+    >>> before = loader.stats()
+    >>> for batch in loader:
+    ...     pass
+    >>> (loader.stats() - before).batches
+    4
     """
 
     batches: int = 0  #: handed out
@@ -73,7 +76,7 @@ class LoaderStats:
 
     @property
     def depth(self) -> float:
-        """The mean depth of the queue: tasks that were ready when one was asked for. Below 1 the threads are late."""
+        """Mean number of tasks that were ready when the loader asked for one. Below 1, the threads are too slow."""
         return self.ready / self.requests if self.requests else 0.0
 
     def __sub__(self, earlier: LoaderStats) -> LoaderStats:

@@ -73,53 +73,83 @@ class DataLoader(data.DataLoader[Batches]):
     Arguments have torch's names and meanings. With ``num_workers > 0``, ``batch_size=None``, or another data set,
     torch's own machinery does the work.
 
+    A batch is a dict by field. Images of one size are one uint8 tensor (B, C, H, W), labels an int64 tensor (B,):
+
+    >>> dataset = tsds.StoreDataset("photos.tsds", "train")
+    >>> loader = tsds.DataLoader(dataset, batch_size=4, shuffle=True)
+    >>> for epoch in range(2):
+    ...     for batch in loader:  # the order of each epoch follows from the seed and the epoch
+    ...         images, labels = batch["image"], batch["label"]
+    >>> images.shape, images.dtype, labels.shape, labels.dtype
+    (torch.Size([4, 3, 32, 32]), torch.uint8, torch.Size([4]), torch.int64)
+    >>> len(loader)
+    2
+
+    If images differ in size, ``batch["image"]`` is a list of tensors (C, H, W). A decode plan gives them one size:
+
+    >>> voc = tsds.StoreDataset("voc.tsds", "train")
+    >>> batch = next(iter(tsds.DataLoader(voc, batch_size=4)))
+    >>> [tuple(image.shape) for image in batch["image"]]
+    [(3, 60, 80), (3, 80, 60), (3, 60, 80), (3, 80, 60)]
+    >>> batch = next(iter(tsds.DataLoader(voc, batch_size=4, decode=tsds.Letterbox(64))))
+    >>> batch["image"].shape
+    torch.Size([4, 3, 64, 64])
+
+    Objects are a list with a dict of tensors for each image, unless `collate` says otherwise:
+
+    >>> [tuple(objects["boxes"].shape) for objects in batch["objects"]]
+    [(1, 4), (2, 4), (1, 4), (2, 4)]
+
     Args:
-        dataset: a `StoreDataset`, or any other.
-        batch_size, sampler, batch_sampler: as torch's.
-        drop_last, timeout, worker_init_fn, multiprocessing_context, generator: as torch's.
-        persistent_workers, pin_memory_device, in_order: as torch's.
-        shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch); of a `MixedDataset` with shares
-            by `MixedSampler`; with a `generator`, torch's `RandomSampler`. If False, samples come in their order.
-            Either way, the ranks of `torch.distributed` divide the samples among them.
-        num_workers: torch's worker processes, for transforms that hold the GIL; 0 for threads.
-        collate_fn: is called with a list of samples. Without one, and without a transform, columns are taken as they
-            are.
-        pin_memory: batches in pinned memory, whatever makes them; what needs no decoding is gathered there directly.
-            None: if `device` is a GPU.
-        prefetch_factor: batches (or groups of small ones) that wait ready for each thread. Fewer wait if they would
-            take more than 1 GiB of pinned memory.
-        num_threads: None for the cores that this process may use, divided by the ranks that torchrun starts on this
-            machine, at most 8.
-        device: where batches arrive: copied on a stream of their own while the model works.
-        seed: of the order and of transforms.
-        even_batches: every rank of `torch.distributed` has equally many samples; for that, some come twice if the ranks
-            do not divide their number. If False, every sample comes exactly once, as exact metrics need it, and a rank
-            may have a batch less than another: no operation in the loop may wait for all ranks.
-        collate: objects as ``list``, ``padded``, ``packed`` or ``nested``: see `collate_objects`.
-        collate_images: ``list``: images of differing sizes are a list of (C, H, W), those of one size (B, C, H, W);
-            ``padded``: always (B, C, H, W), in the size of the batch's largest height and width, with zeros on the
-            right and below, and beside it `image_mask` (B, H, W) bool, true where there is image, and `image_size`
-            (B, 2) int64, every image's height and width. In tuples, the first member is the `PaddedImages` of these
-            three. Views are padded each to its own size, with ``image_0_mask`` and ``image_0_size`` beside ``image_0``.
-            Masks are padded with the value that is ignored; boxes and keypoints stay where they are.
-        size_divisor: padded heights and widths are the next multiples of it.
-        residency: where rows are read from. ``page-cache``: the files' pages, shared by all processes; ``locked``: the
-            same, locked in memory while this loader lives, also for its worker processes; ``device``: a copy of the
-            whole split on `device`, gathered there; ``auto``: ``device`` if it takes at most half of a GPU's free
-            memory, else ``page-cache``. The attribute `residency` says what was chosen, and the log why.
-        batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
-            `Compose` of this library's batch transforms, or a function with these three arguments: the batch, the rows
-            of its samples in the split, (B,) int64, and the epoch. What a `Compose` draws follows from each sample's
-            row and the epoch. On a CPU, the threads call it where it is only of these; else the script's own thread
-            does.
-        decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
-            `decode`; or a list of plans, for several views. Or ``device``: JPEG files (of the encodings ``jpeg`` and
-            ``source``) go to an NVIDIA GPU as they are, and nvJPEG decodes them there, through torchcodec 0.17 or
-            later, or else torchvision; not measured yet.
-        into: batches always arrive in the same tensors, as CUDA graphs need them: ``first``, in copies of those of the
-            first batch; or in tensors of yours, in dicts, lists and tuples, with the names, shapes, types and device of
-            a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current stream:
-            run the step on the stream on which you ask for batches, and have one iterator at a time.
+        dataset: a `StoreDataset`, or any other data set.
+        batch_size, sampler, batch_sampler: as in torch's `DataLoader`.
+        drop_last, timeout, worker_init_fn, multiprocessing_context, generator: as in torch.
+        persistent_workers, pin_memory_device, in_order: as in torch.
+        shuffle: whether to shuffle all samples. The order of `ShuffleSampler`, or of `MixedSampler` for a
+            `MixedDataset` with shares, depends only on (seed, epoch). With a `generator`, torch's `RandomSampler` is
+            used. If False, samples keep their order. In both cases, the ranks of `torch.distributed` divide the samples
+            among them.
+        num_workers: number of torch's worker processes, for transforms that hold the GIL. 0 uses threads.
+        collate_fn: function that is called with a list of samples. Without it and without a transform, whole columns
+            become a batch.
+        pin_memory: whether batches are in pinned memory. Data that needs no decoding is gathered there directly. None
+            pins if `device` is a GPU.
+        prefetch_factor: number of batches (or groups of small ones) that are prefetched for each thread. There are
+            fewer if they would take more than 1 GiB of pinned memory.
+        num_threads: number of threads that gather and decode. None takes the cores that this process may use, divided
+            by the ranks that torchrun starts on this machine, at most 8.
+        device: device of the batches. They are copied on a separate stream while the model computes.
+        seed: seed of the order and of transforms.
+        even_batches: whether every rank of `torch.distributed` has the same number of samples. Some samples are then
+            repeated if the number of ranks does not divide the number of samples. If False, every sample is loaded
+            exactly once, as exact metrics need it, and a rank may have one batch less than another. Then no operation
+            in the loop may wait for all ranks.
+        collate: form of the objects in a batch, ``list``, ``padded``, ``packed`` or ``nested``. `collate_objects`
+            describes them.
+        collate_images: form of the images in a batch. With ``list``, images of one size are a tensor (B, C, H, W), and
+            images of differing sizes are a list of tensors (C, H, W). With ``padded``, images are always (B, C, H, W),
+            in the largest height and width of the batch, with zeros on the right and below. The batch then also has
+            `image_mask` (B, H, W) bool, true where there is image, and `image_size` (B, 2) int64, height and width of
+            every image. In tuples, the first member is the `PaddedImages` of these three. Each view is padded to its
+            own size, with ``image_0_mask`` and ``image_0_size`` in addition to ``image_0``. Masks are padded with the
+            value that is ignored. Boxes and keypoints keep their coordinates.
+        size_divisor: number of which padded heights and widths are multiples.
+        residency: source of the rows. ``page-cache`` reads the page cache, which all processes share. ``locked`` also
+            locks the pages in memory while this loader exists, also for worker processes. ``device`` makes a copy of
+            the whole split on `device` and gathers there. ``auto`` is ``device`` if it takes at most half of a GPU's
+            free memory, else ``page-cache``. The attribute `residency` contains the choice, and the log the reason.
+        batch_transform: function that is called for every batch on its device, with the batch, the rows of its samples
+            in the split, (B,) int64, and the epoch. This library's batch transforms and a `Compose` of them are such
+            functions. Their random numbers depend on each sample's row and the epoch. On a CPU, the loader's threads
+            call them. Other functions are called by the thread that iterates.
+        decode: plan that crops and resizes the images of a `StoreDataset` before they are decoded, like its own
+            `decode`, or a list of plans for several views. With ``device``, JPEG files (of the encodings ``jpeg`` and
+            ``source``) are copied to an NVIDIA GPU, where nvJPEG decodes them, with torchcodec 0.17 or later, or else
+            torchvision. This was not measured yet.
+        into: tensors for all batches, as CUDA graphs need them. ``first`` takes copies of the tensors of the first
+            batch. You can also pass your own tensors in dicts, lists and tuples, with the names, shapes, types and
+            device of a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current
+            stream. Run the step on the stream on which you ask for batches, and have one iterator at a time.
 
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
@@ -279,6 +309,13 @@ class DataLoader(data.DataLoader[Batches]):
         Of a sampler that draws from a `torch.Generator`, the state has the generator's, as text of some 7 kB; all else
         are numbers and names. If there are several iterators at once, it is where the one is that began last; make a
         loader for each to resume them all.
+
+        >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2, shuffle=True)
+        >>> first = next(iter(loader))
+        >>> again = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2, shuffle=True)
+        >>> again.load_state_dict(loader.state_dict())
+        >>> len(list(again))  # of 4 batches, the first one was seen
+        3
         """
         position, setting = self._position, self._setting()
         batches = len(self._index_batches(position.start)) if position.start else setting["batches"]
@@ -361,11 +398,18 @@ class DataLoader(data.DataLoader[Batches]):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether another number of ranks can go on in the middle of an epoch: see `load_state_dict`."""
+        """Whether a different number of ranks can resume in the middle of an epoch (see `load_state_dict`)."""
         return self._dealt is not None and self._dealt.is_elastic
 
     def stats(self) -> LoaderStats:
-        """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
+        """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates.
+
+        >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=4)
+        >>> for batch in loader:
+        ...     pass
+        >>> loader.stats().batches
+        2
+        """
         replaced = len(self.dataset.replaced) if isinstance(self.dataset, Samples) else 0
         idle = 0.0 if self._idle is None else self._idle.seconds()
         return replace(self._stats, copy=self._copies.seconds(), replaced=replaced, idle=idle)

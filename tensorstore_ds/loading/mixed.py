@@ -39,8 +39,13 @@ T = TypeVar("T")
 class MixedDataset(Samples):
     """The samples of several stores as one data set, whose batches the `DataLoader` gathers as those of one store.
 
-    >>> mixed = tsds.MixedDataset({"a.tsds": 0.7, "b.tsds": 0.3})                                  # doctest: +SKIP
-    >>> for batch in tsds.DataLoader(mixed, batch_size=256, shuffle=True): ...                     # doctest: +SKIP
+    >>> stores = {"photos.tsds": 0.75, "voc.tsds": 0.25}
+    >>> mixed = tsds.MixedDataset(stores, fields=["image"], decode=tsds.Resize((32, 32)))
+    >>> len(mixed)  # 8 samples of photos.tsds, then 4 of voc.tsds
+    12
+    >>> loader = tsds.DataLoader(mixed, batch_size=4, shuffle=True)
+    >>> next(iter(loader))["image"].shape  # 3 images of photos.tsds and 1 of voc.tsds
+    torch.Size([4, 3, 32, 32])
 
     Its index counts through all samples of the first store, then through those of the second, and so on. With weights,
     ``shuffle=True`` draws by `MixedSampler`, which says what an epoch is; without, it shuffles all samples of all
@@ -52,15 +57,15 @@ class MixedDataset(Samples):
     Args:
         stores: the stores, each with its share, of any sum; or without shares, to be one after the other. A store is a
             path, a URL, a `Store`, or a `StoreDataset` without a transform, which may be a subset.
-        split: the split of each that is no `StoreDataset`.
-        weights: in the place of constant shares: called with the epoch, it returns a share for each store.
+        split: name of the split of each store that is not a `StoreDataset`.
+        weights: function that replaces constant shares. It is called with the epoch and returns a share for each store.
             `epoch_length` must be a number then.
         epoch_length: an epoch ends when the ``first`` store has shown every sample once, or the ``shortest`` relative
             to its share has; or is a number of samples.
         classes: names of the classes in their order; None: those of the first store, then those that others add.
         fields: names of the fields; None: the fields that the first store loads and all others have.
-        transform, transform_of, return_as, as_pil: as of `StoreDataset`.
-        decode, on_error: likewise; of each store that is no `StoreDataset`.
+        transform, transform_of, return_as, as_pil: as in `StoreDataset`.
+        decode, on_error: as in `StoreDataset`, for each store that is not a `StoreDataset`.
 
     Raises:
         OptionError: stores differ in the dtype or the values of a field, a class is not in `classes`, or an argument
@@ -111,11 +116,11 @@ class MixedDataset(Samples):
 
     @property
     def split(self) -> Any:
-        """Not of several stores: raises `AttributeError`."""
+        """Raises `AttributeError`, because several stores have no common split."""
         raise AttributeError("split: expected one store, found several. Ask the data sets in `parts`.")
 
     def subset(self, rows: ArrayLike) -> Any:
-        """Not of several stores: raises `OptionError`."""
+        """Raises `OptionError`, because there is more than one store."""
         raise OptionError("subset: expected one store. Mix subsets: MixedDataset({dataset.subset(rows): 0.7, ...}).")
 
     @property
@@ -235,6 +240,11 @@ class MixedSampler(RowSampler):
     A store goes through all of its samples in random order before it begins again in another order, whether or not an
     epoch ends meanwhile: what a large store has not shown in an epoch, it shows in the next. Everything follows from
     (seed, epoch), and ranks take the rows in turn.
+
+    >>> mixed = tsds.MixedDataset({"photos.tsds": 0.75, "voc.tsds": 0.25}, fields=["image"])
+    >>> sampler = tsds.MixedSampler(mixed)
+    >>> len(sampler), (sampler.rows() < 8).tolist()  # rows below 8 are of photos.tsds
+    (11, [True, True, False, True, True, True, False, True, True, True, False])
 
     Args:
         data: the stores, with shares or `weights`.

@@ -47,14 +47,17 @@ def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -
     Polygons are drawn as pycocotools draws them, in pixels of the batch's image; runs, which are masks already, move as
     masks do, to the nearest pixel. An object with neither has an empty mask. They are drawn on the CPU.
 
-    >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)                     # doctest: +SKIP
-    >>> for batch in tsds.DataLoader(dataset, batch_size=4, collate="packed"):               # doctest: +SKIP
+    >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
+    >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
+    >>> for batch in loader:
     ...     masks = tsds.draw_instance_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
+    >>> masks[0].shape, int(masks[0].sum())
+    (torch.Size([1, 32, 48]), 256)
 
     Args:
-        split: that the batch is from: the data set's `split`.
-        objects: of the batch, after all transforms: ``packed``, or ``list``, such as those of one sample.
-        size: (height, width) of its images.
+        split: split of the batch, which is the `split` of the data set.
+        objects: objects of the batch after all transforms, as ``packed`` or ``list``, such as those of one sample.
+        size: (height, width) of the batch's images.
 
     Raises:
         OptionError: the objects have no outlines, or are collated otherwise; pycocotools is not installed.
@@ -78,11 +81,18 @@ def draw_class_masks(
 
     Where objects overlap, the one with fewer pixels is seen. Crowds (`iscrowd`) are `ignored` where nothing else is.
 
+    >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
+    >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
+    >>> for batch in loader:
+    ...     classes = tsds.draw_class_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
+    >>> classes.shape, classes.unique().tolist()
+    (torch.Size([2, 32, 48]), [0, 1])
+
     Args:
-        split, objects, size: as of `draw_instance_masks`.
-        background: of pixels without an object, those beside the image among them.
-        first: of class 0; the others follow. 0 if the classes have a background of their own.
-        ignored: of crowds, the `ignore_index` of a loss.
+        split, objects, size: as in `draw_instance_masks`.
+        background: value of pixels without an object, also outside of the image.
+        first: value of class 0. The other classes follow. Use 0 if the classes contain a background.
+        ignored: value of crowds, the `ignore_index` of a loss.
 
     Raises:
         OptionError, SourceError: as `draw_instance_masks`.

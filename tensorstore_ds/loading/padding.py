@@ -21,7 +21,13 @@ COLLATES_IMAGES: tuple[CollateImages, ...] = get_args(CollateImages)
 
 
 class PaddedImages(NamedTuple):
-    """Images of a batch, with zeros on the right and below where an image is smaller than the largest."""
+    """Images of a batch, with zeros on the right and below where an image is smaller than the largest.
+
+    >>> voc = tsds.StoreDataset("voc.tsds", "train", fields=["image"], return_as="tuple")
+    >>> (padded,) = next(iter(tsds.DataLoader(voc, batch_size=4, collate_images="padded")))
+    >>> padded.image.shape, padded.image_mask.shape, padded.image_size[0].tolist()
+    (torch.Size([4, 3, 80, 80]), torch.Size([4, 80, 80]), [60, 80])
+    """
 
     image: Tensor  #: (B, C, H, W), in channels-last memory
     image_mask: Tensor  #: (B, H, W) bool, true where there is image
@@ -57,10 +63,15 @@ def pad_images(
 ) -> PaddedImages:
     """Put images of differing sizes into one tensor, zeros on the right and below.
 
+    >>> images = [torch.ones(3, 20, 30, dtype=torch.uint8), torch.ones(3, 30, 20, dtype=torch.uint8)]
+    >>> padded = tsds.pad_images(images, size_divisor=16)
+    >>> padded.image.shape, padded.image_mask.shape, padded.image_size.tolist()
+    (torch.Size([2, 3, 32, 32]), torch.Size([2, 32, 32]), [[20, 30], [30, 20]])
+
     Args:
-        images: B of (C, H, W), one at least, or one tensor (B, C, H, W), which is not copied if nothing is padded.
-        size_divisor: height and width of the batch are the next multiples of it, as a network with a stride needs them.
-        pool: has the memory; None for new memory.
+        images: one or more tensors (C, H, W), or one tensor (B, C, H, W), which is not copied if nothing is padded.
+        size_divisor: number of which the height and width of the batch are multiples, as a network with a stride needs.
+        pool: buffers to use again. None allocates new memory.
 
     Raises:
         OptionError: `size_divisor` is below 1. It is a `ValueError`.

@@ -32,10 +32,17 @@ Sample = Any
 class Batch(Sequence[Sample]):
     """Samples in whole columns: a sequence of samples for any ``collate_fn``, and the columns for ours.
 
+    >>> dataset = tsds.StoreDataset("photos.tsds", "train")
+    >>> batch = dataset.__getitems__([7, 0])  # as torch's DataLoader asks for a batch
+    >>> batch.columns["image"].shape, batch.rows.tolist()
+    (torch.Size([2, 3, 32, 32]), [7, 0])
+    >>> len(batch), batch[0]["image"].shape, batch[0]["label"]
+    (2, torch.Size([3, 32, 32]), tensor(1))
+
     Attributes:
-        columns: by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
+        columns: values by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
         rows: (B,) int64, the samples' rows in the split.
-        draw: (seed, epoch). With its row, they decide what a sample's random transforms draw.
+        draw: (seed, epoch), which determine the random transforms of a sample, with its row.
         dropped: (B,) int64, how many objects of each image are not in the part that was decoded; None without `decode`.
     """
 
@@ -227,7 +234,7 @@ class Samples(Dataset[Sample]):
 
     @property
     def image_names(self) -> tuple[str, ...]:
-        """What the images of a sample are called: `image`; or `image_0`, `image_1` and so on, if there are views."""
+        """The names of the images of a sample, which are `image`, or `image_0`, `image_1` and so on if it has views."""
         if not isinstance(self.decode, tuple):
             return ("image",)
         return tuple(f"image_{view}" for view in range(len(self.decode)))

@@ -36,22 +36,28 @@ class SizeBucketSampler(Sampler[list[int]]):
         padding_waste         0.77  0.28  0.12  0.06     of 1,281,167 images in batches of 64, six in ten of
                                                         500x375, 375x500 or 500x333, the others of any size
 
-    >>> sizes = np.array([[375, 500], [500, 375]] * 32)
-    >>> [SizeBucketSampler(sizes, 4, buckets=buckets).padding_waste for buckets in (1, 2)]
-    [0.23809523809523814, 0.0]
+    >>> dataset = tsds.StoreDataset("voc.tsds", "train")
+    >>> sampler = tsds.SizeBucketSampler(dataset, batch_size=2)
+    >>> loader = tsds.DataLoader(dataset, batch_sampler=sampler, collate_images="padded")
+    >>> sorted(tuple(batch["image"].shape) for batch in loader)
+    [(2, 3, 80, 80), (2, 3, 80, 80)]
+    >>> sampler.padding_waste
+    0.25
+    >>> tsds.SizeBucketSampler(dataset, batch_size=2, buckets=1).padding_waste < 0.5
+    True
 
     Args:
         dataset: a `StoreDataset`, whose images count as they are stored; or, for other data sets and for transforms
             that change sizes, the height and width of every sample, (n, 2) integers.
-        batch_size: images in a batch.
+        batch_size: number of images in a batch.
         pixels: instead of `batch_size`: as many images as fit, each with the batch's padded height and width. A larger
             image is alone in its batch.
-        buckets: at most so many. Fewer mix more images with each other, more have less padding.
+        buckets: largest number of buckets. Fewer mix more images with each other, more have less padding.
         shuffle: if False, batches and images come in the same order in every epoch, the smaller images first.
         seed: the same for all ranks.
         drop_last: leave out the images that do not fill a batch of every rank.
-        rank, num_replicas: as those of all samplers: see `Order`.
-        size_divisor: that of the loader.
+        rank, num_replicas: as in all samplers, see `Order`.
+        size_divisor: the `size_divisor` of the loader.
 
     Raises:
         OptionError: a number is out of its range, there are no sizes, or not one of `batch_size` and `pixels`.

@@ -48,9 +48,13 @@ _WORTH_A_WARNING = 4
 class Tiles(StoreDataset):
     """The tiles of a data set's images as samples of their own, cut out while they are loaded: nothing is copied.
 
-    >>> dataset = tsds.StoreDataset("aerial.tsds")                                           # doctest: +SKIP
-    >>> tiles = tsds.Tiles(dataset, size=640, overlap=0.2)                                   # doctest: +SKIP
-    >>> for batch in tsds.DataLoader(tiles, batch_size=16, shuffle=True): ...                # doctest: +SKIP
+    >>> dataset = tsds.StoreDataset("voc.tsds", "train")  # 4 images of 60 x 80 and 80 x 60 pixels
+    >>> tiles = tsds.Tiles(dataset, size=40, overlap=0.25)
+    >>> len(tiles), tiles.positions[:3].tolist()  # row of the image, y, x
+    (24, [[0, 0, 0], [0, 0, 30], [0, 0, 40]])
+    >>> batch = next(iter(tsds.DataLoader(tiles, batch_size=16, shuffle=True)))
+    >>> batch["image"].shape, batch["tile"].shape
+    (torch.Size([16, 3, 40, 40]), torch.Size([16, 3]))
 
     Tiles lie in rows, ``round(size * (1 - overlap))`` pixels apart, from the upper left corner of each image. The last
     tile of a row and the last row are moved inwards to end with the image. Of an image that is smaller than a tile, the
@@ -67,16 +71,16 @@ class Tiles(StoreDataset):
     the number that they have before `empty` and subsets leave some out: see `position_of`.
 
     Args:
-        dataset: whose images are cut: a `StoreDataset` with any fields and rows.
-        size: of a tile in pixels, one number or (height, width).
+        dataset: `StoreDataset` with any fields and rows, whose images are cut.
+        size: size of a tile in pixels, one number or (height, width).
         overlap: the share of a tile, in [0, 1), that its neighbor shows again; one number or (down, across).
         pad: whether to allow a tile that is higher and wider than every image, which is most often a mistake.
-        fill: of pixels of a tile that lie outside of its image. Masks have the value that is ignored there.
+        fill: value of pixels of a tile outside of its image. Masks have the value that is ignored there.
         min_visibility: the smallest share of a box's area, in [0, 1], that must lie in a tile. Objects of which less is
             seen are not in the tile. The default is that of SAHI.
         empty: the share of tiles without objects among all tiles, in [0, 1): so many of them are kept, drawn by `seed`.
             If there are too few, all are kept. None keeps all.
-        seed: of the choice of empty tiles.
+        seed: seed of the choice of empty tiles.
 
     Raises:
         OptionError: an argument makes no sense; or `dataset` has other samples than whole images of one store, objects
@@ -127,17 +131,17 @@ class Tiles(StoreDataset):
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """(n, 3) int64 of all samples: row of the image in the split, y and x of the tile's upper left corner there."""
+        """(n, 3) int64, for each sample its image's row in the split, and y and x of the tile's upper left corner."""
         return self.position_of(self.store_rows(np.arange(len(self))))
 
     @property
     def image_rows(self) -> NDArray[np.int64]:
-        """(n,) int64 of all samples: row of the image in the split. By it, tiles are grouped for folds or weights."""
+        """(n,) int64, the row of each sample's image in the split. Use it to group tiles for folds or weights."""
         return self.positions[:, 0]
 
     @property
     def image_sizes(self) -> NDArray[np.int32]:
-        """(n, 2) int32, height and width of every sample: the size of a tile."""
+        """(n, 2) int32, height and width of every sample, which is the size of a tile."""
         return np.broadcast_to(np.array(self.size, np.int32), (len(self), 2))
 
     @property
@@ -302,12 +306,17 @@ def merge_tiles(
     An object that lies in several tiles is found in each. Of boxes that overlap more than `iou_threshold`, the one with
     the highest score is kept, by torchvision's `batched_nms`.
 
-    >>> tiles = tsds.Tiles(tsds.StoreDataset("aerial.tsds", "test"), 640)                    # doctest: +SKIP
+    >>> tiles = tsds.Tiles(tsds.StoreDataset("voc.tsds", "val"), 40)
+    >>> def model(images):  # finds the same box in every tile
+    ...     box = {"boxes": torch.tensor([[5.0, 5, 15, 15]]), "scores": torch.tensor([0.9])}
+    ...     return [box for image in images]
     >>> found, where = [], []
-    >>> for batch in tsds.DataLoader(tiles, batch_size=16):                                  # doctest: +SKIP
+    >>> for batch in tsds.DataLoader(tiles, batch_size=16):
     ...     found += model(batch["image"] / 255)
     ...     where += batch["tile"]
-    >>> images = tsds.merge_tiles(found, torch.stack(where))                                 # doctest: +SKIP
+    >>> images = tsds.merge_tiles(found, torch.stack(where))
+    >>> sorted(images), images[0]["boxes"].shape
+    ([0, 1], torch.Size([6, 4]))
 
     Args:
         predictions: for each tile a dict with `boxes` (m, 4), x1 y1 x2 y2 in pixels of the tile, `scores` (m,), and
@@ -315,15 +324,15 @@ def merge_tiles(
             carried along. `keypoints` (m, K, 2 or more) and `oriented_boxes` (m, 5) are shifted.
         tiles: where each tile is: the (n, 3) of the batches' `tile`; or the `Tiles`, if there is a prediction for each
             of its samples in their order.
-        iou_threshold: in [0, 1].
+        iou_threshold: largest overlap of two boxes that are both kept, in [0, 1].
         match: how the overlap of two boxes is measured: ``iou``, intersection over union; or ``ios``, intersection over
             the smaller area, as SAHI does, which also removes a part that was seen at the edge of a tile, if a larger
             box with a higher score contains it.
         class_agnostic: whether boxes of different labels remove each other.
-        max_detections: the most objects of an image; None for all.
+        max_detections: largest number of objects of an image. None keeps all.
 
     Returns:
-        For each image with a tile, by its row in the split, in rising order: the same values, by falling score; and
+        A dict by the row of each image with a tile, in rising order. It has the same values, by falling score, and
         `tile` (m, 3) int64, where each object was found. What is no coordinate, such as masks, is still that of the
         tile.
 

@@ -111,12 +111,17 @@ def class_balanced_weights(
     beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
     A sample without a label has weight 0, so that it is never drawn.
 
-    >>> tsds.class_balanced_weights(dataset.split, rows=fold.train)                      # doctest: +SKIP
+    >>> split = tsds.open("photos.tsds")["train"]
+    >>> weights = tsds.class_balanced_weights(split, rows=range(6))  # 4 cats and 2 dogs
+    >>> weights.tolist()
+    [0.25, 0.25, 0.25, 0.25, 0.5, 0.5]
+    >>> sampler = tsds.WeightedSampler(tsds.class_balanced_weights(split))
+    >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds"), batch_size=4, sampler=sampler)
 
     Args:
-        split: with a field of labels.
-        field: its name.
-        method, beta: see above.
+        split: split with a field of labels.
+        field: name of that field.
+        method, beta: method and its parameter, as described above.
         rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a weight. None:
             all.
 
@@ -152,15 +157,19 @@ def repeat_factors(
     and 1 if it has none. ``WeightedSampler(factors, round(factors.sum()))`` shows each sample so often in the mean of
     epochs.
 
+    >>> split = tsds.open("voc.tsds")["train"]  # all images have a cat, two have a dog
+    >>> tsds.repeat_factors(split, threshold=1.0).round(2).tolist()
+    [1.0, 1.41, 1.0, 1.41]
+
     Args:
-        split: with objects that have labels.
+        split: split with objects that have labels.
         threshold: classes below this frequency are shown more often. LVIS has 0.001. None: the median of the
             frequencies, so that half of the classes are.
         method: ``image``: f_c is the share of the samples that have the class: repeat factor sampling (Gupta et al.,
             LVIS, CVPR 2019). ``instance``: f_c is the geometric mean of this share and the class's share of all
             objects: instance-aware repeat factor sampling (Yaman et al., arXiv:2305.08069, 2023). Choose it if most
             samples have most classes, and few objects are of the rare ones.
-        field: of kind ``objects``.
+        field: name of the field of kind ``objects``.
         rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a factor. None:
             all.
 
@@ -207,6 +216,10 @@ def repeat_factors(
 
 def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
     """The field `name` of the split, of one number for each row, as weights: (n,) float64, a copy.
+
+    >>> _ = tsds.add_fields("photos.tsds", {"loss": np.arange(12.0)})
+    >>> tsds.weights_from_column(tsds.open("photos.tsds")["train"], "loss").tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
     Raises:
         OptionError: there is no such field, or it holds more than a number for each row.

@@ -28,7 +28,7 @@ class Lock:
     Children of a fork have no part in it. It is also released when nobody refers to it any more.
 
     Attributes:
-        nbytes: bytes that are locked, in whole pages.
+        nbytes: number of locked bytes, in whole pages.
         closed: whether it was released.
     """
 
@@ -60,6 +60,12 @@ def lock(
     """Read a store into memory and lock it there, until the lock is closed.
 
     One process of a machine is enough, as all share the pages. Arguments are those of `warm`.
+
+    >>> with tsds.lock(tsds.open("photos.tsds"), splits="val") as lock:
+    ...     lock.nbytes >= 4 * 32 * 32 * 3
+    True
+    >>> lock.closed
+    True
 
     Raises:
         OptionError: no such split or field.

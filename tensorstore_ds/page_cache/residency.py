@@ -46,7 +46,7 @@ class Eviction:
     """What was in memory before and after, by column."""
 
     before: Mapping[str, Residency]  #: as `residency` has it
-    after: Mapping[str, Residency]  #: the same, later: what is still there is mapped or locked by some process
+    after: Mapping[str, Residency]  #: the same, later; bytes that stayed are mapped or locked by a process
 
     @property
     def dropped(self) -> int | None:
@@ -70,10 +70,16 @@ class DataFile(NamedTuple):
 def residency(store: Store, *, splits: Names = None, fields: Names = None) -> dict[str, Residency]:
     """How much of each column is in memory, by its path: ``train/image``. Reads no data.
 
+    >>> store = tsds.open("photos.tsds")
+    >>> found = tsds.residency(store, fields="image")
+    >>> list(found)
+    ['train/image', 'val/image']
+    >>> found["train/image"].nbytes  # resident: the bytes in memory, or None with a reason
+    24600
+
     Args:
-        store: whose columns they are.
-        splits: the name of one, or several; all if None.
-        fields: the same.
+        store: an open store.
+        splits, fields: one name, or several names. None takes all.
 
     Raises:
         OptionError: no such split or field.
@@ -122,9 +128,14 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
     ``memory_limit()`` says how many bytes there are, and ``memory_limits()`` who sets the limit. What is in memory
     already does fit.
 
+    >>> tsds.fits(tsds.open("photos.tsds"))
+    True
+    >>> tsds.fits(10**18)
+    False
+
     Args:
-        store: a store, or a number of bytes.
-        splits, fields: of a store; the name of one, or several; all if None.
+        store: an open store, or a number of bytes.
+        splits, fields: one name, or several names, of a store. None takes all.
 
     Raises:
         OptionError: the store has no such split or field.
@@ -152,9 +163,14 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
     that an open store of this process has read among them; pages that are locked stay too. What a copy has not yet
     written to disk is written first, as only such pages can go.
 
+    >>> store = tsds.open("photos.tsds")
+    >>> found = tsds.evict(store, splits="val")
+    >>> list(found.before) == list(found.after)
+    True
+
     Args:
-        store: to be dropped.
-        splits, fields: the name of one, or several; all if None.
+        store: an open store.
+        splits, fields: one name, or several names. None takes all.
 
     Raises:
         OptionError: no such split or field.

@@ -48,12 +48,17 @@ def warm(
 ) -> int:
     """Read a store's bytes into the page cache, where every process of the machine finds them; skip what is there.
 
+    >>> store = tsds.open("photos.tsds")
+    >>> nbytes = tsds.warm(store, splits="train", fields=["image", "label"])
+    >>> tsds.warm(store, splits="train", fields=["image", "label"])  # all bytes are in memory now
+    0
+
     Args:
-        store: to be warmed. Of one by URL, each file that is wanted is fetched whole first.
-        splits, fields: the name of one, or several; all if None.
+        store: an open store. If it was opened by URL, files that are needed are fetched whole first.
+        splits, fields: one name, or several names. None takes all.
         budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
             `splits`. None for as many as this process may use (`memory_limit`).
-        threads: that read.
+        threads: number of threads that read.
         progress: called with (bytes done, bytes in all) from these threads, one at a time; done never falls.
             None: a notebook shows a bar.
 
@@ -82,8 +87,9 @@ def warm_in_background(
 ) -> Warming:
     """Begin to `warm` a store, and return at once. Arguments and errors are those of `warm`.
 
-    >>> with tsds.warm_in_background(store) as warming:  # doctest: +SKIP
-    ...     train()  # leaving the block stops what is still being read
+    >>> store = tsds.open("photos.tsds")
+    >>> with tsds.warm_in_background(store) as warming:
+    ...     rows = store["train"]["image"].take([0, 1])  # leaving the block ends the reading
 
     Returns:
         A handle. An error of the threads is raised by its `wait`, and at the end of its ``with`` block.
@@ -101,11 +107,17 @@ def warm_in_background(
 class Warming:
     """Files that are being read into memory by threads. A context manager: leaving it stops them.
 
+    >>> with tsds.warm_in_background(tsds.open("photos.tsds")) as warming:
+    ...     warming.wait()
+    True
+    >>> warming.nbytes_done == warming.nbytes
+    True
+
     Attributes:
-        nbytes: to be in memory in the end.
-        nbytes_done: bytes that are in memory by now.
-        nbytes_read: bytes of these that were read; the others were there.
-        error: what ended a thread, if anything did.
+        nbytes: number of bytes that will be in memory at the end.
+        nbytes_done: number of bytes that are in memory now.
+        nbytes_read: number of these bytes that were read. The others were in memory before.
+        error: error that ended a thread, or None.
     """
 
     def __init__(self, store: Store, pieces: Sequence[Piece], threads: int, progress: Progress | None) -> None:
@@ -128,7 +140,7 @@ class Warming:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is being read any more: all is in memory, or it was stopped, or there was an error."""
+        """Whether reading has ended, because all bytes are in memory, it was stopped, or there was an error."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -29,16 +29,18 @@ def annotate(
 ) -> Store:
     """Note the license, the citation or the description of the data in the store at `path`.
 
-    >>> tsds.annotate("photos.tsds", license="CC-BY-4.0", citation="Us, 2026").sha256      # doctest: +SKIP
+    >>> store = tsds.annotate("photos.tsds", license="CC-BY-4.0", citation="Us, Our Photos, 2026")
+    >>> store.manifest.license
+    'CC-BY-4.0'
 
     Only the manifest is written again, in one step. With it the digest changes, by which the store is known: whoever
     opened the store before reads on, and who asks for the old digest is refused.
 
     Args:
-        path: of the store.
-        license: an SPDX expression, such as ``CC-BY-4.0``.
-        citation: how the data are to be cited.
-        description: what the data are, in a few sentences.
+        path: path of the store.
+        license: SPDX expression, such as ``CC-BY-4.0``.
+        citation: citation of the data.
+        description: description of the data in a few sentences.
 
     A text that is None stays as it is, and one that is empty is removed.
 

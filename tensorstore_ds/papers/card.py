@@ -28,7 +28,7 @@ class Card:
     """What `card` wrote.
 
     Attributes:
-        path: the folder of the papers.
+        path: path of the folder.
         files: paths relative to it, in order.
         missing: questions of the card without an answer that others will ask, and `license` or `citation` where the
             store has none.
@@ -52,17 +52,20 @@ def card(
 ) -> Card:
     """Write the papers of the store at `path` into a folder beside it: a card, pictures, and how to cite the data.
 
-    >>> tsds.card("photos.tsds", "photos-card", croissant=True).missing                    # doctest: +SKIP
-    ('description', 'creators', ...)
+    >>> found = tsds.card("photos.tsds", "photos-card")
+    >>> "README.md" in found.files
+    True
+    >>> found.missing[:2]
+    ('description', 'creators')
 
     What the conversion knows is filled in. What only people know is read from `card.yaml` in the folder; the first call
     writes it, with the questions. Files that are there are replaced, but never answers. The same store and answers
     always give the same papers.
 
     Args:
-        path: of the store, which is not changed.
+        path: path of the store, which is not changed.
         out: the folder; None: ``NAME-card`` beside ``NAME.tsds``. It is made if it does not exist.
-        answers: another file of answers, YAML or TOML.
+        answers: path of another file of answers, YAML or TOML.
         croissant: also `croissant.json`, and the folder `preview` with small samples as Parquet; so they are, too,
             where an earlier call wrote them.
         huggingface: as `croissant`; the folder is what a repository of the Hub has beside the store.

@@ -50,11 +50,16 @@ def choose_rows(split: Split, count: int, *, seed: int = 0) -> list[int]:
 def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24, seed: int = 0) -> Image.Image:
     """Draw samples of a split as a contact sheet, with their classes, boxes, keypoints and masks.
 
+    >>> sheet = tsds.preview(tsds.open("photos.tsds")["train"], [0, 5])
+    >>> sheet.mode
+    'RGB'
+    >>> sheet.save("sheet.png")
+
     Args:
-        split: of an open store; the samples are read from it.
-        rows: which of them; None for `count` rows drawn at random.
-        count: how many to draw at random, at most.
-        seed: of the draw.
+        split: split of an open store.
+        rows: numbers of the rows to show. None takes `count` random rows.
+        count: the largest number of random rows.
+        seed: seed of the random choice of rows.
 
     Returns:
         An RGB image. Tiny images are magnified by a whole number; numbers of more than 8 bits are spread over their

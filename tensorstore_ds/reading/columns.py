@@ -34,8 +34,18 @@ _RUNS = frozenset(("bytes", "pixels"))
 class Column:
     """One array of a split, over all its shards: axis 0 counts rows (or a table's values).
 
+    >>> images = tsds.open("photos.tsds")["train"]["image"]
+    >>> images.shape, images.dtype
+    ((8, 32, 32, 3), dtype('uint8'))
+    >>> images[0].shape, images[2:4].shape  # read-only views of the mapped file
+    ((32, 32, 3), (2, 32, 32, 3))
+    >>> images.take([7, 3, 3]).shape  # a copy; so is images[[7, 3, 3]]
+    (3, 32, 32, 3)
+    >>> np.asarray(images).mean(axis=(0, 1, 2)).shape
+    (3,)
+
     Attributes:
-        spec: dtype and shape of one row.
+        spec: dtype and shape of a row.
         dtype: the NumPy data type.
     """
 
@@ -162,6 +172,13 @@ class Column:
     def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy rows, in any order and any number of times, with one gather, as `numpy.take` does along axis 0.
 
+        >>> labels = tsds.open("photos.tsds")["train"]["label"]
+        >>> out = np.empty(3, labels.dtype)
+        >>> labels.take([7, 0, 0], out=out) is out
+        True
+        >>> out.tolist()
+        [1, 0, 0]
+
         Args:
             rows: integers in [-len, len), of any shape: (n,), or () for one row.
             out: of the shape of rows and then of a row, of the column's dtype, C-contiguous, to be filled; a new array
@@ -264,9 +281,18 @@ class Column:
 class Ragged:
     """Values of several samples, back to back: those of sample i are ``[offsets[i]:offsets[i + 1]]``.
 
+    >>> objects = tsds.open("voc.tsds")["train"]["objects"].take([1, 2])  # with two and one box
+    >>> objects.offsets.tolist()
+    [0, 2, 3]
+    >>> objects.values["boxes"].shape
+    (3, 4)
+    >>> start, stop = objects.offsets[1:3]
+    >>> objects.values["boxes"][start:stop].tolist()  # x1, y1, x2, y2 in pixels
+    [[11.0, 11.0, 30.0, 40.0]]
+
     Attributes:
         offsets: (n + 1,) int64, from 0.
-        values: each array has ``offsets[-1]`` rows.
+        values: arrays by name, each with ``offsets[-1]`` rows.
     """
 
     offsets: NDArray[np.int64]
@@ -281,6 +307,16 @@ class Ragged:
 
 class RaggedColumn:
     """A table: for every sample any number of values, such as its boxes and labels, or the bytes of its key.
+
+    >>> objects = tsds.open("voc.tsds")["train"]["objects"]
+    >>> len(objects)
+    4
+    >>> {name: value.shape for name, value in objects[1].items()}
+    {'boxes': (2, 4), 'labels': (2,)}
+    >>> objects.field.classes
+    ('cat', 'dog')
+    >>> objects.take([1, 2]).offsets.tolist()
+    [0, 2, 3]
 
     Attributes:
         field: kind, class names, keypoint names and flip pairs.

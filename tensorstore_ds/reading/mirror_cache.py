@@ -57,15 +57,15 @@ class CachedStore:
     """A store by URL that is kept on this disk.
 
     Attributes:
-        url: where it was opened last, without a user, a password or a query.
-        sha256: its digest.
-        path: of its files; a store that can be opened by this path, if `is_whole`.
-        nbytes: bytes of all its files.
-        nbytes_there: bytes that it takes on this disk.
-        is_whole: whether all is there.
+        url: URL by which it was opened last, without user, password and query.
+        sha256: digest of the store.
+        path: path of its files. A store can be opened by this path if `is_whole`.
+        nbytes: number of bytes of all its files.
+        nbytes_there: number of bytes on this disk.
+        is_whole: whether all its files are on this disk.
         is_open: whether a process has it open.
-        last_used: when it was opened last, in seconds since 1970.
-        urls: all that it was opened from, the last one last.
+        last_used: time when it was opened last, in seconds since 1970.
+        urls: all URLs by which it was opened, the last one last.
     """
 
     url: str
@@ -331,8 +331,11 @@ class Cache:
 def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedStore]:
     """The stores by URL that are kept on this disk, the one that was used last first.
 
+    >>> tsds.cached_stores("cache")  # nothing was opened by URL with cache_dir="cache"
+    []
+
     Args:
-        cache_dir: as of `open`.
+        cache_dir: folder of stores by URL, as in `open`.
     """
     return sorted(Cache(cache_dir).stores(), key=lambda store: -store.last_used)
 
@@ -344,9 +347,13 @@ def clear_cache(
 
     Only what this library has made in the folder is removed.
 
+    >>> removed, kept = tsds.clear_cache(cache_dir="cache")
+    >>> len(removed), len(kept)
+    (0, 0)
+
     Args:
         store: a URL that it was opened from, or the digest or its beginning, of the one to be removed; None for all.
-        cache_dir: as of `open`.
+        cache_dir: folder of stores by URL, as in `open`.
 
     Returns:
         Those that were removed, and those that are open and stay.

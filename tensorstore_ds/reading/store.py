@@ -59,19 +59,28 @@ def open(
     A store by URL is read in chunks, as they are needed, each of which is checked and kept on this disk: nothing is
     fetched twice. Reading it may raise `RemoteError` where the server fails, and `OutputError` where the disk is full.
 
+    >>> store = tsds.open("photos.tsds")
+    >>> list(store)
+    ['train', 'val']
+    >>> store["train"]["image"][[3, 1, 4]].shape  # rows, height, width, channels
+    (3, 32, 32, 3)
+    >>> sample = store["train"][0]
+    >>> sample["image"].shape, sample["image"].dtype, sample["key"]
+    ((32, 32, 3), dtype('uint8'), 'train/cat/0.png')
+
     Args:
-        path: of the store: its folder, or the one file that `pack` has made of it; or its URL, ``s3://``, ``gs://``,
-            ``az://``, ``hf://``, ``https://`` or ``http://``.
-        sha256: the store that is meant, by its `Store.sha256`, or by its `Store.content_sha256`; None for whichever is
-            there.
-        cache_dir: the folder where stores by URL are kept; None for `$TSDS_CACHE_DIR`, or the user's own for such
-            things, such as ``~/.cache/tensorstore-ds``.
-        cache_limit: bytes that all stores in that folder may take: beyond that, the least recently used are removed
-            when a store is opened, but none that a process has open. None for `$TSDS_CACHE_LIMIT`, or no limit.
+        path: path of the store, which is a folder or a file that `pack` has written, or its URL, with ``s3://``,
+            ``gs://``, ``az://``, ``hf://``, ``https://`` or ``http://``.
+        sha256: the expected `Store.sha256` or `Store.content_sha256`. None accepts any store.
+        cache_dir: folder for stores by URL. None takes `$TSDS_CACHE_DIR`, or else the user's cache folder, such as
+            ``~/.cache/tensorstore-ds``.
+        cache_limit: bytes that all stores in that folder may take. When a store is opened and they take more, the least
+            recently used stores are removed, except those that a process has open. None takes `$TSDS_CACHE_LIMIT`, or
+            no limit.
 
     Raises:
-        FormatError: with every problem found, in the manifest or among the files; or it is another store.
-        RemoteError: the server cannot be reached, and the store is not known here; or it refuses.
+        FormatError: the store is damaged, or has a different digest than `sha256`. The error lists every problem.
+        RemoteError: the server cannot be reached and the store is not in the cache, or the server refuses access.
         OptionError: the URL cannot be used, or needs a package that is not installed.
         OutputError: `cache_dir` cannot be read or written.
     """
@@ -97,16 +106,28 @@ def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
 
 
 class Store:
-    """An open store. It pickles as its path and manifest, and is opened again where it is unpickled: as it was, if it
-    has grown meanwhile.
+    """An open store. It pickles as its path and manifest. Where it is unpickled, it is opened again in the same state,
+    even if it has grown since.
+
+    A store is a mapping of its splits by name:
+
+    >>> store = tsds.open("photos.tsds")
+    >>> list(store), len(store["train"])
+    (['train', 'val'], 8)
+    >>> store["val"]
+    <Split 'val', 4 rows of image, label, size, key>
+    >>> store["train"]["image"].take([7, 3, 5]).shape
+    (3, 32, 32, 3)
+    >>> len(store.sha256), store.layout
+    (64, 'memmap')
 
     Attributes:
-        path: the absolute path of its directory, or of the one file that it is packed into; of a store by URL, that of
-            what is kept here of it, which is a store only when all is there.
-        place: what it was opened by, as it is shown: the path, or the URL without user, password and query.
-        manifest: what it says of itself.
-        sha256: the digest of its manifest, 64 hexadecimal digits, and so of all of it: two stores with the same digest
-            hold the same bytes. `content_sha256` is of the data alone.
+        path: absolute path of its folder, or of the file that it is packed into. For a store by URL, path of its copy
+            in the cache, which can be opened only when it is complete.
+        place: path or URL by which it was opened, without user, password and query.
+        manifest: parsed metadata of the store.
+        sha256: digest of the manifest, 64 hexadecimal digits. Two stores with the same digest contain the same bytes.
+            `content_sha256` is the digest of the data without the metadata.
     """
 
     def __init__(self, files: StoreFiles) -> None:
@@ -114,8 +135,8 @@ class Store:
         self.place: str | Path = files.path if files.origin is None else words.place(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
-        self.meant = files.meant  #: the digest that `open` was asked for; None: it took the store that was there
-        self.origin = files.origin  #: of a store by URL: what opens it again, with whatever the URL holds
+        self.meant = files.meant  #: the digest that `open` was asked for, or None if any store was accepted
+        self.origin = files.origin  #: URL and cache of a store by URL, from which it is opened again
         self._files = files
 
     @property
@@ -136,7 +157,7 @@ class Store:
 
     @functools.cached_property
     def content_sha256(self) -> str:
-        """The digest of its data: 64 hexadecimal digits, the same after `annotate`. Cite this one.
+        """The digest of its data, 64 hexadecimal digits, which stays the same after `annotate`. Cite this one.
 
         It is of the fields and the samples in their shards. License, citation, provenance and statistics are not part
         of it, and so a DOI can be added to the store that the DOI cites.
@@ -184,8 +205,9 @@ class Store:
             RemoteError, OutputError: likewise; see `tensorstore_ds.open`.
 
         Example:
-            >>> store.zarr()["train/00000/image"]                                         # doctest: +SKIP
-            <Array /data/photos.tsds/train/00000/image shape=(205, 224, 224, 3) dtype=uint8>
+            >>> store = tsds.open("photos.tsds")
+            >>> store.zarr()["train/00000/image"].shape
+            (8, 32, 32, 3)
         """
         from tensorstore_ds.reading.zarr_store import group_of  # here, because zarr takes a while to import
 
@@ -265,11 +287,27 @@ class Store:
 class Split:
     """The samples of one split, as columns.
 
+    A name selects a column, a number selects a sample, and a slice selects a list of samples:
+
+    >>> split = tsds.open("photos.tsds")["train"]
+    >>> split["image"]
+    <Column 'train/image' (8, 32, 32, 3) uint8>
+    >>> sample = split[0]
+    >>> sample["key"], sample["image"].shape, int(sample["label"])
+    ('train/cat/0.png', (32, 32, 3), 0)
+    >>> len(split[2:5])
+    3
+    >>> split.fields["label"].classes
+    ('cat', 'dog')
+    >>> split.class_counts
+    {'label': {'cat': 4, 'dog': 4}}
+
     Attributes:
-        name: the split's name.
-        fields: kind, dtype and shape of every field that this version can read, by name; `Manifest.unreadable` has the
-            other ones.
-        statistics: as the manifest has them, by field; `statistics_of`, `class_counts` and `channel_moments` read them.
+        name: name of the split, such as ``train``.
+        fields: kind, dtype and shape of every field that this version can read, by name. `Manifest.unreadable` lists
+            the others.
+        statistics: statistics in the manifest, by field. Use `statistics_of`, `class_counts` and `channel_moments` to
+            read them.
     """
 
     def __init__(self, files: StoreFiles, name: str) -> None:
@@ -284,7 +322,7 @@ class Split:
 
     @property
     def shard_paths(self) -> tuple[str, ...]:
-        """Folders of the shards in row order, relative to the store: ``("train/00000", "train/00001")``.
+        """Folders of the shards in row order, relative to the store, such as ``("train/00000", "train/00001")``.
 
         The arrays of a field in these folders, joined along axis 0, are the column.
         """
@@ -292,7 +330,7 @@ class Split:
 
     @property
     def has_one_size(self) -> bool:
-        """Whether all images are known to have one size: they are pixels, were resized, or came as such."""
+        """Whether all images are known to have one size, as pixels have, or as the conversion found."""
         if isinstance(self.fields.get("image"), RawImageField):
             return True
         if self._files.manifest.conversion_options.get("size") is not None:
@@ -414,8 +452,8 @@ class Split:
         Members whose type does not fit the kind of the field are left out: anyone may have written the manifest.
         `formats/v1/spec.md` section 4.5 lists the members of each kind.
 
-        >>> store["train"].statistics_of("label")                                             # doctest: +SKIP
-        {'class_counts': [12, 5]}
+        >>> tsds.open("photos.tsds")["train"].statistics_of("label")
+        {'class_counts': [4, 4]}
         """
         kind = self.fields[field].kind if field in self.fields else ""
         found = parse_summary(kind, self.statistics.get(field), len(self))
@@ -442,8 +480,8 @@ class Split:
             row: in [0, len).
 
         Example:
-            >>> store["train"].key(7)                                                     # doctest: +SKIP
-            'train/00007'
+            >>> tsds.open("photos.tsds")["train"].key(7)
+            'train/dog/3.png'
         """
         keys = self._keys
         return f"{self.name}/{row:05d}" if keys is None else str(keys[row])
@@ -455,7 +493,7 @@ class Split:
 
     @property
     def class_counts(self) -> dict[str, dict[str, int]]:
-        """How often each class occurs, by field and class name: samples of a label, objects, or pixels of a mask.
+        """How many samples, objects or mask pixels each class has, by field and class name.
 
         They were counted by the conversion; nothing is read. A field without counts is left out.
         """
@@ -478,8 +516,11 @@ class Split:
 
         Objects without any keypoint do not count. All keypoints are read. A field without keypoints is left out.
 
-        >>> store["train"].absent_keypoints["objects"]["nose"]                                # doctest: +SKIP
-        (1, 18)
+        >>> names, pixels = tsds.Keypoints(("nose", "chin")), np.zeros((32, 32, 3), np.uint8)
+        >>> with tsds.Writer("faces.tsds", keypoints=names) as writer:
+        ...     writer.append("train", image=pixels, keypoints=[[[9.0, 9.0], [np.nan, np.nan]]])
+        >>> tsds.open("faces.tsds")["train"].absent_keypoints["objects"]["chin"]
+        (1, 1)
         """
         found: dict[str, dict[str, tuple[int, int]]] = {}
         for name, field in of_kind(self.fields, ObjectsField).items():

@@ -274,7 +274,12 @@ def open_file(root: Path, name: str) -> IO[bytes]:
 def check_outside_stores(path: Path) -> None:
     """Raise `OptionError` where a new file or folder would lie inside a store, which would be damaged by it.
 
-    >>> tsds.check_outside_stores(Path("runs/sheet.png"))                                      # doctest: +SKIP
+    >>> tsds.check_outside_stores(Path("sheet.png"))
+    >>> try:
+    ...     tsds.check_outside_stores(Path("photos.tsds/sheet.png"))
+    ... except tsds.OptionError:
+    ...     print("inside of a store")
+    inside of a store
     """
     if store := _store_around(path):
         message = f"this lies inside the store {store}, to which no file may be added. Choose a place outside of it."

@@ -61,13 +61,20 @@ def verify(
 ) -> list[Problem]:
     """Check every file of a store: its size, its SHA-256, its chunks, and the values that training relies on.
 
+    >>> tsds.verify("photos.tsds")  # no problem
+    []
+    >>> with open("photos.tsds/val/00000/image/c/0/0/0/0", "r+b") as file:
+    ...     length = file.write(b"damage")
+    >>> [(problem.where, problem.reason) for problem in tsds.verify("photos.tsds")]
+    [('val/00000/image/c/0/0/0/0', 'checksum')]
+
     Args:
-        path: of the store; or its URL: all that is not on this disk is fetched first.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
-        threads: that read and hash; None for one a core.
+        path: path of the store, or its URL. Files that are not on this disk are fetched first.
+        sha256: the expected `Store.sha256`. None accepts any store.
+        threads: number of threads that read and hash. None takes one for each core.
         progress: called with (bytes read, bytes in all), from these threads, one at a time. None: a notebook shows a
             bar.
-        cache_dir: as of `open`.
+        cache_dir: folder of stores by URL, as in `open`.
 
     Returns:
         Every problem found; none for a good store. What cannot be opened is a problem too, not an exception.

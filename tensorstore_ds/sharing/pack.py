@@ -53,10 +53,16 @@ def pack(
     Nothing is compressed, and every file lies at a multiple of 4096 bytes, so that the arrays are mapped where they
     lie. Every file is compared with its SHA-256 while it is copied. The same store gives the same bytes.
 
+    >>> packed = tsds.pack("photos.tsds", "photos.tsds.zip")
+    >>> packed.sha256 == tsds.open("photos.tsds").sha256
+    True
+    >>> tsds.open("photos.tsds.zip")["train"]["image"].shape
+    (8, 32, 32, 3)
+
     Args:
         store: path of the store, which is not changed.
-        out: path of the file; must not exist. By habit it ends with ``.tsds.zip``.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        out: path of the file, which must not exist. By convention, it ends with ``.tsds.zip``.
+        sha256: the expected `Store.sha256`. None accepts any store.
         progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
 
     Returns:
@@ -102,10 +108,15 @@ def unpack(
 
     Every file is compared with its SHA-256 while it is copied. `out` appears in one step, when it is complete.
 
+    >>> _ = tsds.pack("photos.tsds", "photos.tsds.zip")
+    >>> store = tsds.unpack("photos.tsds.zip", "again.tsds")
+    >>> store.sha256 == tsds.open("photos.tsds").sha256
+    True
+
     Args:
         packed: path of the file, which is not changed.
-        out: path of the store; must not exist. It grows in ``OUT.partial``.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        out: path of the new store, which must not exist. It grows in ``OUT.partial``.
+        sha256: the expected `Store.sha256`. None accepts any store.
         progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
 
     Returns:

@@ -70,8 +70,10 @@ def pull(
 ) -> Transfer:
     """Copy the store at a URL, or a part of it, to a folder on this machine.
 
-    >>> tsds.pull("s3://bucket/photos.tsds", "photos.tsds")                                        # doctest: +SKIP
-    >>> tsds.pull("hf://datasets/me/photos/photos.tsds", "labels.tsds", fields=["label", "key"])   # doctest: +SKIP
+    >>> url = Path("photos.tsds").absolute().as_uri()  # or s3://bucket/photos.tsds
+    >>> found = tsds.pull(url, "labels.tsds", fields=["label", "key"])
+    >>> list(tsds.open("labels.tsds")["train"].fields)
+    ['label', 'key']
 
     The store grows in ``OUT.partial`` and appears as `out` in one step. Every file is compared with its SHA-256; one
     that is wrong is fetched once more. After an interruption, the same call fetches what is missing. With `splits` or
@@ -80,12 +82,12 @@ def pull(
     Args:
         url: of the store: ``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``, ``file://`` or
             ``hf://datasets/NAME[@REVISION][/PATH]``; or a path.
-        out: path of the copy; must not exist, or be this store.
-        splits: names of the splits; None for all.
-        fields: names of the fields; None for all.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        out: path of the copy, which must not exist, or be this store.
+        splits: names of the splits. None takes all.
+        fields: names of the fields. None takes all.
+        sha256: the expected `Store.sha256`. None accepts any store.
         verify: check chunks and values by the rules of the format, too, as `tensorstore_ds.verify` does.
-        workers: requests at a time, at least 1.
+        workers: number of requests at a time, at least 1.
         progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
             bar.
 

@@ -37,8 +37,11 @@ _WORKERS = 8
 def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progress: OnBytes | None = None) -> Transfer:
     """Copy a store to a URL.
 
-    >>> tsds.push("photos.tsds", "s3://bucket/photos.tsds")                     # doctest: +SKIP
-    >>> tsds.push("photos.tsds", "hf://datasets/me/photos/photos.tsds")         # doctest: +SKIP
+    >>> url = (Path.cwd() / "shared").as_uri()  # or s3://bucket/photos.tsds, hf://datasets/me/photos/photos.tsds
+    >>> tsds.push("photos.tsds", url).was_there
+    False
+    >>> tsds.push("photos.tsds", url).was_there
+    True
 
     The root's ``zarr.json`` is written last, and only if there is none: whoever finds a store at the URL finds all of
     it. Every file is compared with its SHA-256 as it is read. A second push of the same store transfers nothing, and
@@ -49,9 +52,9 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
     are sent. Readers that have the store open go on. Shards that are gone at the path are removed at the URL as well.
 
     Args:
-        store: its path; or a URL.
-        url: of the folder that it becomes: ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
-        update: whether an earlier state of this store may be at the URL.
+        store: path or URL of the store.
+        url: URL of the new folder, with ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
+        update: whether the URL may contain an earlier state of this store.
         progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
             bar.
 
@@ -85,12 +88,14 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
 def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: OnBytes | None = None) -> Transfer:
     """Copy a store from a path or a URL to a path or a URL, as `pull` and `push` do.
 
-    >>> tsds.copy("/data/photos.tsds", "/scratch/photos.tsds")          # doctest: +SKIP
+    >>> found = tsds.copy("photos.tsds", "copy.tsds")
+    >>> found.was_there, tsds.copy("photos.tsds", "copy.tsds").was_there
+    (False, True)
 
     Args:
         src: path or URL of the store.
         dst: path or URL of the copy.
-        progress: as of `push`.
+        progress: as in `push`.
 
     Raises:
         TsdsError: as `pull` does, if `dst` is a path; else as `push`.

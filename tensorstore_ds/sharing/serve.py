@@ -96,14 +96,16 @@ def serve(
     files either. If the store grows, is updated or annotated, the next request of its ``zarr.json`` gets the new one
     with the new ETag. If another store takes its place, every answer is 500.
 
-    >>> with tsds.serve("photos.tsds") as url:          # doctest: +SKIP
-    ...     urllib.request.urlopen(f"{url}/zarr.json")
+    >>> with tsds.serve("photos.tsds") as url:
+    ...     store = tsds.open(url, cache_dir="cache")
+    ...     store["train"]["label"].take([0, 7]).tolist()
+    [0, 1]
 
     Args:
         store: path of the store, a folder or a packed one.
-        host: address or name to listen at. Any other than this machine's own (``127.0.0.1``, ``::1``, ``localhost``)
+        host: address or name of the server. Any other than this machine's own (``127.0.0.1``, ``::1``, ``localhost``)
             can be reached by others, and gets a token.
-        port: to listen at; 0 for any that is free.
+        port: port of the server. 0 takes any free port.
         token: the first part of every path; 16 to 128 letters, digits, ``-`` and ``_``. None for a new one where it is
             needed, else for none.
         sha256: the store that is meant, by its `Store.sha256`; it is served as it was, also if it grows. None for

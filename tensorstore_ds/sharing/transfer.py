@@ -16,12 +16,12 @@ class Transfer:
     """A store that was copied.
 
     Attributes:
-        place: where it is now: a path, or a URL without user, password and query.
-        sha256: its digest.
-        nbytes: of all its files.
-        moved: bytes that were transferred by this call.
+        place: path of the copy, or its URL without user, password and query.
+        sha256: digest of the store.
+        nbytes: number of bytes of all its files.
+        moved: number of bytes that this call transferred.
         seconds: wall time.
-        was_there: whether the same store was there before, and nothing was done.
+        was_there: whether the same store existed before, so that nothing was done.
     """
 
     place: str

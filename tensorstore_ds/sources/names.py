@@ -134,6 +134,11 @@ def number_classes(
 def read_classes(path: Path) -> tuple[str, ...]:
     """The class names in a text file, one per line, in this order; blank lines and white space around do not count.
 
+    >>> _ = Path("classes.txt").write_text("cat\\ndog\\n")
+    >>> tsds.read_classes(Path("classes.txt"))
+    ('cat', 'dog')
+    >>> _ = tsds.convert("photos", "out.tsds", classes=tsds.read_classes(Path("classes.txt")), workers=0)
+
     Raises:
         OptionError: the file cannot be read, is not UTF-8, names no class, or names one twice.
     """
@@ -143,6 +148,10 @@ def read_classes(path: Path) -> tuple[str, ...]:
 
 def read_class_map(path: Path) -> dict[str, str]:
     """A class map of a text file: a line ``old = new`` for each class; nothing after ``=`` removes the class.
+
+    >>> _ = Path("map.txt").write_text("kitten = cat\\nunclear =\\n")
+    >>> tsds.read_class_map(Path("map.txt"))
+    {'kitten': 'cat', 'unclear': ''}
 
     Raises:
         OptionError: the file cannot be read, or a line is none.
@@ -223,6 +232,10 @@ def read_keypoints(path: Path) -> Keypoints:
     """The keypoints in a text file: a name per line, in this order, and after a tab or comma that of its flip partner.
 
     One of two partners may leave the other out. Without any partner in the file they follow from the names.
+
+    >>> _ = Path("keypoints.txt").write_text("nose\\nleft eye,right eye\\nright eye\\n")
+    >>> tsds.read_keypoints(Path("keypoints.txt"))
+    Keypoints(names=('nose', 'left eye', 'right eye'), flip_pairs=((1, 2),))
 
     Raises:
         OptionError: the file cannot be read, is not UTF-8, names no keypoint, one twice, or partners that do not match.

@@ -53,7 +53,7 @@ class ModelCard:
     #: (height, width) that the conversion brought images to; the model's own size may be another. None if the store
     #: has images of sizes of their own, each of which is stretched to the model's as it is decoded.
     stored: tuple[int, int] | None
-    fit: Fit = "pad"  #: How images were brought to the size `stored`: ``pad``, ``crop`` or ``stretch``.
+    fit: Fit = "pad"  #: ``pad``, ``crop`` or ``stretch``, by which images were fitted to the size `stored`.
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -178,6 +178,10 @@ def load_state(path: Path) -> LoadedState:
 
 def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[nn.Module, ModelCard]:
     """A trained model, a `ViT` or a detector of torchvision, for predictions, and what it needs to know.
+
+    >>> model, about = tsds.load_model("photos.run/best.pt")
+    >>> model(torch.zeros(1, 3, 28, 28)).shape, about.task.classes
+    (torch.Size([1, 2]), ('cat', 'dog'))
 
     Raises:
         TrainingError: the file is damaged, or no checkpoint of this library.

@@ -108,9 +108,13 @@ def fold_of(store: Store, options: TrainOptions) -> Fold | None:
 def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Task:
     """The task that a store's fields are good for.
 
+    >>> task = tsds.task_of(tsds.open("photos.tsds")["train"])
+    >>> task.name, task.classes, task.outputs
+    ('classification', ('cat', 'dog'), 2)
+
     Args:
-        split: to be trained on.
-        task: its name; ``auto``: labels if there are any, else keypoints, else boxes, else the classes of objects.
+        split: split for the training.
+        task: name of the task. ``auto`` takes labels if there are any, else keypoints, boxes or the classes of objects.
         model: the model that learns it, which ``auto`` goes by, too.
 
     Raises:

@@ -242,10 +242,10 @@ def predict_store(
     >>> found.precision().metrics["map"], found.draw().save("worst.png")                 # doctest: +SKIP
 
     Args:
-        checkpoint: `best.pt` or `last.pt` of a run.
-        store: its path.
-        split: its name; None: the first of val, valid, validation and test that the store has, else the first split.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+        checkpoint: path of `best.pt` or `last.pt` of a run.
+        store: path of the store.
+        split: name of the split. None takes the first of val, valid, validation and test, else the first split.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Raises:
         TrainingError: the checkpoint is damaged, or of another task.

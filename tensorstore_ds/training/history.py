@@ -35,11 +35,11 @@ class EpochRecord:
     train: Mapping[str, float]  #: `loss`, the mean over its steps, and metrics by name.
     eval: Mapping[str, float] | None  #: The same of the evaluation after it; None where there was none.
     samples_per_second: float  #: Of training, over all ranks.
-    #: In [0, 1]: of its time, the share in which steps waited for data; on a GPU, in which it had nothing to do.
+    #: Share of the epoch's time, in [0, 1], in which steps waited for data; on a GPU, in which it was idle.
     wait_share: float
     #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
     device_memory: int | None = None
-    #: In [0, 1]: of the time of steps, the share for which the training thread had a core; None unless on a CPU.
+    #: Share of the time of steps, in [0, 1], in which the training thread had a core; None unless on a CPU.
     core_share: float | None = None
 
 
@@ -53,12 +53,12 @@ class TrainProgress:
     batches: int  #: Of this epoch and rank.
     metrics: Mapping[str, float]  #: `loss` and the task's, of the epoch so far, of this rank.
     samples_per_second: float  #: Over all ranks, of the epoch so far.
-    #: In [0, 1]: of the time, the share in which steps waited for data; on a GPU, in which it had nothing to do.
+    #: Share of the time, in [0, 1], in which steps waited for data; on a GPU, in which it was idle.
     wait_share: float
     seconds_left: float  #: Of training, to the end of the run.
     #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
     device_memory: int | None
-    #: In [0, 1]: of the time of steps, the share for which the training thread had a core; None unless on a CPU.
+    #: Share of the time of steps, in [0, 1], in which the training thread had a core; None unless on a CPU.
     core_share: float | None = None
 
     def __str__(self) -> str:
@@ -78,9 +78,17 @@ def _in_notebook() -> Callable[[TrainProgress], None]:
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who is told how a run goes: functions of one argument, called on the first rank only."""
+    """Who is told how a run goes: functions of one argument, called on the first rank only.
 
-    note: Callable[[str], None] = lambda _: None  #: A line: before the first epoch, and when torch's threads change.
+    >>> losses = []
+    >>> listeners = tsds.Listeners(epoch=lambda record: losses.append(record.train["loss"]))
+    >>> options = tsds.TrainOptions(epochs=2, model="seed", device="cpu", torch_threads=1)
+    >>> _ = tsds.train("photos.tsds", options, out="run", listeners=listeners)
+    >>> len(losses)
+    2
+    """
+
+    note: Callable[[str], None] = lambda _: None  #: Lines before the first epoch, and when torch's threads change.
     #: About twice a second. Left out, a notebook shows a bar.
     progress: Callable[[TrainProgress], None] = field(default_factory=_in_notebook)
     epoch: Callable[[EpochRecord], None] = lambda _: None  #: After each epoch.

@@ -32,12 +32,18 @@ class Learner:
 
     A step is `backward`, of each batch whose gradients are added up, and `update`.
 
+    >>> split = tsds.open("photos.tsds")["train"]
+    >>> vit = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=32, depth=1, heads=2, mlp_width=64)
+    >>> learner = tsds.Learner(vit, tsds.task_of(split), tsds.TrainOptions(), device="cpu", steps=10)
+    >>> sum(weights.numel() for weights in learner.module.parameters()) > 0
+    True
+
     Args:
-        vit: the model's shape.
-        task: what it learns.
-        options: of the run; what they leave open is chosen for one rank.
-        device: where it learns.
-        steps: of the whole run: what the learning rate is scheduled over.
+        vit: shape of the model.
+        task: task to learn.
+        options: options of the run. Those without a value are chosen for one rank.
+        device: device of the model.
+        steps: number of steps of the whole run, for the schedule of the learning rate.
         distributed: average gradients over the ranks of `torch.distributed`.
         resumes: `load_state_dict` comes next, so that a file of weights is not read.
     """
@@ -153,7 +159,7 @@ class Learner:
 
     @property
     def best_weights(self) -> nn.Module:
-        """The model to evaluate and to keep: the moving average, where there is one."""
+        """The model to evaluate and to keep, which is the moving average if there is one."""
         return self.module if self.average is None else self.average
 
     @contextlib.contextmanager

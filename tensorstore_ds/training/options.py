@@ -33,7 +33,13 @@ DETECTORS: tuple[DetectorName, ...] = get_args(DetectorName)
 
 @declared
 class ViTOptions:
-    """The shape of a vision transformer; an `OptionError` where a number is out of its range."""
+    """The shape of a vision transformer; an `OptionError` where a number is out of its range.
+
+    >>> options = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=64, depth=2, heads=4, mlp_width=128)
+    >>> model = tsds.ViT(options, outputs=10)
+    >>> model(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
 
     image_size: tuple[int, int] = option(
         "(height, width) of the images in pixels; where `patch_size` does not divide them, an image is padded.",
@@ -75,7 +81,11 @@ class ViTOptions:
 
 @declared
 class DetectorOptions:
-    """The shape of a detector; an `OptionError` where a number is out of its range."""
+    """The shape of a detector; an `OptionError` where a number is out of its range.
+
+    >>> tsds.DetectorOptions("ssdlite", image_size=(320, 320)).channels
+    3
+    """
 
     model: DetectorName = option("Its architecture.")
     image_size: tuple[int, int] = option(
@@ -117,7 +127,17 @@ CHOSEN = ("batch_size", "learning_rate", "augment")
 
 @declared
 class TrainOptions:
-    """What a run is to do; an `OptionError` where a value is out of its range."""
+    """What a run is to do; an `OptionError` where a value is out of its range.
+
+    >>> options = tsds.TrainOptions(model="tiny", epochs=20, learning_rate=1e-3, mix="mixup")
+    >>> options.epochs, options.optimizer
+    (20, 'adamw')
+    >>> try:
+    ...     tsds.TrainOptions(epochs=0)
+    ... except tsds.OptionError as error:
+    ...     print(error)
+    `epochs`: expected 1 or more, found 0.
+    """
 
     task: Task = option(
         "What to learn: ``classification``, one label per image; ``multilabel``, the classes of its objects; "

@@ -42,9 +42,10 @@ class Prediction:
     """What a model says about an image."""
 
     path: Path  #: Of the image's file.
-    #: Of a classification: `class`, `probability` and the `best` five; of several labels: `classes`, those with a
-    #: probability over one half, and all `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the
-    #: image as it is shown; of detection: `objects`, each with `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
+    #: The result, by name. For classification, it has `class`, `probability` and the `best` five classes. For several
+    #: labels, it has `classes`, those with a probability over 0.5, and all `probabilities`. For keypoints, it has
+    #: `keypoints`, x and y by name, in pixels of the image as it is shown. For detection, it has `objects`, each with
+    #: `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
     says: Mapping[str, Any]
 
 
@@ -57,10 +58,14 @@ def predict(
     if its images have sizes of their own, to the size of the model, as they are decoded. See `predict_store` for the
     images of a store.
 
+    >>> found = list(tsds.predict("photos.run/best.pt", ["photos/val/cat/0.png", "photos/val/dog/0.png"], device="cpu"))
+    >>> len(found), found[0].path.name, sorted(found[0].says)
+    (2, '0.png', ['best', 'class', 'probability'])
+
     Args:
-        checkpoint: `best.pt` or `last.pt` of a run.
+        checkpoint: path of `best.pt` or `last.pt` of a run.
         images: paths of image files.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Yields:
         A prediction per image, in their order.

@@ -37,16 +37,18 @@ def predict_probabilities(
 ) -> NDArray[np.float32]:
     """Predict the probability of each class for the samples of a split, with a checkpoint of ``task="classification"``.
 
-    >>> p = tsds.predict_probabilities("run1/best.pt", "photos.tsds", split="train", fold="1/5")  # doctest: +SKIP
+    >>> found = tsds.predict_probabilities("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
+    >>> found.shape, found.dtype, found.sum(axis=1).round(3).tolist()
+    ((4, 2), dtype('float32'), [1.0, 1.0, 1.0, 1.0])
 
     Args:
-        checkpoint: `best.pt` or `last.pt` of a run.
-        store: its path.
-        split: its name; None: the first of val, valid, validation and test that the store has, else the first split.
+        checkpoint: path of `best.pt` or `last.pt` of a run.
+        store: path of the store.
+        split: name of the split. None takes the first of val, valid, validation and test, else the first split.
         fold: only rows of this fold of the split, such as ``1/5``, with which the run was trained. The model has not
             seen them.
         stratify, groups, fold_seed: as the run was trained.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Returns:
         (n, K) a row for each sample of the split and a column for each class of the model; softmax of its outputs.
@@ -85,6 +87,11 @@ def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.
     """Write probabilities (n, K) into a .npy file. Rows that are NaN keep their values of a file that is there.
 
     So folds that are predicted one after the other fill one file.
+
+    >>> probabilities = np.full((4, 2), 0.5, np.float32)
+    >>> probabilities[2:] = np.nan  # rows of other folds
+    >>> tsds.write_probabilities("probabilities.npy", probabilities)
+    2
 
     Returns:
         How many rows of the file are NaN.

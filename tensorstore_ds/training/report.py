@@ -60,7 +60,7 @@ class TrainReport:
     metric: str  #: By which the best epoch was chosen.
     best_epoch: int | None  #: Counted from 1; None where nothing was evaluated.
     best: Mapping[str, float]  #: Metrics of that epoch's evaluation.
-    last: Mapping[str, float]  #: Metrics of the last epoch: of its evaluation, or of training where there was none.
+    last: Mapping[str, float]  #: Metrics of the last epoch's evaluation, or of its training if there was none.
     epochs: int  #: Trained.
     seconds: float  #: Of training, without evaluations.
     samples_per_second: float  #: Of training.
@@ -69,7 +69,7 @@ class TrainReport:
     #: By class, in the best epoch. Of a classification its name, samples and share of right answers; of a detection its
     #: name, objects, average precision and that at IoU 0.5.
     classes: Sequence[Mapping[str, Any]]
-    keypoints: Sequence[Mapping[str, Any]]  #: By keypoint: its name, samples and mean error, likewise.
+    keypoints: Sequence[Mapping[str, Any]]  #: Name, samples and mean error of each keypoint, likewise.
     pictures: Sequence[str]  #: That were drawn, by file name.
 
 

@@ -52,7 +52,7 @@ class Task(ABC):
 
     @property
     def outputs(self) -> int:
-        """Numbers that a model computes for an image: a logit per class, then x and y per keypoint."""
+        """How many numbers a model computes for an image, a logit per class, then x and y per keypoint."""
         return len(self.classes) + 2 * len(self.keypoints)
 
     @property

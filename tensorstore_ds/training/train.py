@@ -47,7 +47,11 @@ def train(
 ) -> TrainReport | None:
     """Train a vision transformer on a store.
 
-    >>> tsds.train("photos.tsds", out="run", epochs=5)                                   # doctest: +SKIP
+    >>> report = tsds.train("photos.tsds", out="run", epochs=1, model="seed", device="cpu", torch_threads=1)
+    >>> report.task, report.metric, report.epochs
+    ('classification', 'accuracy', 1)
+    >>> sorted(path.name for path in Path("run").glob("*.pt"))
+    ['best.pt', 'last.pt']
 
     Under torchrun each process is a rank: samples are divided among them, gradients averaged, and the first rank
     writes. In the folder `out`: `last.pt`, all that a run goes on with, and `best.pt`, the best epoch's model;
@@ -58,12 +62,12 @@ def train(
     run seeds torch's global generators, and leaves all random generators as it found them.
 
     Args:
-        store: its path.
-        options: what to do, as one object.
-        out: the run's folder; made if it is not there.
+        store: path of the store.
+        options: all options as one object.
+        out: path of the run's folder, which is made if it does not exist.
         resume: go on with the run in `out`, at the very next batch; begin one if there is none.
-        listeners: who is told how it goes.
-        keywords: options by their names; each overrides `options`.
+        listeners: functions that are called while it runs.
+        keywords: options by name, each of which overrides `options`.
 
     Returns:
         What it came to, which is also in `report.json`; None on other ranks than the first.

@@ -19,9 +19,13 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
     Images whose sides the patch does not divide are padded at the right and the bottom with 0, which is the mean after
     normalization. The weights have torchvision's names, and for square RGB images its shapes.
 
+    >>> options = tsds.ViTOptions((28, 28), channels=1, patch_size=7, width=64, depth=2, heads=4, mlp_width=128)
+    >>> tsds.ViT(options, outputs=10)(torch.zeros(2, 1, 28, 28)).shape  # (B, outputs)
+    torch.Size([2, 10])
+
     Args:
-        options: its shape.
-        outputs: numbers that it computes for an image.
+        options: shape of the model.
+        outputs: number of outputs for an image.
         grad_checkpointing: keep the inputs of each block only, and compute the rest again in the backward pass (Chen et
             al., Training Deep Nets with Sublinear Memory Cost, 2016): less memory, one more forward pass, the same
             gradients.

@@ -37,16 +37,18 @@ def show(
     kernel for what it shows, so it waits while a cell runs. Tags that are set in it are kept in ``STORE.tags.json``
     beside a local store.
 
-    >>> widget = tsds.show("photos.tsds", split="val")          # doctest: +SKIP
-    >>> widget                                                  # doctest: +SKIP
-    >>> store["val"].take(widget.rows)                          # doctest: +SKIP
+    >>> widget = tsds.show("photos.tsds", split="val")  # the last line of a cell shows it
+    >>> widget.rows  # the rows that are marked in the page
+    []
+    >>> tsds.open("photos.tsds")["val"]["label"].take(widget.rows)
+    array([], dtype=int64)
 
     Args:
         target: an open store, or what `view` takes: the path or URL of a store, a folder that `train` has written, or a
             folder of images.
-        split: which split is shown first. None: the first one.
-        findings: what `check_store` has found in the store, or the file that `CheckFindings.save` has written.
-        height: of the viewer, in pixels.
+        split: name of the split that is shown first. None takes the first one.
+        findings: result of `check_store` for the store, or path of the file that `CheckFindings.save` has written.
+        height: height of the viewer in pixels.
 
     Returns:
         An anywidget. ``widget.view`` is the text of what is shown, such as ``split=val&view=scatter``, and can be set.

@@ -79,17 +79,18 @@ def view(
     Only clients that know the URL are answered: it contains a token. Tags that are set in the page are kept in
     ``STORE.tags.json`` beside a local store.
 
-    >>> with tsds.view("photos.tsds", findings="findings.json") as url:          # doctest: +SKIP
-    ...     webbrowser.open(url)
+    >>> with tsds.view("photos.tsds") as url:  # webbrowser.open(url) shows it
+    ...     url.startswith("http://127.0.0.1:")
+    True
 
     Args:
         target: path of a store, a folder or a packed one; its URL; a folder that `train` has written, which is shown
             with its store; or a folder of images, which is converted into a temporary store first.
-        runs: further folders of training runs, for curves of several runs.
-        findings: a file that `CheckFindings.save` has written for the store.
+        runs: folders of more training runs, for curves of several runs.
+        findings: path of a file that `CheckFindings.save` has written for the store.
         options: for the conversion of a folder of images. None: files are kept as they are, and bad ones are left out.
-        host: address to listen at. Other machines can open the page if it is not this machine's own.
-        port: to listen at; 0 for any that is free.
+        host: address of the server. Other machines can open the page if it is not this machine's own.
+        port: port of the server. 0 takes any free port.
         notify: called with a line when a file cannot be served, from other threads.
 
     Yields:
@@ -120,10 +121,12 @@ def export_view(
 ) -> Path:
     """Write the viewer's page and what it shows as a folder for any static web server that answers ranges.
 
-    >>> tsds.export_view("photos.tsds", "site")          # doctest: +SKIP
+    >>> folder = tsds.export_view("photos.tsds", "site")
+    >>> (folder / "index.html").is_file()
+    True
 
     Args:
-        target, runs, findings, options: as of `view`. Of a training run, only the curves are written: to write its
+        target, runs, findings, options: as in `view`. Of a training run, only the curves are written: to write its
             store with them, let `target` be the store, and name the run in `runs`.
         out: the new folder: ``index.html``, and the store in ``store/``.
 

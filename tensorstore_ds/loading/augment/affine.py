@@ -67,19 +67,18 @@ class RandomAffine(Warp):
     with `fill` once, where torchvision does it twice.
 
     Args:
-        degrees: clockwise, drawn from [-degrees, degrees], or from the (low, high) given.
-        translate: largest move to both sides, as shares of (width, height). It is a whole number of pixels.
-        scale: (low, high) of the factor.
-        shear: degrees along x, a number or (low, high); four numbers add (low, high) along y.
+        degrees: largest angle of a clockwise rotation from [-degrees, degrees], or its range (low, high).
+        translate: largest move in both directions, as shares of (width, height). Moves are whole numbers of pixels.
+        scale: range (low, high) of the factor.
+        shear: degrees along x, a number or (low, high). Four numbers add (low, high) along y.
         interpolation: ``nearest`` or ``bilinear``.
-        fill: what is seen outside of the image, in all channels.
-        center: (x, y) that a rotation leaves in place; by default the middle.
+        fill: value outside of the image, in all channels.
+        center: point (x, y) that a rotation leaves in place, by default the middle.
         mask_fill: what is seen outside of masks; by default the value that stores ignore, 255, or 65535 in masks of
             uint16.
         min_visibility: the smallest share of a moved box's area, in [0, 1], that must be visible. Objects with less are
             dropped.
 
-    >>> import tensorstore_ds as tsds
     >>> turn = tsds.RandomAffine(degrees=(90, 90))
     >>> turn({"image": torch.arange(9.0).view(1, 1, 3, 3)})["image"][0, 0].tolist()
     [[6.0, 3.0, 0.0], [7.0, 4.0, 1.0], [8.0, 5.0, 2.0]]
@@ -155,9 +154,13 @@ class RandomPerspective(Warp):
     The four corners of the image move inwards, each by a random number of pixels. Objects and masks move along as in
     `RandomAffine`.
 
+    >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    >>> tsds.RandomPerspective(p=1)({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 32])
+
     Args:
-        distortion_scale: how far corners may move, in [0, 1], as a share of half the height and width.
-        p: probability of each image.
+        distortion_scale: largest move of a corner, in [0, 1], as a share of half the height and width.
+        p: probability that an image is changed.
         interpolation, fill, mask_fill, min_visibility: as in `RandomAffine`.
     """
 

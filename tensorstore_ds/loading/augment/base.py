@@ -32,7 +32,7 @@ class OfBatches(nn.Module):
 
     @property
     def has_no_state(self) -> bool:
-        """Whether results follow from the arguments alone: threads may then transform several batches at once.
+        """Whether results follow from the arguments alone, so that threads may transform several batches at once.
 
         Nobody knows it of a subclass of the user, or of hooks: these are called, one batch at a time, as any module.
         """
@@ -41,7 +41,7 @@ class OfBatches(nn.Module):
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether a sample's result depends on the others: several batches must not be transformed as one then."""
+        """Whether a sample's result depends on the others, so that several batches must not be transformed as one."""
         return False
 
     def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:

@@ -29,9 +29,9 @@ class GaussianBlur(BatchTransform):
     torchvision by one level where it is rounded.
 
     Args:
-        kernel_size: of the kernel in pixels, odd: one number or (width, height), as in torchvision.
-        sigma: standard deviation in pixels, a number, or (low, high) to draw it from.
-        p: probability of each image; torchvision blurs all.
+        kernel_size: size of the kernel in pixels, one odd number or (width, height), as in torchvision.
+        sigma: standard deviation in pixels, a number or a range (low, high).
+        p: probability that an image is blurred. torchvision blurs all.
 
     >>> import tensorstore_ds as tsds
     >>> images = torch.zeros(1, 1, 5, 5)

@@ -89,7 +89,7 @@ class Sometimes(BatchTransform):
     """A change of colors of some of the images.
 
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
@@ -114,8 +114,12 @@ class RandomGrayscale(Sometimes):
     All three channels become ``0.2989 * red + 0.587 * green + 0.114 * blue``; uint8 is cut to whole numbers. Images of
     one channel stay.
 
+    >>> images = torch.tensor([200, 100, 0], dtype=torch.uint8).view(1, 3, 1, 1)
+    >>> tsds.RandomGrayscale(p=1)({"image": images})["image"].flatten().tolist()
+    [118, 118, 118]
+
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
@@ -129,10 +133,14 @@ class RandomGrayscale(Sometimes):
 class Solarize(Sometimes):
     """Invert the bright values of some images: torchvision's `RandomSolarize`.
 
+    >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
+    >>> tsds.Solarize(threshold=128, p=1)({"image": images})["image"].tolist()
+    [[[[100, 55]]]]
+
     Args:
         threshold: values of at least this are inverted: to 255 minus the value in uint8 images, 1 minus it in
             floating-point ones. In the unit of the images.
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
@@ -151,9 +159,13 @@ class Solarize(Sometimes):
 class Posterize(Sometimes):
     """Keep the highest bits of each value of some images: torchvision's `RandomPosterize`.
 
+    >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
+    >>> tsds.Posterize(bits=2, p=1)({"image": images})["image"].tolist()
+    [[[[64, 192]]]]
+
     Args:
-        bits: how many of 8 are kept. Floating-point images have ``2 ** bits`` levels after it, from 0 on.
-        p: probability of each image.
+        bits: number of the 8 bits that are kept. Floating-point images then have ``2 ** bits`` levels, from 0.
+        p: probability that an image is changed.
     """
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
@@ -177,8 +189,12 @@ class Equalize(Sometimes):
 
     The formula is that of Pillow's `ImageOps.equalize`. Floating-point images have 256 levels after it.
 
+    >>> images = (torch.arange(1024) // 16).to(torch.uint8).view(1, 1, 32, 32)  # dark, with levels 0 to 63
+    >>> int(tsds.Equalize(p=1)({"image": images})["image"].max())
+    255
+
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def change(self, images: Tensor) -> Tensor:
@@ -190,8 +206,12 @@ class AutoContrast(Sometimes):
 
     The darkest value becomes 0, the brightest 255, or 1 in floating-point images. A channel of one value stays.
 
+    >>> images = torch.tensor([[[[0.25, 0.5, 0.75]]]])  # (B, C, H, W)
+    >>> tsds.AutoContrast(p=1)({"image": images})["image"].tolist()
+    [[[[0.0, 0.5, 1.0]]]]
+
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
     """
 
     def change(self, images: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ class Compose(OfBatches):
     torch.float32
 
     Args:
-        transforms: modules called as `BatchTransform.forward` is.
-        seed: of all of them; their own seeds count too.
+        transforms: modules that are called as `BatchTransform.forward`.
+        seed: seed of all transforms, which is combined with their own seeds.
         compile: change the pixels of all transforms in one graph of ``torch.compile(fullgraph=True)``, which must be
             this library's; a text is the name of its backend. What is random is drawn before, on the CPU, and objects
             are moved beside it, so results are those of other runs, up to rounding. Shapes are static: each size of a

@@ -32,7 +32,7 @@ class RandomErasing(BatchTransform):
     after `Normalize` for values in the unit of the model.
 
     Args:
-        p: probability of each image.
+        p: probability that an image is changed.
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest height divided by width.
         value: a number, a number for each channel, or ``random`` for noise that differs by pixel and channel: normally

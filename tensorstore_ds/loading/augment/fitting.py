@@ -84,9 +84,18 @@ class Fitting(Geometry):
 class Resize(Fitting):
     """Resize images: torchvision's `Resize`, bilinear and antialiased.
 
+    >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
+    >>> tsds.Resize((32, 48))({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 48])
+    >>> tsds.Resize(20)({"image": images})["image"].shape
+    torch.Size([2, 3, 20, 30])
+    >>> voc = tsds.StoreDataset("voc.tsds", "train", decode=tsds.Resize((32, 32)))  # images of differing sizes
+    >>> voc[0]["image"].shape, voc[0]["objects"]["boxes"].round().tolist()
+    (torch.Size([3, 32, 32]), [[4.0, 6.0, 12.0, 21.0]])
+
     Args:
-        size: (height, width); or the length of the shorter side, which keeps the aspect ratio.
-        max_size: the longer side has at most this length; only with one number.
+        size: (height, width) in pixels, or the length of the shorter side, which keeps the aspect ratio.
+        max_size: largest length of the longer side, if `size` is one number.
     """
 
     def __init__(self, size: int | Sequence[int], max_size: int | None = None) -> None:
@@ -119,8 +128,15 @@ class Resize(Fitting):
 class CenterCrop(Fitting):
     """Cut a part of fixed size from the middle of each image: torchvision's `CenterCrop`.
 
+    >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
+    >>> tsds.CenterCrop(32)({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 32])
+    >>> voc = tsds.StoreDataset("voc.tsds", "train", decode=tsds.CenterCrop(32))
+    >>> voc[0]["image"].shape
+    torch.Size([3, 32, 32])
+
     Args:
-        size: of the part, one number or (height, width). Smaller images are padded with `fill`.
+        size: size of the part in pixels, one number or (height, width). Smaller images are padded with `fill`.
         min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
             less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
     """
@@ -142,9 +158,13 @@ class CenterCrop(Fitting):
 class Pad(Fitting):
     """Add borders to each image: torchvision's `Pad`.
 
+    >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
+    >>> tsds.Pad((2, 4))({"image": images})["image"].shape
+    torch.Size([2, 3, 48, 64])
+
     Args:
-        padding: pixels for all sides, (left and right, top and bottom), or (left, top, right, bottom).
-        fill: what is added. Masks get the value that stores ignore.
+        padding: pixels to add, for all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        fill: value of the borders. Borders of masks have the value that stores ignore.
     """
 
     fixes_size = None
@@ -163,11 +183,19 @@ class Pad(Fitting):
 class Letterbox(Fitting):
     """Resize each image until it just fits into a size, keeping its aspect ratio, and pad it in the middle.
 
-    What detectors of the YOLO family are trained with.
+    Detectors of the YOLO family are trained with it.
+
+    >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
+    >>> found = tsds.Letterbox(64)({"image": images})["image"]
+    >>> found.shape, int(found[0, 0, 0, 0])
+    (torch.Size([2, 3, 64, 64]), 114)
+    >>> voc = tsds.StoreDataset("voc.tsds", "train", decode=tsds.Letterbox(64))
+    >>> voc[0]["image"].shape
+    torch.Size([3, 64, 64])
 
     Args:
-        size: of the results, one number or (height, width).
-        fill: what is added; 114 is theirs.
+        size: size of the results in pixels, one number or (height, width).
+        fill: value of the borders, by default 114 as in the YOLO family.
     """
 
     def __init__(self, size: int | Sequence[int], *, fill: float = 114) -> None:

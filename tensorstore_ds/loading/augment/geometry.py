@@ -52,13 +52,13 @@ ATTEMPTS = 10
 class Geometry(BatchTransform):
     """What moves pixels: a transform of batches, and a step of a decode plan."""
 
-    #: Whether all images have one size after it, whatever they had before; None: if they had one before.
+    #: Whether it gives all images one size. None means that it does only if they had one size before.
     fixes_size: ClassVar[bool | None] = True
     _moves_only: ClassVar[bool] = False
 
     @property
     def moves_only(self) -> bool:
-        """Whether it moves whole pixels, and has `fill`, if there is one, where no image is: its pixels are copies."""
+        """Whether its pixels are copies, because it moves whole pixels and has `fill` where no image is."""
         return self._moves_only
 
     @abstractmethod
@@ -78,11 +78,17 @@ class Cropping(Geometry):
 class RandomCrop(Cropping):
     """Cut a part of fixed size from each image, at a random place: torchvision's `RandomCrop`.
 
+    >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    >>> tsds.RandomCrop(32, padding=4)({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 32])
+    >>> tsds.RandomCrop((24, 28))({"image": images})["image"].shape
+    torch.Size([2, 3, 24, 28])
+
     Args:
-        size: of the part, one number or (height, width).
+        size: size of the part in pixels, one number or (height, width).
         padding: pixels added to the image beforehand: for all sides, (left and right, top and bottom), or
             (left, top, right, bottom).
-        fill: what is added in the mode `constant`.
+        fill: value of the added pixels in the mode ``constant``.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
         mask_fill: what is added to masks in the mode `constant`; by default the value that stores ignore, 255, or 65535
             in masks of uint16.
@@ -167,8 +173,21 @@ class RandomResizedCrop(Cropping):
     Bilinear and antialiased. On a CPU the pixels are torchvision's to the bit; elsewhere they are rounded once instead
     of twice, which makes uint8 differ by at most one level.
 
+    As a decode plan, it decodes only the part of each image that the crop needs:
+
+    >>> voc = tsds.StoreDataset("voc.tsds", "train")
+    >>> loader = tsds.DataLoader(voc, batch_size=4, decode=tsds.RandomResizedCrop(32))
+    >>> next(iter(loader))["image"].shape
+    torch.Size([4, 3, 32, 32])
+
+    As a batch transform, it takes images that are decoded:
+
+    >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
+    >>> tsds.RandomResizedCrop((24, 32))({"image": images})["image"].shape
+    torch.Size([2, 3, 24, 32])
+
     Args:
-        size: of the results, one number or (height, width).
+        size: size of the results in pixels, one number or (height, width).
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest width divided by height.
         min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
@@ -244,8 +263,12 @@ class RandomHorizontalFlip(Geometry):
     Keypoints of the left and the right side change places, which torchvision leaves to the user; and x becomes W - x,
     since coordinates are those of pixel edges, where torchvision's `KeyPoints` counts pixels, W - 1 - x.
 
+    >>> images = torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8)  # (B, C, H, W)
+    >>> tsds.RandomHorizontalFlip(p=1)({"image": images})["image"].tolist()
+    [[[[3, 2, 1]]]]
+
     Args:
-        p: probability.
+        p: probability that an image is mirrored.
         flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints,
             but not in a decode plan of a store that has pairs, where None means those of the store.
     """

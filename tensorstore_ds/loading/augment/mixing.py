@@ -31,7 +31,7 @@ class Mixing(BatchTransform):
     Args:
         num_classes: needed where labels are numbers of classes. They become (B, num_classes) float32. Labels below 0,
             which are unknown, become zeros.
-        p: probability of each image.
+        p: probability that an image is mixed.
         label: the member of the batch with the labels, (B,) integers or (B, classes) floating-point. In a tuple, it is
             the first of such members.
     """
@@ -198,7 +198,7 @@ class CutMix(_OfTwo):
             edges.
         num_classes: needed where labels are numbers of classes. They become (B, num_classes) float32. Labels below 0,
             which are unknown, become zeros.
-        p: probability of each image.
+        p: probability that an image is mixed.
         label: the member of the batch with the labels, (B,) integers or (B, classes) floating-point. In a tuple, it is
             the first of such members.
 

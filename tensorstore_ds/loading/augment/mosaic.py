@@ -31,7 +31,7 @@ class Mosaic(Mixing):
     a `Resize` or `RandomResizedCrop` after it make one image of them, as Ultralytics does.
 
     Args:
-        size: of the window, one number or (height, width); by default that of the images.
+        size: size of the window in pixels, one number or (height, width), by default the size of the images.
         start: between which shares of the room, in [0, 1], the window begins, by height and by width.
         num_classes, label: as in `CutMix`, where images have labels.
         p: probability of each image. Below 1, the window has the size of the images.

@@ -26,9 +26,20 @@ class Normalize(OfBatches):
     One multiplication and one addition in float32, on CUDA a single pass over the image, then rounded to `dtype`. The
     memory format stays. uint8 counts as value / 255, floating-point as it is.
 
+    >>> normalize = tsds.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+    >>> images = torch.full((2, 3, 8, 8), 124, dtype=torch.uint8)  # (B, C, H, W)
+    >>> found = normalize({"image": images})["image"]
+    >>> found.shape, found.dtype, round(float(found[0, 0, 0, 0]), 4)
+    (torch.Size([2, 3, 8, 8]), torch.float32, 0.0056)
+
+    The mean and standard deviation of the images of a store:
+
+    >>> mean, std, scale = tsds.open("photos.tsds")["train"].channel_moments
+    >>> normalize = tsds.Normalize(mean, std)
+
     Args:
-        mean, std: of each channel, of values in [0, 1]. Those of 8-bit images are divided by 255 before.
-        dtype: of the result.
+        mean, std: mean and standard deviation of each channel, for values in [0, 1]. Divide 8-bit values by 255.
+        dtype: dtype of the result.
 
     Raises:
         ValueError: the numbers of channels differ, or a standard deviation is not positive; when it is called: a mean

@@ -62,7 +62,7 @@ class Policy(Warp):
     Operations that move pixels move objects and masks along, which torchvision's do not.
     """
 
-    #: The largest amounts: of shear, of a move, as a share of the side or in pixels, of a rotation in degrees, of a
+    #: The largest amounts of shear, of a move, as a share of the side or in pixels, of a rotation in degrees, of a
     #: change of brightness, color, contrast and sharpness, and how many of 8 bits `Posterize` may drop.
     SHEAR: ClassVar[float]
     ANGLE: ClassVar[float]
@@ -175,9 +175,9 @@ class RandAugment(Policy):
     (arXiv 1909.13719). Boxes, keypoints and masks move along as in `RandomAffine`.
 
     Args:
-        num_ops: how many operations, drawn with replacement.
-        magnitude: the bin of magnitudes that is used, from 0.
-        num_magnitude_bins: how many there are.
+        num_ops: number of operations, drawn with replacement.
+        magnitude: bin of magnitudes that is used, from 0.
+        num_magnitude_bins: number of bins of magnitudes.
         interpolation, fill, mask_fill, min_visibility: as in `RandomAffine`.
 
     >>> import tensorstore_ds as tsds
@@ -222,8 +222,12 @@ class TrivialAugment(Policy):
     Müller and Hutter, TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation, 2021 (arXiv 2103.10158).
     Boxes, keypoints and masks move along as in `RandomAffine`.
 
+    >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    >>> tsds.TrivialAugment()({"image": images})["image"].shape
+    torch.Size([2, 3, 32, 32])
+
     Args:
-        num_magnitude_bins: how many magnitudes there are.
+        num_magnitude_bins: number of magnitudes.
         interpolation, fill, mask_fill, min_visibility: as in `RandomAffine`.
     """
 
