@@ -298,7 +298,7 @@ def test_divided_as_a_conversion_does(tmp_path: Path) -> None:
     source, shares = photos(tmp_path / "src", ("all",), 40) / "all", {"train": 0.7, "val": 0.3}
     options = tsds.ConvertOptions(workers=0, size=(8, 8))
     tsds.convert(source, tmp_path / "a.tsds", options)
-    tsds.convert(source, tmp_path / "b.tsds", dataclasses.replace(options, split=shares, seed=4))
+    tsds.convert(source, tmp_path / "b.tsds", dataclasses.replace(options, split_into=shares, seed=4))
     tsds.split_store(tmp_path / "a.tsds", tmp_path / "c.tsds", shares, seed=4)
     divided, made = tsds.open(tmp_path / "b.tsds"), tsds.open(tmp_path / "c.tsds")
     assert {n: made[n]["key"][:] for n in made} == {n: divided[n]["key"][:] for n in divided}
