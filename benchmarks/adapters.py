@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import tensorstore_ds as tsds
-from benchmarks.measure import alternate, median_ratio, spread, table
+from benchmarks.measure import alternate, ratio_of_medians, spread, table
 
 
 class Run(NamedTuple):
@@ -89,7 +89,7 @@ def report(names: Sequence[str], runs: Sequence[Sequence[Run]]) -> list[str]:
     ratios = []
     for what, seconds in (("seconds", _WALL), ("CPU seconds", _CPU)):
         medians = [[statistics.median(seconds(run)) for run in each] for each in runs]
-        ratios.append(f"{names[0]} relative to {names[1]}, {what} an epoch: {median_ratio(*medians):.2f}x")
+        ratios.append(f"{names[0]} relative to {names[1]}, {what} an epoch: {ratio_of_medians(*medians):.2f}x")
     return [*table(head, rows, right=2), "", *ratios]
 
 

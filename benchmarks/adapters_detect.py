@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorstore_ds as tsds
-from benchmarks.measure import alternate, median_ratio, say, seconds_of, spent_on, spread, table
+from benchmarks.measure import alternate, ratio_of_medians, say, seconds_of, spent_on, spread, table
 
 
 class Round(NamedTuple):
@@ -107,7 +107,9 @@ def main() -> None:
     print("\n".join(table(("data", "loader, s", "loader, CPU s", "epoch, s", "loss", "mAP"), rows, right=1)))
     for what in ("loader", "loader_cpu", "epoch")[: 3 if options.epochs else 2]:
         theirs, ours = ([getattr(each, what) for each in rounds] for rounds in found)
-        print(f"{what.replace('_', ', ')}: the store takes {median_ratio(ours, theirs):.2f} of the time of the folder")
+        print(
+            f"{what.replace('_', ', ')}: the store takes {ratio_of_medians(ours, theirs):.2f} of the time of the folder"
+        )
 
 
 if __name__ == "__main__":

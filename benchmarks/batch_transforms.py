@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
 from benchmarks.samples import STORE, make_digits, make_noise
 from tensorstore_ds import native
 
@@ -65,7 +65,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         timings = [partial(timed, loader, len(dataset)) for loader in loaders]
         seconds = alternate(timings, settings.repeat)
         for name, own in zip(transforms, seconds, strict=True):
-            share = median_ratio(seconds[0], own)
+            share = ratio_of_medians(seconds[0], own)
             rows.append({"data": title, "transform": name, "rate": 1 / statistics.median(own), "share": share})
         if side < 256:
             what = f"{title}, batch {batch}: rate with flip, padded crop and normalize, relative to the bare loader"
@@ -109,8 +109,8 @@ def kernels_of(dataset: tsds.StoreDataset, title: str, repeat: int) -> list[dict
                     "threads": threads,
                     "transform": name,
                     **dict(zip(("memcpy", "without", "with"), nanoseconds, strict=True)),
-                    "of_memcpy": median_ratio(copied, compiled),
-                    "of_without": median_ratio(without, compiled),
+                    "of_memcpy": ratio_of_medians(copied, compiled),
+                    "of_without": ratio_of_medians(without, compiled),
                 }
             )
     return rows

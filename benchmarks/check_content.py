@@ -36,7 +36,13 @@ def measure(settings: Settings) -> dict[str, Any]:
     note = f"made-up images of 28 x 28 pixels; {found:,} pairs of hashes were found, {_PLANTED:,} of them planted"
     figures = [
         Figure(f"check {_IMAGES:,} small images: time", checked["seconds"], SECONDS, "s", 1, note=note),
-        Figure("the same: memory of the process, with the store mapped", checked["rss"] / 1e6, MEGABYTES, "MB", 0),
+        Figure(
+            f"check {_IMAGES:,} small images: memory of the process, with the store mapped",
+            checked["rss"] / 1e6,
+            MEGABYTES,
+            "MB",
+            0,
+        ),
         Figure(f"pairs among {_HASHES:,} hashes at distance {_DISTANCE}", seconds, SEARCH_SECONDS, "s", 1),
     ]
     return as_result(figures)

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
 from benchmarks.samples import SIDE, SPLITS
 
 WORKERS = 2
@@ -46,7 +46,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     )
     files = f"the {_SHAPE[0]:,} PNG files of {settings.digits_name}"
     what = f"convert {files} with {WORKERS} workers: time, relative to a bare Pillow loop"
-    return as_result([Figure(what, median_ratio(ours, theirs), LIMIT, "x", note=note)])
+    return as_result([Figure(what, ratio_of_medians(ours, theirs), LIMIT, "x", note=note)])
 
 
 def convert(digits: Path, store: Path, workers: int = WORKERS) -> None:

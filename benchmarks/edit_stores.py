@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
 
 SHARE = 0.7
 _ROWS, _SHAPE = 10_000, (224, 224, 3)
@@ -36,8 +36,8 @@ def measure(settings: Settings) -> dict[str, Any]:
         copies, made = alternate(timings, settings.repeat)
         nbytes = sum(file.stat().st_size for file in same.rglob("*") if file.is_file())
         note = f"{nbytes / 1e6:.0f} MB in {spread(made)} s, cp and sync {spread(copies)} s"
-        share = median_ratio(copies, made)
-        figures.append(Figure(f"{what}: speed, of cp and sync", share, SHARE, at_least=True, note=note))
+        share = ratio_of_medians(copies, made)
+        figures.append(Figure(f"{what}: speed relative to cp + sync", share, SHARE, at_least=True, note=note))
     return as_result(figures)
 
 

@@ -24,7 +24,7 @@ from benchmarks.measure import (
     alternate,
     as_result,
     in_fresh_process,
-    median_ratio,
+    ratio_of_medians,
     seconds_of,
     spread,
 )
@@ -49,8 +49,8 @@ def measure(settings: Settings) -> dict[str, Any]:
     note = f"plan.json and references: {planned['nbytes'] / 1e6:.0f} MB"
     figures += [
         Figure(f"plan of {_FILES:,} files: time", planned["seconds"], PLAN_SECONDS, "s", 0, note=note),
-        Figure("the same: memory", planned["rss"] / 1e9, PLAN_GIGABYTES, "GB"),
-        Figure("the same: from the start of a task to its first image", planned["first"], 1, "s"),
+        Figure(f"plan of {_FILES:,} files: memory", planned["rss"] / 1e9, PLAN_GIGABYTES, "GB"),
+        Figure(f"plan of {_FILES:,} files: from the start of a task to its first image", planned["first"], 1, "s"),
     ]
     committed = in_fresh_process("engines", "commit", folder)
     note = f"its plan: {committed['plan']:.1f} s"
@@ -74,7 +74,10 @@ def _engines(folder: Path, repeat: int) -> list[Figure]:
 def _figure(photos: int, name: str, own: list[float], seconds: list[float]) -> Figure:
     note = f"{spread(own)} s, tsds convert with 2 workers {spread(seconds)} s"
     return Figure(
-        f"{photos:,} photographs, {name}: time, of tsds convert", median_ratio(own, seconds), SLOWER, note=note
+        f"{photos:,} photographs, {name}: time relative to tsds convert",
+        ratio_of_medians(own, seconds),
+        SLOWER,
+        note=note,
     )
 
 

@@ -24,33 +24,39 @@ INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- head
 #: Left out of the machine's description: the same everywhere, or of no weight.
 _UNSAID = ("tensorstore-ds", "torchvision")
 
+#: A row with fewer rounds shows their number, and a ratio of `tsds bench` with fewer epochs is not shown.
+ROUNDS = 7
+
 Result = Mapping[str, Any]
 _Bar = tuple[str, Mapping[str, Any], str]  # its name, the way that it shows, its label
 
 _HEAD = """# Figures
 
-This page has the figures that the project measures, and the targets of those that have one.
-`python -m benchmarks` measures them, keeps its results in `benchmarks/results/`, and writes this page from them.
-`benchmarks/README.md` says how each figure is measured. The machine and the date are below each table. There was no
-GPU, except where [On a GPU](#on-a-gpu) shows a result: everything else was measured on a CPU."""
+This page shows the figures that the project measures, with their targets. `python -m benchmarks` measures them,
+stores the results in `benchmarks/results/`, and generates this page from them. `benchmarks/README.md` describes each
+measurement. The machine and the date are below each table. There was no GPU, except where [On a GPU](#on-a-gpu) shows
+a result: everything else was measured on a CPU.
+
+A ratio is the quotient of two medians. If the medians are printed next to it, the range of the rounds follows in
+brackets. The default is 7 rounds; a row that is known to have fewer shows their number."""
 _LOADING = """## Loading
 
-The table has images per second, in shuffled epochs from the page cache. "Ours: 5 x" says that this project's loader is
-5 times as fast. Every loader runs as its own documentation advises, with two threads or two workers, in turn with the
-others. A mark per sample proves that each loader delivered every sample once.
+The table shows images per second, in shuffled epochs from the page cache. "Ours: 5 x" means that this project's
+loader is 5x faster. Every loader runs as its own documentation advises, with two threads or two workers, in turn with
+the others. A mark per sample proves that each loader delivered every sample once.{rounds}
 
 ![Images per second of every loader, as bars](loading.png)"""
-_COLD = """There can be a cache behind the disk of a machine, such as the memory of its host. It cannot be emptied from
-inside. The note of the first epoch says whether there seems to be one."""
-_BENCH = "The numbers are seconds per epoch; those with ~ were computed from a part of an epoch."
-_TRAIN = """On a few cores, the model takes the time of training, whatever the loader is: the measured steps are few,
-and their times differ by a fifth. On a GPU, loading takes the time: a published comparison (RTX 2060) has 62 to 47 s
-per epoch from files and 12 to 4.7 s from memory, about ten times as fast. This project's loader was **not measured on
-a GPU**."""
+_COLD = """The disk of a machine can have a cache, such as the memory of its host, which cannot be emptied from inside.
+The note of the first epoch reports signs of such a cache."""
+_BENCH = "The numbers are seconds per epoch. Numbers with ~ are estimates from a part of an epoch."
+_EPOCHS = "Each number is the median of {epochs}. Ratios are not shown for fewer than 7."
+_TRAIN = """On a few cores, the model takes most of the time of training, with any loader. Only a few steps were
+measured, and their times differ by 20 %. This project's loader was **not measured on a GPU**."""
 _LEARNING = """## Training
 
-`tsds train` with its defaults classifies 0.971 of MNIST's test images correctly after five epochs. In the demo, 0.983
-of the test digits are correct after 39 seconds (one thread, 2026-11-21)."""
+The accuracy of `tsds train` on MNIST is on the page [From folder to
+training](training.md#learning-rate-batch-size-and-augmentation). In the demo, 0.983 of the test digits are correct
+after 39 seconds (one run, one thread, 2026-11-21)."""
 _GPU = """## On a GPU
 
 `python -m benchmarks gpu` measures these parts on your GPU in 10 minutes: [On your GPU](measuring.md#on-your-gpu)
@@ -58,27 +64,27 @@ explains how, and how to send the result. The expected values are estimates for 
 were not measured. The scripts run in the tests, on a fake CUDA runtime that computes on the CPU."""
 _JOB = """## The whole job
 
-A conversion pays once the epochs have saved its time. "The first batch" is timed in a new process, from
+A conversion pays off when the epochs have saved its time. "The first batch" is timed in a new process, from
 `import tensorstore_ds` to the batch, after `import torch`."""
 _TRANSFORMS = """## Batch transforms
 
-The table has images per second with a batch transform, and the share of the loader's rate without one. On the CPU, the
-threads that gather also transform. On a GPU, the GPU does it, and the loader's rate stays. `Normalize` makes float32:
-four times as many bytes to write as the loader itself has. That is why the target of the last row is out of reach for
-images that the loader copies at the speed of memory; decoding such images from files takes a hundred times as long."""
+The table shows images per second with a batch transform, and the share of the loader's rate without one. On the CPU,
+the threads that gather also transform. On a GPU, the GPU transforms. `Normalize` makes float32, so it writes 4x more
+bytes than the loader. The rates without a transform are lower than in [Loading](#loading), and the reason is not
+known; compare rates only within one table."""
 _TORCHVISION = """## Batch transforms and torchvision
 
-These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU. They
-were not measured on a GPU. The images are {images}. Transforms with a probability change every image.
-"CPU" is the median and the range of the microseconds of processor time per image. Other programs used the machine at
-the same time. Therefore, each factor is the quotient of two medians of processor time, and the factor of wall time
-follows in brackets. 2.0 x means that this project takes half the time.
+These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU.
+They were not measured on a GPU. The images are {images}. Transforms with a probability change every image. "CPU" is
+the median and the range of the microseconds of processor time per image. Other programs used the machine at the same
+time. Therefore, each factor is the quotient of two medians of processor time, and the factor of wall time follows in
+brackets. 2.0 x means that this project is 2x faster.
 
 - **Image by image**: torchvision transforms each image of the batch, with a draw for each. Collating is not timed.
 - **Whole batch**: torchvision transforms the batch in one call. This does less: it draws once, and all images of the
   batch get the same change. `MixUp` and `CutMix` exist only in this form, and `MixUp` raises an error for uint8 images.
-- **Contiguous**: how many times as fast as torchvision image by image this project is if its images are contiguous too.
-  Else they are in channels-last memory, as the loader delivers them.
+- **Contiguous**: the factor against torchvision image by image if this project's images are also contiguous. In the
+  other columns they are in channels-last memory, as the loader returns them.
 
 At 224x224x3, some transforms with few operations per pixel are below 1, mostly of float32 images. A batch transform
 copies each changed image into the batch, which torchvision does only when the batch is collated. In channels-last
@@ -86,10 +92,11 @@ memory, separating and interleaving the channels takes time too. At 32x32x3, tor
 call, not per pixel."""
 _ROW_SIZES = """## Row sizes
 
-Random rows are gathered from memory in one thread, into a buffer that begins at a page, as those of the loader and of
-`take` do if they are large, and into one that begins 16 bytes after it. Small rows are slower, because each one costs
-something of its own. Whether the misaligned buffer is slower depends on the processor and the C library: `tsds doctor`
-says so for yours.
+Random rows are gathered from memory in one thread, into two buffers. One begins at a page boundary, as large buffers
+of the loader and of `take` do. The other one begins 16 bytes after it. Small rows are slower, because each one has a
+fixed cost. Whether the misaligned buffer is slower depends on the processor and the C library: `tsds doctor` measures
+it on your machine. The speed of `memcpy` differs between the tables of this page; compare speeds only within one
+table.
 
 ![Gigabytes per second by the size of a row, as lines](row_sizes.png)"""
 _PHOTOGRAPHS = """## Photographs
@@ -112,16 +119,14 @@ the range in brackets. "kB per image" is the size of the files that a loader rea
   encodes each image again, so it cannot store the files as they are.
 - Files: the JPEG files as they are, in folders. torchvision, torchcodec, DALI (on the CPU) and SPDL read them."""
 _KERNELS = """The next table compares the loader with its compiled kernels and without them ({kernels}; {photographs}).
-The factors are medians of the ratios in each round."""
-_PROFILE = """The next table shows where the time of a training crop goes: microseconds of CPU time, in one thread, by
-the functions of the compiled kernels, which Linux' perf samples. Below it are the images per second with more threads,
-with the encoding `jpeg`."""
-_CONVERTING = """A conversion decodes with Pillow, as the bare loop does. The rest of its time goes to listing the files
-twice (to recognize the format, and to scan), to statistics, and to syncing and hashing every byte.
+The factors are quotients of the medians."""
+_PROFILE = """The next table shows where the time of a training crop goes: microseconds of CPU time, in one thread,
+by the functions of the compiled kernels, which Linux' perf samples. Below it are the images per second with more
+threads, with the encoding `jpeg`."""
+_CONVERTING = """A conversion decodes with Pillow, as the bare loop does. In addition, it lists the files twice (to
+recognize the format, and to scan), counts statistics, and syncs and hashes every byte.
 
-Filter, sample and merge do more than copy: they check what they read, count statistics, and hash what they write, which
-two cores do at some 0.7 GB/s here. The disk of this machine takes 1.5 to 2 GB/s; a disk that takes less than half
-a gigabyte per second is the limit itself."""
+Filter, sample and merge do more than copy: they check their input, count statistics, and hash their output."""
 
 _TILES = """## Tiles of large images
 
@@ -131,13 +136,13 @@ shows photographs side by side, and is stored as a JPEG file of quality 90: with
 
 _VIEWER = """## The viewer
 
-[`tsds view`](viewer.md) shows a store of a million images of 24 x 24 pixels, each with a label, a number and two boxes,
-in Chromium without a GPU. The window has 1280 x 800 pixels. The columns of two filters are loaded before the jumps and
-clicks."""
+[`tsds view`](viewer.md) shows a store of a million images of 24 x 24 pixels, each with a label, a number and two
+boxes, in Chromium without a GPU. The window has 1280 x 800 pixels. The columns of two filters are loaded before the
+jumps and clicks."""
 
-_PULLING = """A pull from a server on the same machine is bound by the processor: obstore alone fetches 1.6 GB/s there.
-SHA-256 takes a third of a pull's time, syncing the files to disk a sixth, and notes for a pull that is killed the rest
-of the difference. What is left is about 1 GB/s, or 8 Gbit/s: over a slower network, the network is the limit."""
+_PULLING = """A pull from a server on the same machine is limited by the processor: SHA-256, syncing the files to
+disk, and a journal for interrupted pulls take time that obstore alone does not need. The pull runs at about 1
+GB/s, or 8 Gbit/s: with a slower network, the network is the limit."""
 
 
 def load_results(folder: Path = RESULTS) -> dict[str, Any]:
@@ -149,7 +154,8 @@ def page(results: Mapping[str, Result]) -> str:
     """The whole page."""
     parts = [_HEAD]
     if "loading" in results:
-        parts += [_LOADING, *_races(results["loading"]), *_figures(results, "loading")]
+        parts += [_LOADING.format(rounds=_rounds(results["loading"])), *_races(results["loading"])]
+        parts += _figures(results, "loading")
     if {"photographs", "photograph_kernels", "profile_photographs"} & set(results):
         parts += _photographs(results)
     if {"loading_cold", "soak"} & set(results):
@@ -234,11 +240,34 @@ def _races(result: Result) -> list[str]:
     return ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1)), measured_on(result)]
 
 
+def _rounds(result: Result) -> str:
+    """A sentence if the rounds were not stored."""
+    if any("seconds" in way for one in result["races"] for way in one["ways"]):
+        return " In brackets are the range of the rounds, and their number if it is below 7."
+    return (
+        "\nThe rounds of this measurement were not stored, so the table shows no ranges: 7 is the default, and a loader"
+        " that needs\nmore than 15 seconds has fewer."
+    )
+
+
 def _rate(way: Mapping[str, Any]) -> str:
+    """Median rate; in brackets the range and number of rounds, as far as they are known, and the speedup of ours.
+
+    >>> _rate({"title": "FFCV", "rate": 50.0, "ratio": 2.0}), _rate({"title": "tensorstore-ds", "rate": 100.0})
+    ('50 (ours: 2.0 x)', '**100**')
+    >>> _rate({"title": "FFCV", "rate": 50.0, "ratio": 2.0, "seconds": [0.02, 0.04]})
+    '50 (25 to 50; 2 rounds; ours: 2.0 x)'
+    """
     rate = f"{way['rate']:,.0f}"
     if way["title"] == OURS.title:
-        return f"**{rate}**"
-    return f"{rate} (ours: {_times(way['ratio'])})" if way["ratio"] else rate
+        rate, ratio = f"**{rate}**", ""
+    else:
+        ratio = f"ours: {_times(way['ratio'])}" if way["ratio"] else ""
+    seconds = way.get("seconds", ())
+    spread = f"{1 / max(seconds):,.0f} to {1 / min(seconds):,.0f}" if seconds else ""
+    rounds = f"{len(seconds)} round{'s' if len(seconds) > 1 else ''}" if 0 < len(seconds) < ROUNDS else ""
+    words = "; ".join(filter(None, (spread, rounds, ratio)))
+    return f"{rate} ({words})" if words else rate
 
 
 def _times(ratio: float) -> str:
@@ -254,9 +283,9 @@ def short_table(result: Result) -> str:
         for name, title in (
             (f"**{OURS.title}**", OURS.title),
             ("`memcpy` of the same bytes, one thread", MEMCPY.title),
-            ("FFCV, its best raw mode", "FFCV"),
-            ("TensorDataset + DataLoader, its best use", "TensorDataset + DataLoader"),
-            ("the files: torchvision + DataLoader", "files ("),
+            ("FFCV, best raw mode", "FFCV"),
+            ("TensorDataset + DataLoader, best configuration", "TensorDataset + DataLoader"),
+            ("files: torchvision + DataLoader", "files ("),
         )
     ]
     head = ("images per second", *(one["title"] for one in races))
@@ -315,7 +344,8 @@ def _photograph_row(way: Mapping[str, Any]) -> list[str]:
 def _kernels_row(row: Mapping[str, Any]) -> list[str]:
     threads = f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}"
     rates = [_rates(row[way], kind) for kind in ("", "cpu_") for way in _KERNEL_WAYS.values()]
-    return [f"`{row['encoding']}`, {row['task']}, {threads}", *rates, _times(row["ratio"]), _times(row["cpu_ratio"])]
+    factors = [_times(row["with"][rate] / row["without"][rate]) for rate in ("rate", "cpu_rate")]
+    return [f"`{row['encoding']}`, {row['task']}, {threads}", *rates, *factors]
 
 
 def _rates(way: Mapping[str, Any], kind: str = "") -> str:
@@ -356,9 +386,12 @@ def _comparison(result: Result) -> list[str]:
             rows.append([f"**{way.full_title}**" if way.ours else way.full_title, *row])
     for group, name in (("files", "files"), ("tensors", "TensorDataset")):
         ratios = [_advantage(result["ways"], cells, group, column) for column in columns]
-        rows += [[f"times as fast as the best from {name}", *ratios]] if any(ratios) else []
+        rows += [[f"speedup over the best from {name}", *ratios]] if any(ratios) else []
     shape = " x ".join(map(str, (result["shape"] or ())[:2]))
-    what = f"The train split, {result['samples']:,} images{f' of {shape}' if shape else ''}. {_BENCH}"
+    counts = [cell["epochs"] for cell in result["cells"] if cell.get("epochs")]
+    epochs = f"{min(counts)} to {max(counts)} epochs" if counts else "a number of epochs that was not stored"
+    words = f"{_BENCH} {_EPOCHS.format(epochs=epochs)}"
+    what = f"The train split, {result['samples']:,} images{f' of {shape}' if shape else ''}. {words}"
     head = ("batch", *(f"{phases[p]}, {size:,}" for p, size in columns))
     return [what, "\n".join(table(head, rows, right=1)), *_firsts(result["ways"]), measured_on(result)]
 
@@ -387,12 +420,17 @@ def _seconds(cell: Mapping[str, Any] | None) -> str:
 
 
 def _advantage(ways: Sequence[Result], cells: Mapping[Any, Result], group: str, column: tuple[str, int]) -> str:
-    def quickest(names: list[str]) -> float:
-        return min((cells[name, *column]["seconds"] or 1e9 for name in names if (name, *column) in cells), default=1e9)
+    """The quotient of the medians, if both are medians of `ROUNDS` epochs or more."""
+
+    def quickest(names: list[str]) -> Result | None:
+        measured = [cells[name, *column] for name in names if (name, *column) in cells]
+        return min((cell for cell in measured if cell["seconds"]), key=lambda cell: cell["seconds"], default=None)
 
     ours = quickest([way["name"] for way in ways if way["ours"]])
     others = quickest([way["name"] for way in ways if way["group"] == group])
-    return _times(others / ours) if max(ours, others) < 1e9 else ""
+    if ours is None or others is None or min(each.get("epochs", 0) for each in (ours, others)) < ROUNDS:
+        return ""
+    return _times(others["seconds"] / ours["seconds"])
 
 
 # --- batch transforms ---------------------------------------------------------------------------------------------
@@ -401,8 +439,10 @@ def _advantage(ways: Sequence[Result], cells: Mapping[Any, Result], group: str, 
 def _transforms(result: Result) -> list[str]:
     """A row per transform, a column per data set."""
     rows: dict[str, list[str]] = {}
+    bare: dict[str, float] = {}
     for each in result["transforms"]:
-        rows.setdefault(each["transform"], []).append(f"{each['rate']:,.0f} ({each['share']:.2f})")
+        bare.setdefault(each["data"], each["rate"])  # the first row of each data set has no transform
+        rows.setdefault(each["transform"], []).append(f"{each['rate']:,.0f} ({each['rate'] / bare[each['data']]:.2f})")
     head = ("images per second", *dict.fromkeys(each["data"] for each in result["transforms"]))
     return ["\n".join(table(head, [[name, *cells] for name, cells in rows.items()], right=1))]
 
@@ -454,7 +494,7 @@ def _row_sizes(result: Result) -> list[str]:
         [
             _binary(each["row_nbytes"]),
             f"{each['memcpy'] / 1e9:.1f}",
-            *(f"{each[name] / 1e9:.1f} ({each[f'{name}_share']:.2f})" for name in ("aligned", "misaligned")),
+            *(f"{each[name] / 1e9:.1f} ({each[name] / each['memcpy']:.2f})" for name in ("aligned", "misaligned")),
         ]
         for each in result["sizes"]
     ]

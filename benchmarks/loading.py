@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -100,7 +99,6 @@ class Result:
     version: str = ""  #: Of the peer's package.
     reason: str = ""  #: Why there is no result.
     answers: list[Answer] = field(default_factory=list)  #: Of every round of every heat.
-    behind: list[float] = field(default_factory=list)  #: Seconds of each round over those of the first entry in it.
 
     @property
     def missing(self) -> bool:
@@ -108,14 +106,14 @@ class Result:
         return self.reason.startswith(("ModuleNotFoundError", "ImportError"))
 
     def as_data(self, samples: int) -> dict[str, Any]:
-        """Rate in samples per second, and how many times the first entry is as fast."""
+        """Rate in samples per second, and the seconds per sample of each round."""
         cell = make_cell(self.entry.name, "load", self.entry.batch_size, self.answers, samples)
         install = self.entry.peer.install if self.missing and self.entry.peer else ""
         return {
             **{name: getattr(self.entry, name) for name in ("title", "mode", "batch_size")},
             "version": self.version,
             "rate": None if self.reason or cell.rate is None else round(cell.rate, 1),
-            "ratio": None if self.reason or not self.behind else round(statistics.median(self.behind), 4),
+            "seconds": [] if self.reason else [round(np.mean(one["epochs"]) / samples, 12) for one in self.answers],
             "reason": f"not installed: {install}" if install else self.reason,
         }
 
@@ -136,7 +134,17 @@ def race(
         folder.mkdir()
         _heat(data, [*fixed, *others[start : start + HEAT]], folder, repeat, results)
         shutil.rmtree(folder)
-    return [result.as_data(data.samples) for result in results.values()]
+    return with_ratios([result.as_data(data.samples) for result in results.values()])
+
+
+def with_ratios(ways: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same with `ratio`: the rate of the first way divided by the rate of each.
+
+    >>> [way["ratio"] for way in with_ratios([{"rate": 6.0}, {"rate": 4.0}, {"rate": None}])]
+    [1.0, 1.5, None]
+    """
+    ours = ways[0]["rate"]
+    return [{**way, "ratio": round(ours / way["rate"], 4) if ours and way["rate"] else None} for way in ways]
 
 
 def _heat(data: Data, entries: Sequence[Entry], folder: Path, repeat: int, results: Mapping[str, Result]) -> None:
@@ -159,9 +167,6 @@ def _heat(data: Data, entries: Sequence[Entry], folder: Path, repeat: int, resul
         failed = next((answer["reason"] for answer in own if answer["state"] != "ok"), "")
         results[name].reason = results[name].reason or failed
         results[name].answers += own
-        if not failed:
-            pairs = zip(own, answers[entries[0].name], strict=False)  # slow ones have fewer rounds
-            results[name].behind += [np.mean(one["epochs"]) / np.mean(ours["epochs"]) for one, ours in pairs]
 
 
 def _lane(entry: Entry, data: Data, folder: Path) -> Lane:
@@ -297,7 +302,7 @@ _FIGURES = {"noise": large_figures, "digits": digits_figures, "objects": objects
 
 
 def against(what: str, ways: Ways, title: str, limit: float) -> Figure:
-    """How many times as fast ours is as the best use of another; both in the same rounds."""
+    """Speedup of ours over the best use of another: the quotient of their rates."""
     theirs = best(ways, title)
     decimals = 2 if limit < 1 else 1
     note = theirs["reason"] or theirs["mode"]

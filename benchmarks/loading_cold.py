@@ -15,7 +15,7 @@ import numpy as np
 
 import tensorstore_ds as tsds
 from benchmarks.loading import BATCH, ROWS, SHAPE
-from benchmarks.measure import Figure, Settings, alternate, as_result, in_fresh_process, median_ratio, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, in_fresh_process, ratio_of_medians, spread
 from benchmarks.samples import STORE, make_noise
 from tensorstore_ds.page_cache.residency import data_files
 
@@ -50,9 +50,9 @@ def measure(settings: Settings) -> dict[str, Any]:
         f"a random 4 KiB takes {latency * 1e6:.0f} us"
     )
     if latency < _NO_DISK or max(reading) > _STEADY * min(reading):
-        note += ". A disk is slower than that or steadier: a cache or a limit behind it answers, and this says little"
+        note += ". A disk is slower or steadier, so a cache or a limit influenced this figure"
     what = f"first epoch of {ROWS:,} images of 256x256x3 from a cold cache, BlockShuffleSampler: speed, relative to"
-    ratio = median_ratio(reading, ours)
+    ratio = ratio_of_medians(reading, ours)
     return as_result([Figure(f"{what} reading the files in order", ratio, LIMIT, "x", at_least=True, note=note)])
 
 

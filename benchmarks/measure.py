@@ -168,12 +168,25 @@ def alternate(timings: Sequence[Callable[[], T]], repeat: int) -> list[list[T]]:
     return [own[1:] for own in seconds]
 
 
-def median_ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
-    """The median of the ratios of each round; what slows a whole round down does not change its ratio."""
-    return statistics.median(a / b for a, b in zip(seconds, reference, strict=True))
+def ratio_of_medians(seconds: Sequence[float], reference: Sequence[float]) -> float:
+    """The quotient of both medians, so that a reader can compute it from the medians beside it.
+
+    >>> ratio_of_medians([3.0, 1.0, 2.0], [4.0, 9.0, 4.0])
+    0.5
+    """
+    return statistics.median(seconds) / statistics.median(reference)
 
 
-def spread(values: Sequence[float], scale: float = 1) -> str:
+def spread(values: Sequence[float], scale: float = 1, decimals: int = 2) -> str:
     """Median and range: ``2.31 (2.20 to 2.75)``."""
-    low, middle, high = (scale * f(values) for f in (min, statistics.median, max))
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    low, middle, high = (f"{scale * f(values):,.{decimals}f}" for f in (min, statistics.median, max))
+    return f"{middle} ({low} to {high})"
+
+
+def rates(count: float, seconds: Sequence[float], decimals: int = 0) -> str:
+    """Median and range of a count per second: the rate of the median seconds, from the slowest round to the fastest.
+
+    >>> rates(100, [1.0, 4.0, 2.0])
+    '50 (25 to 100)'
+    """
+    return spread([count / f(seconds) for f in (min, statistics.median, max)], decimals=decimals)

@@ -41,7 +41,7 @@ def _figure(what: str, source: Path, scratch: Path, encoding: str = "raw") -> Fi
     parent, worker, seconds = peaks_of_conversion(source, store, encoding)
     shutil.rmtree(store)
     note = f"parent {parent / 1e6:.0f} MB, worker {worker / 1e6:.0f} MB; {seconds:.0f} s"
-    return Figure(f"{what}: own memory of a process", max(parent, worker) / 1e6, LIMIT, "MB", 0, note=note)
+    return Figure(f"{what}: private memory of a process", max(parent, worker) / 1e6, LIMIT, "MB", 0, note=note)
 
 
 def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, int, float]:

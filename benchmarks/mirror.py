@@ -14,7 +14,7 @@ import google_crc32c
 import numpy as np
 
 import tensorstore_ds as tsds
-from benchmarks.measure import ROOT, Figure, Settings, as_result
+from benchmarks.measure import ROOT, Figure, Settings, as_result, ratio_of_medians, spread
 from benchmarks.open_large import write_sparse_store
 from benchmarks.range_server import served
 from tensorstore_ds.format.arrays import CRC_NBYTES, ArrayGeometry
@@ -53,7 +53,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         size = f"{LARGE_ROWS * _IMAGE.spec.row_nbytes / 1e9:.0f} GB"
         what = f"first batch of a store of {size}, {BATCH} images in order, from {network}"
         figures.append(Figure(what, in_order, 2, "s", 1))
-        what = f"the same in full shuffle, where each image needs {_CHUNK_NBYTES / 1e6:.1f} MB"
+        what = f"first batch of a store of 10 GB, full shuffle, where each image needs {_CHUNK_NBYTES / 1e6:.1f} MB"
         figures.append(Figure(what, shuffled, 2, "s", 1))
         for name in ("full shuffle", "block shuffle"):
             figures += _epochs(folder, url, name, settings.repeat)
@@ -99,13 +99,15 @@ def _epochs(folder: Path, url: str, name: str, repeat: int) -> list[Figure]:
     _seconds(remote)  # the SHA-256 of the file is compared meanwhile
     time.sleep(3)
     rounds = [(_seconds(remote), _seconds(local)) for _ in range(repeat)]
-    again, usual = (min(each) for each in zip(*rounds, strict=True))
+    remotes, locals_ = zip(*rounds, strict=True)
     share = nbytes / first / BANDWIDTH
     note = f"{nbytes / 1e6:.0f} MB in {first:.1f} s"
-    ratio = f"{again:.2f} s, {usual:.2f} s"
+    ratio = f"{spread(remotes)} s against {spread(locals_)} s"
     return [
         Figure(f"first epoch, {name}: share of the server's bandwidth", share, 0.8, at_least=True, note=note),
-        Figure(f"later epochs, {name}: time, of that of a local store", again / usual, 1.1, note=ratio),
+        Figure(
+            f"later epochs, {name}: time relative to a local store", ratio_of_medians(remotes, locals_), 1.1, note=ratio
+        ),
     ]
 
 

@@ -57,7 +57,9 @@ def measure(settings: Settings) -> dict[str, Any]:
     grown = f"and read the last rows: {median['read_grown'] / 1e6:.1f} MB"
     figures = [
         Figure("open a store of 50 GB: time", median["seconds"] * 1e3, MILLISECONDS, "ms", 1, note=note),
-        Figure("open a store of 50 GB: own memory more", median["grown"] / 1e6, MEGABYTES, "MB", 1, note=grown),
+        Figure(
+            "open a store of 50 GB: additional private memory", median["grown"] / 1e6, MEGABYTES, "MB", 1, note=grown
+        ),
     ]
     shutil.rmtree(large)
     many = settings.scratch / "many.tsds"

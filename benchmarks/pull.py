@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import tensorstore_ds as tsds
-from benchmarks.measure import ROOT, Figure, Settings, alternate, as_result, median_ratio, seconds_of, spread
+from benchmarks.measure import ROOT, Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
 from benchmarks.range_server import Served, served
 
 SHARE, AGAIN, KILLS = 0.8, 1.1, 50
@@ -39,13 +39,15 @@ def measure(settings: Settings) -> dict[str, Any]:
         pulls = partial(_pull, url, settings.scratch / "pulled.tsds")
         alone = partial(_obstore, url, root / "s.tsds", settings.scratch / "alone")
         pulled, fetched = alternate([pulls, alone], settings.repeat)
-    share = median_ratio(fetched, pulled)
+    share = ratio_of_medians(fetched, pulled)
     note = f"{nbytes / 1e6:.0f} MB from {server}: {spread(pulled)} s, obstore alone {spread(fetched)} s"
-    figures = [Figure("pull: speed, of obstore alone into files", share, SHARE, at_least=True, note=note)]
+    figures = [Figure("pull: speed relative to obstore alone", share, SHARE, at_least=True, note=note)]
     with served(root) as account:
         sent, kills = _killed(account, settings.scratch / "killed.tsds", nbytes)
     note = f"{kills} kills at random moments, {sent / 1e6:.0f} of {nbytes / 1e6:.0f} MB"
-    figures.append(Figure(f"a pull killed {KILLS} times: bytes fetched, of the size", sent / nbytes, AGAIN, note=note))
+    figures.append(
+        Figure(f"a pull killed {KILLS} times: bytes fetched, relative to the size", sent / nbytes, AGAIN, note=note)
+    )
     return as_result(figures)
 
 

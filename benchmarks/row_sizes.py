@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of
+from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of
 from tensorstore_ds.diagnosis.measure_machine import MALLOC_OFFSET
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.reading.columns import Column, aligned_empty
@@ -64,7 +64,7 @@ def measure_size(
     for name, seconds in (("memcpy", memcpy), ("aligned", aligned), ("misaligned", misaligned)):
         result[name] = round(count * row_nbytes / statistics.median(seconds))
     for name, seconds in (("aligned", aligned), ("misaligned", misaligned)):
-        result[f"{name}_share"] = round(median_ratio(memcpy, seconds), 4)
+        result[f"{name}_share"] = round(ratio_of_medians(memcpy, seconds), 4)
     return result
 
 

@@ -25,7 +25,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     note = f"{_IMAGES:,} images, {nbytes / 1e6:.0f} MB of JSON"
     figures = [
         Figure(f"scan COCO's JSON of {_OBJECTS:,} objects: time", scanned["seconds"], SECONDS, "s", 1, note=note),
-        Figure("the same: memory", scanned["rss"] / 1e9, GIGABYTES, "GB"),
+        Figure(f"scan COCO's JSON of {_OBJECTS:,} objects: memory", scanned["rss"] / 1e9, GIGABYTES, "GB"),
     ]
     return as_result(figures)
 

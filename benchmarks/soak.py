@@ -65,7 +65,7 @@ def measure_epochs(store: Path, epochs: int) -> list[Figure]:
     note = ", ".join(f"{one['own'] / 1000:.1f} MB after {one['epoch']:,}" for one in seen) + f"; {last['seconds']} s"
     others = (("threads", "threads", 0), ("files", "open files", 0), ("maps", "maps", MAPS_LIMIT))
     return [
-        Figure(f"{name}: own memory more", growth, GROWTH_LIMIT, "MB", 1, note=note),
+        Figure(f"{name}: additional private memory", growth, GROWTH_LIMIT, "MB", 1, note=note),
         *(Figure(f"{name}: {what} more", last[key] - first[key], limit, decimals=0) for key, what, limit in others),
     ]
 
@@ -76,7 +76,7 @@ def measure_sizes(store: Path, epochs: int) -> list[Figure]:
     name = f"{epochs:,} epochs of images of differing sizes, as lists, padded and cropped"
     note = f"{first['own'] / 1000:.1f} MB after {first['epoch']:,}, {last['own'] / 1000:.1f} MB at the end"
     growth = (last["own"] - first["own"]) / 1000
-    return [Figure(f"{name}: own memory more", growth, SIZES_LIMIT, "MB", 1, note=note)]
+    return [Figure(f"{name}: additional private memory", growth, SIZES_LIMIT, "MB", 1, note=note)]
 
 
 def measure_readers(store: Path, nbytes: int, count: int) -> list[Figure]:
@@ -99,7 +99,7 @@ def measure_loaders(small: Path, large: Path, more: int, count: int) -> list[Fig
     """So many processes with a loader each, after an epoch, on a store and on one that is `more` bytes larger."""
     fewer, all_ = (_with_readers("loaders", store, "spawn", count, own_nbytes) for store in (small, large))
     note = f"{max(fewer) / 1e6:.0f} MB each on the smaller one, {max(all_) / 1e6:.0f} MB on the larger one"
-    name = f"{count} loaders in {count} processes, a store {more / 1e6:,.0f} MB larger: own memory more"
+    name = f"{count} loaders in {count} processes, a store {more / 1e6:,.0f} MB larger: additional private memory"
     return [Figure(name, (max(all_) - max(fewer)) / 1e6, LOADER_LIMIT, "MB", 1, note=note)]
 
 

@@ -23,7 +23,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     tsds = str(Path(sys.executable).with_name("tsds"))  # of the environment that this runs in
     commands = [[sys.executable, "-c", "pass"], [tsds, "--help"], [tsds, "info", str(store)]]
     bare, help_, info = alternate([functools.partial(_run, c) for c in commands], max(_ROUNDS, settings.repeat))
-    note = f"of which Python's own start {statistics.median(bare):.3f} s"
+    note = f"of this, Python startup {statistics.median(bare):.3f} s"
     figures = [
         Figure("tsds --help", statistics.median(help_), HELP, "s", 3, note=note),
         Figure("tsds info of the 70,000 images", statistics.median(info), INFO, "s", 3, note=note),

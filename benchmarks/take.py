@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of
+from benchmarks.measure import Figure, Settings, alternate, as_result, rates, ratio_of_medians, seconds_of
 
 ROWS, BATCH, SHAPE = 5000, 256, (256, 256, 3)
 LIMIT = 0.85
@@ -60,8 +60,8 @@ def measure(settings: Settings) -> dict[str, Any]:
     shutil.rmtree(path)
     gigabytes = out.nbytes / 1e9
     note = (
-        f"{gigabytes / statistics.median(ours):.1f} against {gigabytes / statistics.median(memcpy):.1f} GB/s, "
+        f"{rates(gigabytes, ours, 1)} against {rates(gigabytes, memcpy, 1)} GB/s, "
         f"{BATCH / statistics.median(ours):,.0f} rows/s"
     )
     what = f"take {BATCH} random rows of 256x256x3 out of {ROWS:,}, buffer reused: speed, relative to memcpy"
-    return as_result([Figure(what, median_ratio(memcpy, ours), LIMIT, "x", at_least=True, note=note)])
+    return as_result([Figure(what, ratio_of_medians(memcpy, ours), LIMIT, "x", at_least=True, note=note)])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
 from benchmarks.photographs.drawing import write_class_folders
 from tensorstore_ds.imaging.jpeg import encode_jpeg
 from tensorstore_ds.loading.tiles import Tiles
@@ -61,7 +61,7 @@ def measure_encoding(settings: Settings, encoding: str) -> tuple[list[Figure], d
     note = f"{spread(huge, 1000 / _TILES)} ms against {spread(small, 1000 / _TILES)} ms"
     memory = f"{4 * _TILES:,} more tiles of {sizes[0]}, {encoding}: private memory"
     figures = [
-        Figure(what, median_ratio(huge, small), LIMIT, "x", note=note),
+        Figure(what, ratio_of_medians(huge, small), LIMIT, "x", note=note),
         Figure(memory, max(0.0, grown), MEMORY_LIMIT, "MB more", decimals=1),
     ]
     seconds = {name: statistics.median(each) / _TILES for name, each in (("huge", huge), ("small", small))}

@@ -106,7 +106,7 @@ def photographs_of(folder: Path | None) -> tuple[list[Image.Image], str]:
     """Photographs of class folders, and what they are; drawn ones if there is no folder."""
     if folder is None:
         rng = np.random.default_rng(0)
-        return [Image.fromarray(draw_photograph(rng, 375, 500)[0]) for _ in range(_DRAWN)], "drawn photographs"
+        return [Image.fromarray(draw_photograph(rng, 375, 500)[0]) for _ in range(_DRAWN)], "synthetic photographs"
     files = sorted(folder.glob("*/*.[jJ][pP]*[gG]"))
     files = files[:: -(-len(files) // 64)]
     return [Image.open(file).convert("RGB") for file in files], f"crops of {len(files)} photographs"

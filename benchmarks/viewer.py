@@ -139,9 +139,9 @@ def measure(settings: Settings) -> dict[str, Any]:
     return as_result(
         [
             _seconds("first paint: all pictures of the first screen", paint, 1.0, fetched),
-            _seconds("the same from a server with 50 ms latency", slow_paint, 2.0, fetched_slowly),
+            _seconds("first paint from a server with 50 ms latency", slow_paint, 2.0, fetched_slowly),
             _seconds("a jump to any row, until its pictures are drawn", timed["jump"], 0.1),
-            _seconds("a click on a filter, until counts and tiles are those of the filter", timed["filter"], 0.1),
+            _seconds("a click on a filter, until counts and tiles match the filter", timed["filter"], 0.1),
             Figure("memory of the tab afterwards", timed["memory"][0], 400.0, "MB", 0, note="proportional set size"),
         ],
         rows=ROWS,

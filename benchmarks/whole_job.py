@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, as_result, in_fresh_process, seconds_of, spread
+from benchmarks.measure import Figure, Settings, as_result, in_fresh_process, ratio_of_medians, seconds_of, spread
 from benchmarks.samples import write_colors
 
 EPOCHS, BATCH, WORKERS = 3, 128, 2
@@ -38,8 +38,9 @@ def measure(settings: Settings) -> dict[str, Any]:
     what = (
         f"60,000 JPEG files of 32x32, {EPOCHS} epochs of a tiny ViT: time, relative to ImageFolder, {WORKERS} workers"
     )
-    ratio = statistics.median(a / b for a, b in zip(totals["store"], totals["files"], strict=True))
-    note = f"{spread(totals['store'])} s ({parts['store']}) against {spread(totals['files'])} s ({parts['files']})"
+    ratio = ratio_of_medians(totals["store"], totals["files"])
+    store_words, files_words = (f"{spread(totals[way])} s ({parts[way]})" for way in ("store", "files"))
+    note = f"{_ROUNDS} rounds: {store_words} against {files_words}"
     return as_result([Figure(what, ratio, 1.0, "x", note=note)], rounds=rounds)
 
 

@@ -43,7 +43,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "zh-CN", "ru"]  # the site is in English alone
 # In a docstring `name` is something of this library where there is such a thing, and an argument or a value elsewhere.
 default_role = "py:obj"
 highlight_language = "text"

@@ -22,13 +22,13 @@ class ConvertKeywords(TypedDict, total=False):
     class_map: Mapping[str, str] | None
     label_from: str | None
     via: str | None
+    size: int | tuple[int, int] | None
+    fit: Literal["pad", "crop", "stretch"]
     encoding: Literal["auto", "raw", "jpeg", "source", "smart"]
     budget: int | None
     quality: int
     subsampling: Literal["4:2:0", "4:4:4"]
     check: Literal["eighth", "full", "headers"]
-    size: int | tuple[int, int] | None
-    fit: Literal["pad", "crop", "stretch"]
     min_visibility: float
     oriented_boxes: Literal["source", "polygons"]
     max_side: int | None
@@ -37,7 +37,7 @@ class ConvertKeywords(TypedDict, total=False):
     max_pixels: int
     format: str
     layout: Literal["memmap", "zarr"]
-    split: Mapping[str, float] | None
+    split_into: Mapping[str, float] | None
     seed: int
     split_by: str | None
     objects: Literal["whole", "crops"]
@@ -47,8 +47,8 @@ class ConvertKeywords(TypedDict, total=False):
     margin: float
     min_side: int
     shard_nbytes: int
-    workers: int | None
     on_error: Literal["fail", "skip", "skip-image"]
+    workers: int | None
     license: str | None
     citation: str | None
 

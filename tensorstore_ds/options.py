@@ -53,6 +53,8 @@ class Option:
         unit: ``bytes`` for a number of bytes.
         decides: whether it may change what comes out, and not only how fast or whether.
         recorded: whether it is noted in what was made; a path is not, because it is private.
+        group: title of its group in the help of commands.
+        was: its earlier name, which commands still take and an error explains.
         name, type, default: as the class declares them; the type without None.
     """
 
@@ -66,6 +68,8 @@ class Option:
     unit: str = ""
     decides: bool = True
     recorded: bool = True
+    group: str = ""
+    was: str = ""
     name: str = ""
     type: Any = None
     default: Any = None
@@ -265,7 +269,8 @@ def _check_names(names: Iterable[str], cls: type[Any]) -> None:
     known = declarations(cls)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = [each.name for each in known.values() if each.was == name]
+            near = near or difflib.get_close_matches(name, known, n=1)
             advice = f"Did you mean `{near[0]}`?" if near else f"Choose one of {', '.join(known)}."
             raise OptionError(f"`{name}`: expected an option of {cls.__name__}, found another name. {advice}")
 

@@ -140,7 +140,7 @@ def test_a_peer_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.Mon
 
 def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
     entries = [entry for peer in (OURS, MEMCPY, *PEERS) for entry in entries_of(peer, 4)]
-    ways = [Result(entry, reason="ModuleNotFoundError: no").as_data(1) for entry in entries]
+    ways = loading.with_ratios([Result(entry, reason="ModuleNotFoundError: no").as_data(1) for entry in entries])
     share, two, ffcv = large_figures(ways)
     assert ffcv.met is None and ffcv.row[2] == "not measured" and "pip install ffcv" in ffcv.note
     assert share.met is None and two.met is None and against("", ways, FFCV.title, 2).value is None
@@ -191,7 +191,7 @@ def test_transforms_against_torchvision_become_a_page(tmp_path: Path, monkeypatc
     assert rows["uint8", "Mixup"]["whole batch"] is None and rows["oat32", "Mixup"]["whole batch"]["rate"] > 0
     shown = page({"torchvision_transforms": json.loads(json.dumps(result))})
     assert "**16x16x3, batch 3, uint8**" in shown and shown.count("| Mosaic |") == 2
-    assert "They\nwere not measured on a GPU" in shown and "crops of 2 photographs" in shown
+    assert "They were not measured on a GPU" in shown and "crops of 2 photographs" in shown
 
 
 @pytest.mark.parametrize("row_nbytes", [64, 4096])

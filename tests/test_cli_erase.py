@@ -18,7 +18,7 @@ from tensorstore_ds.editing import in_place
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     root = class_folders(tmp_path / "photos", "cat", "dog", count=4)
-    options = tsds.ConvertOptions(workers=0, shard_nbytes=1, split={"train": 0.75, "val": 0.25})
+    options = tsds.ConvertOptions(workers=0, shard_nbytes=1, split_into={"train": 0.75, "val": 0.25})
     tsds.convert(root, tmp_path / "s.tsds", options)
     return tmp_path / "s.tsds"
 

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import get_origin
+from typing import Any, get_origin
 
 import click
 import pytest
 
 import tensorstore_ds
-from command_tables import PAGE, table, with_tables
+from command_tables import PAGE, overview, table, with_tables
 from small_stores import INVALID, ROOT, VALID, tsds
 from tensorstore_ds import (
     BenchOptions,
@@ -44,7 +44,8 @@ from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__, installation
 from tensorstore_ds.viewer.show import show
-from tsds_cli.main import COMMANDS, GROUPS, cli
+from tsds_cli.main import COMMANDS, GROUPS, LEARN_MORE, cli
+from tsds_cli.options import GROUPS as OPTION_GROUPS, Flag, grouped
 
 
 def command(name: str) -> click.Command:
@@ -87,8 +88,89 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
 def test_the_tables_of_the_docs_are_what_help_says() -> None:
     text = PAGE.read_text("utf-8")
     assert text == with_tables(text), "run: python tests/command_tables.py"
-    row = "| `--quality` | Quality of `--encoding` jpeg: higher is better and takes more space. Default: 90. |"
+    assert re.findall(r"^## tsds (\w+)$", text, re.MULTILINE) == list(COMMANDS)
+    row = "| `--quality` | JPEG quality with `--encoding` jpeg. A higher quality needs more space. Default: 90. |"
     assert row in table("convert")
+    assert overview() in text and [f"| {title} | " in overview() for title in GROUPS] == [True] * len(GROUPS)
+
+
+# --- groups, and how values are shown -----------------------------------------------------------------------------
+
+
+def test_a_command_with_many_options_has_them_in_groups_with_the_essential_ones_first() -> None:
+    many = [name for name in COMMANDS if len(options(name)) > 10]
+    assert {"convert", "plan", "train", "bench"} <= set(many)
+    for name in many:
+        titles = list(grouped(command(name).params))
+        assert titles[0] == "Essential" and titles[-1] == "General" and "" not in titles, name
+        shown = tsds(name, "--help").output
+        assert re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE) == titles, name
+        assert [title for title in OPTION_GROUPS if title in titles] == titles
+        listed = shown[shown.index("Essential:") :]
+        for option in options(name).values():
+            assert isinstance(option, Flag) and option.group in OPTION_GROUPS, (name, option.name)
+            assert len(re.findall(rf"^  (?:-\w, )?{option.opts[0]}\b(?!-)", listed, re.MULTILINE)) == 1
+
+
+def test_convert_begins_with_what_most_conversions_need() -> None:
+    groups = {title: [each.opts[0] for each in own] for title, own in grouped(command("convert").params).items()}
+    assert groups["Essential"] == ["--size", "--fit", "--encoding", "--on-error", "--dry-run", "--workers"]
+    planned = {title: [each.opts[0] for each in own] for title, own in grouped(command("plan").params).items()}
+    without = {"Essential": ["--dry-run"], "Cluster": groups["Cluster"]}
+    expected = {title: [each for each in own if each not in without.get(title, [])] for title, own in groups.items()}
+    assert planned == expected | {"Cluster": ["--tasks"]}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_a_flag_that_shows_its_value_and_default_in_words(name: str) -> None:
+    shown = tsds(name, "--help").output
+    assert not re.search(r"INTEGER|FLOAT|RANGE|<=|\d{7,}|\[default: \(", shown)
+    assert "Default:" not in shown and "default: True" not in shown
+    for option in options(name).values():
+        assert isinstance(option, Flag), option.name
+        assert len(option.make_metavar(click.Context(command(name)))) <= 38, option.name
+
+
+@pytest.mark.parametrize(
+    ("type", "settings", "metavar", "extra"),
+    [
+        (click.IntRange(1, 95), {"default": 90}, "N", {"default": "90", "range": "1 to 95"}),
+        (click.IntRange(1), {"default": 89478485}, "N", {"default": "89,478,485"}),
+        (click.IntRange(2, 2**63 - 1), {"default": 5}, "N", {"default": "5", "range": "at least 2"}),
+        (click.FloatRange(0, 1), {"default": 1.0}, "FRACTION", {"default": "1"}),
+        (click.FloatRange(0, 1, max_open=True), {}, "FRACTION", {"range": "at least 0, below 1"}),
+        (click.FloatRange(0, min_open=True), {"default": 0.5}, "NUMBER", {"default": "0.5", "range": "above 0"}),
+        (click.Choice(["pad", "crop"]), {"default": "pad"}, "[pad|crop]", {"default": "pad"}),
+        (click.Choice(["a" * 20, "b" * 20]), {}, "FIT", {}),
+        (str, {"show_default": "the name"}, "TEXT", {"default": "the name"}),
+    ],
+)
+def test_how_a_value_is_shown(type: Any, settings: dict[str, Any], metavar: str, extra: dict[str, str]) -> None:
+    option = Flag(["--best-fit"], type=type, help="Text.", **{"show_default": True, **settings})
+    context = click.Context(click.Command("c"))
+    assert (option.make_metavar(context), option.get_help_extra(context)) == (metavar, extra)
+    assert option.help == ("Text." if metavar != "FIT" else f"Text. One of {'a' * 20}, {'b' * 20}.")
+
+
+def test_an_option_in_no_group_is_shown_last() -> None:
+    one, other = Flag(["--one"], group="Essential"), Flag(["--other"])
+    assert grouped([other, one]) == {"Essential": [one], "": [other]} and grouped([other]) == {"": [other]}
+
+
+@pytest.mark.parametrize("given", [("--split", "a=0.5,b=0.5"), ("--split=a=0.5,b=0.5",), ("--split-into=a=0.5,b=0.5",)])
+def test_split_divides_as_split_into_where_a_source_is_converted(
+    given: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ConvertOptions] = []
+    monkeypatch.setattr("tensorstore_ds.plan", lambda *_, tasks, progress: seen.append(_[2]) or sys.exit(3))
+    assert tsds("plan", "a", "b", *given).exit_code == 3
+    assert seen == [ConvertOptions(split_into={"a": 0.5, "b": 0.5})]
+
+
+def test_split_with_the_name_of_a_split_is_told_the_option_that_divides() -> None:
+    done = tsds("convert", "a", "b", "--split", "train")
+    assert done.exit_code == 2
+    assert "Invalid value for '--split-into': expected names and fractions, such as train=0.9,val=0.1" in done.stderr
 
 
 # --- messages name options as the caller wrote them ---------------------------------------------------------------
@@ -142,7 +224,7 @@ def test_every_option_that_an_error_names_is_one_of_a_command_or_of_a_class() ->
 
 def test_a_message_quotes_words_as_python_does() -> None:
     texts = {text for _, tree in library() for text in literals(tree)}
-    bare = {text for text in texts if re.search(r"(?<!`)`(?!split=)[a-z_]+=(?!True|False|None)[A-Za-z]", text)}
+    bare = {text for text in texts if re.search(r"(?<!`)`(?!split_into=)[a-z_]+=(?!True|False|None)[A-Za-z]", text)}
     assert not bare and sum('`on_error="skip"`' in text for text in texts) == 4
 
 
@@ -159,13 +241,23 @@ def test_a_message_becomes_flags() -> None:
 def test_the_list_of_commands_has_them_all() -> None:
     shown = tsds("--help").output
     titles = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
-    assert titles == ["Options", *GROUPS]
-    listed = shown[shown.index(next(iter(GROUPS))) : shown.index("  Begin with")]
+    assert titles == [*GROUPS, "Options", "Learn more"]
+    listed = shown[shown.index(next(iter(GROUPS))) : shown.index("Options:")]
     assert re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE) == list(COMMANDS)
     assert sum(map(len, GROUPS.values())) == len(COMMANDS)
     for name in COMMANDS:
         summary = re.search(rf"^  {name} +(.+)$", shown, re.MULTILINE)
         assert summary is not None and summary[1] == COMMANDS[name] == command(name).get_short_help_str(200)
+        assert len(COMMANDS[name]) <= 60
+    assert all(re.search(rf"^  {line} +{meaning}$", shown, re.MULTILINE) for line, meaning in LEARN_MORE)
+
+
+def test_help_is_a_command_too() -> None:
+    assert tsds("help").output == tsds("--help").output
+    assert tsds("help", "info").output == tsds("info", "--help").output
+    assert tsds("help", "cache", "clear").output == tsds("cache", "clear", "--help").output
+    wrong = tsds("help", "inf")
+    assert wrong.exit_code == 2 and wrong.stderr.endswith("No such command 'inf'. Did you mean info?\n")
 
 
 @pytest.mark.parametrize(
@@ -306,7 +398,7 @@ def test_without_arguments_there_is_the_help() -> None:
         (["nothing-like-it"], "No such command 'nothing-like-it'."),
         (["convert", "a", "b", "--sise", "3"], "No such option '--sise'. Did you mean --size?"),
         (["convert", "a", "b", "--encoding", "jpg"], "'raw', 'jpeg', 'source', 'smart'. Did you mean jpeg?"),
-        (["convert", "a", "b", "--seed", "9" * 5000], "(5,002 characters) is not a valid integer range."),
+        (["convert", "a", "b", "--seed", "9" * 5000], "(5,002 characters) is not a valid whole number."),
         (["convert", "a", "b", "--size", "9" * 5000], "found '9999999999999999999... (5,003 characters)"),
     ],
 )

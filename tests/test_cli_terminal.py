@@ -316,7 +316,7 @@ def test_hostile_arguments(source: Path, tmp_path: Path) -> None:
     words.write_text(f"{NASTY}\n{NASTY}\n", "utf-8")
     for option in ("--classes", "--keypoints"):
         run("convert", source, tmp_path / "out", option, words, status=None)
-    for option in ("--format", "--size", "--split", "--shard-size", "--nonsense", "--images", "--workers"):
+    for option in ("--format", "--size", "--split-into", "--shard-size", "--nonsense", "--images", "--workers"):
         run("convert", source, tmp_path / "out", option, NASTY, status=None)
     for given in ([NASTY], [f"--{NASTY}"], ["info"], ["info", NASTY], ["info", "a", NASTY], ["info", "a", f"-{NASTY}"]):
         run(*given, status=None)

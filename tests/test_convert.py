@@ -139,7 +139,7 @@ def test_resizing_takes_boxes_along(tmp_path):
 
 def test_divided_splits(folders, tmp_path):
     shutil.rmtree(folders / "test")
-    options = ConvertOptions(split={"train": 0.75, "val": 0.25}, seed=5, workers=0)
+    options = ConvertOptions(split_into={"train": 0.75, "val": 0.25}, seed=5, workers=0)
     tsds.convert(folders / "train", tmp_path / "s.tsds", options)
     store = tsds.open(tmp_path / "s.tsds")
     assert store["val"].statistics["label"]["class_counts"] == [1, 1]

@@ -193,7 +193,7 @@ def test_empty_tiles_are_chosen_by_their_share(tmp_path: Path, share: float) -> 
 def test_tiles_of_an_image_stay_in_one_split(tmp_path: Path) -> None:
     samples = annotated(10)
     options: dict[str, Any] = {"workers": 0, "classes": tuple("pqrs"), "tiles": 64}
-    tsds.convert(samples, tmp_path / "o.tsds", split={"train": 0.5, "val": 0.5}, **options)
+    tsds.convert(samples, tmp_path / "o.tsds", split_into={"train": 0.5, "val": 0.5}, **options)
     tsds.convert(samples, tmp_path / "one.tsds", **options)
     tsds.split_store(tmp_path / "one.tsds", tmp_path / "p.tsds", {"train": 0.5, "val": 0.5})
     for path in (tmp_path / "o.tsds", tmp_path / "p.tsds"):

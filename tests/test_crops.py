@@ -125,7 +125,7 @@ def test_coordinates_that_are_fractions_and_small_objects(tmp_path: Path) -> Non
 def test_no_image_is_in_two_splits(tmp_path: Path) -> None:
     objects = [shape("cat", [x, 2], [x + 3, 6]) for x in range(0, 25, 5)]
     path = source(tmp_path / "s", *[objects] * 20)
-    store = crops(path, tmp_path / "o.tsds", size=(8, 8), split={"train": 0.75, "val": 0.25}, workers=2)
+    store = crops(path, tmp_path / "o.tsds", size=(8, 8), split_into={"train": 0.75, "val": 0.25}, workers=2)
     images = {name: {key.partition("#")[0] for key in rows(store[name], "key")} for name in store}
     assert {name: len(each) for name, each in images.items()} == {"train": 15, "val": 5}
     assert not images["train"] & images["val"]

@@ -226,7 +226,7 @@ def test_torchs_own_loader_takes_it(labelled, workers):
 def test_an_empty_split(tmp_path):
     samples = {"train": Samples(LABELLED[:2], ["a", "b", "c"]), "val": Samples([np.zeros(0, np.uint8)])}
     source = {"train": samples["train"]}
-    convert(source, tmp_path / "s.tsds", ConvertOptions(workers=0, split={"train": 1.0, "val": 0.0}))
+    convert(source, tmp_path / "s.tsds", ConvertOptions(workers=0, split_into={"train": 1.0, "val": 0.0}))
     dataset = StoreDataset(tmp_path / "s.tsds", "val")
     assert len(dataset) == 0
     assert dataset.gather([]).columns["image"].shape == (0, 3, 4, 6)

@@ -263,7 +263,7 @@ def test_numbers_of_shards_after_append(tmp_path: Path) -> None:
     """A number that a shard had is given to no other one, also when the last shard went and another split changed."""
     root = class_folders(tmp_path / "photos", "cat", "dog", count=4)
     path = tmp_path / "s.tsds"
-    tsds.convert(root, path, workers=0, shard_nbytes=1, split={"train": 0.5, "val": 0.5})
+    tsds.convert(root, path, workers=0, shard_nbytes=1, split_into={"train": 0.5, "val": 0.5})
     last = tsds.open(path)["train"].key(3)
     tsds.erase(path, keys=[last])
     tsds.erase(path, rows={"val": [0]})

@@ -37,7 +37,7 @@ def keys(store: tsds.Store) -> dict[str, list[str]]:
 
 
 def convert(path: Path, out: Path, **options: Any) -> tsds.Store:
-    tsds.convert(path, out, tsds.ConvertOptions(workers=0, split=SHARES, **options))
+    tsds.convert(path, out, tsds.ConvertOptions(workers=0, split_into=SHARES, **options))
     return tsds.open(out)
 
 
@@ -161,7 +161,7 @@ def test_by_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) 
     done = tsds.convert(
         source,
         tmp_path / "o.tsds",
-        tsds.ConvertOptions(workers=0, split=SHARES, split_by="column:Patient No", **options),
+        tsds.ConvertOptions(workers=0, split_into=SHARES, split_by="column:Patient No", **options),
     )
     found = {name: [each.split("#")[0][-6:] for each in own] for name, own in keys(tsds.open(done.path)).items()}
     numbers = {name: {int(each[:2]) for each in own if each[:2] < "38"} for name, own in found.items()}
@@ -187,7 +187,7 @@ def test_by_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) 
 def test_columns_that_are_none(tmp_path: Path, how: str, column: str, message: str) -> None:
     source = scans(tmp_path / "s") if how == "folders" else visits(tmp_path / "s", how)
     images = tmp_path / "s" if how == "frame" else None
-    options = tsds.ConvertOptions(workers=0, split=SHARES, split_by=f"column:{column}", images=images)
+    options = tsds.ConvertOptions(workers=0, split_into=SHARES, split_by=f"column:{column}", images=images)
     with pytest.raises(OptionError, match=f"^`split_by`: .*{message}"):
         tsds.convert(source, tmp_path / "o.tsds", options)
 
@@ -199,7 +199,7 @@ def test_a_store_has_no_columns(tmp_path: Path) -> None:
 
 
 def test_split_by_without_split_and_without_files(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="`split_by` belongs to `split`"):
+    with pytest.raises(OptionError, match="`split_by` belongs to `split_into`"):
         tsds.ConvertOptions(split_by="folder")
     images = np.zeros((6, 4, 4), np.uint8)
     np.save(tmp_path / "a.npy", images)
@@ -210,7 +210,7 @@ def test_split_by_without_split_and_without_files(tmp_path: Path) -> None:
 def test_the_commands(tmp_path: Path) -> None:
     root = scans(tmp_path / "s")
     done = command(
-        "convert", root, tmp_path / "o.tsds", "--split", "train=0.6,val=0.4", "--split-by", "patient([0-9]+)"
+        "convert", root, tmp_path / "o.tsds", "--split-into", "train=0.6,val=0.4", "--split-by", "patient([0-9]+)"
     )
     assert done.exit_code == 0, done.output
     done = command("split", tmp_path / "o.tsds", tmp_path / "p.tsds", "a=0.5,b=0.5", "--group-by", "patient([0-9]+)")
@@ -225,7 +225,7 @@ def test_a_grouping_that_finds_nothing_is_refused(tmp_path: Path) -> None:
     """It would keep nothing together, and nobody would notice."""
     source = class_folders(tmp_path / "src", "ant", "bee")
     for by, hint in (("folders", "Did you mean folder"), ("patient", "found 'patient'")):
-        options = tsds.ConvertOptions(workers=0, split={"a": 0.5, "b": 0.5}, split_by=by)
+        options = tsds.ConvertOptions(workers=0, split_into={"a": 0.5, "b": 0.5}, split_by=by)
         with pytest.raises(tsds.OptionError, match=rf"`split_by`: expected an expression that finds .*{hint}"):
             tsds.convert(source, tmp_path / "o.tsds", options)
     tsds.convert(source, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
@@ -235,6 +235,6 @@ def test_a_grouping_that_finds_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_fewer_groups_than_splits(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "src", "cat", count=4)
-    options = tsds.ConvertOptions(workers=0, split={"train": 0.5, "val": 0.5}, split_by="folder")
+    options = tsds.ConvertOptions(workers=0, split_into={"train": 0.5, "val": 0.5}, split_by="folder")
     with pytest.raises(tsds.OptionError, match=r"found none: the 4 samples in train are 1 group, which stay whole"):
         tsds.convert(root, tmp_path / "s.tsds", options)

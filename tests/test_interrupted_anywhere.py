@@ -111,7 +111,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
         images = np.random.default_rng(0).integers(0, 256, (count, 5, 4, 3), np.uint8)
         np.save(folder / name / "images.npy", images)
         np.save(folder / name / "labels.npy", np.arange(count) % 3)
-    options = tsds.ConvertOptions(workers=0, split={"train": 0.5, "val": 0.5})
+    options = tsds.ConvertOptions(workers=0, split_into={"train": 0.5, "val": 0.5})
     tsds.convert(folder / "first", folder / "store.tsds", options)
     tsds.pack(folder / "store.tsds", folder / "packed.tsds")
     return folder / "store.tsds", folder / "more", folder / "packed.tsds"

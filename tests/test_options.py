@@ -32,7 +32,7 @@ from tensorstore_ds.options import declarations, meant, user_path
         ("workers", np.int32(0), 0),
         ("classes", ["cat", "dog"], ("cat", "dog")),
         ("classes", np.array(["cat"]), ("cat",)),
-        ("split", {"train": np.float32(0.5), "val": 0.5}, {"train": 0.5, "val": 0.5}),
+        ("split_into", {"train": np.float32(0.5), "val": 0.5}, {"train": 0.5, "val": 0.5}),
         ("encoding", np.str_("jpeg"), "jpeg"),
         ("images", "~/photos", Path.home() / "photos"),
     ],
@@ -74,11 +74,11 @@ def test_a_value_becomes_one_of_pythons_own_types(name: str, value: Any, kept: A
         ("license", 5, "expected text, found 5."),
         ("license", b"x", "expected text, found b'x'."),
         ("citation", "\ud800", "expected text in UTF-8, found other bytes."),
-        ("split", "train=1", "expected names and fractions, such as {'train': 0.9, 'val': 0.1}, found train=1."),
-        ("split", {1: 1.0}, "expected names and fractions, such as {'train': 0.9, 'val': 0.1}, found {1: 1.0}."),
-        ("split", {"a": "1"}, "expected a number, found '1'."),
-        ("split", {"a": float("nan")}, "expected a number, found nan."),
-        ("split", {"a": 10**400}, "found 10000000000000000000... (401 characters)."),
+        ("split_into", "train=1", "expected names and fractions, such as {'train': 0.9, 'val': 0.1}, found train=1."),
+        ("split_into", {1: 1.0}, "expected names and fractions, such as {'train': 0.9, 'val': 0.1}, found {1: 1.0}."),
+        ("split_into", {"a": "1"}, "expected a number, found '1'."),
+        ("split_into", {"a": float("nan")}, "expected a number, found nan."),
+        ("split_into", {"a": 10**400}, "found 10000000000000000000... (401 characters)."),
         ("fit", "cover", "expected one of pad, crop, stretch, found cover."),
         ("encoding", "jpg", "expected one of auto, raw, jpeg, source, smart, found jpg. Did you mean jpeg?"),
         ("encoding", 5, "expected one of auto, raw, jpeg, source, smart, found 5."),
@@ -123,6 +123,8 @@ def test_what_is_no_object_of_options_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_changed_option_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^`split`: .* Did you mean `split_into`\?$"):  # its earlier name
+        tsds.convert(tmp_path, tmp_path / "out.tsds", split={"train": 1.0})  # type: ignore[call-arg]
     with pytest.raises(OptionError, match=r"^`shard_size`: .* Did you mean `shard_nbytes`\?$"):
         tsds.Writer(tmp_path / "out.tsds", shard_size=3)
     with pytest.raises(OptionError, match="`classes`: expected a list of names, found cat"):
@@ -130,7 +132,7 @@ def test_a_changed_option_is_named(tmp_path: Path) -> None:
 
 
 def test_a_store_of_numpys_numbers(tmp_path: Path) -> None:
-    options = ConvertOptions(size=np.array([6, 5]), seed=np.int64(1), split={"train": np.float64(0.5), "val": 0.5})  # type: ignore[arg-type]
+    options = ConvertOptions(size=np.array([6, 5]), seed=np.int64(1), split_into={"train": np.float64(0.5), "val": 0.5})  # type: ignore[arg-type]
     tsds.convert(class_folders(tmp_path / "photos", "cat", count=4), tmp_path / "out.tsds", options)
     assert tsds.open(tmp_path / "out.tsds")["train"]["image"][:].shape == (2, 6, 5, 3)
 

@@ -232,7 +232,7 @@ def _masks(path: Path) -> tsds.ConvertOptions:
 def _divided(path: Path) -> tsds.ConvertOptions:
     class_folders(path)
     shutil.rmtree(path / "test")
-    return replace(OPTIONS, split={"train": 0.7, "val": 0.3}, seed=5, classes=("bee", "ant"))
+    return replace(OPTIONS, split_into={"train": 0.7, "val": 0.3}, seed=5, classes=("bee", "ant"))
 
 
 def _mixed(path: Path) -> tsds.ConvertOptions:

@@ -83,7 +83,7 @@ def test_real_digits_are_learned_in_few_steps(tmp_path: Path) -> None:
     images, labels = load_digits()
     samples = [{"image": image[..., None], "label": int(label)} for image, label in zip(images, labels, strict=True)]
     splits = {"train": 0.8, "test": 0.2}
-    how = tsds.ConvertOptions(classes=tuple("0123456789"), workers=0, split=splits)
+    how = tsds.ConvertOptions(classes=tuple("0123456789"), workers=0, split_into=splits)
     tsds.convert(samples, tmp_path / "digits.tsds", how)
     shape: Any = {"image_size": 8, "patch_size": 2, "width": 32, "heads": 4, "depth": 3, "mlp_width": 64}
     options = TrainOptions(**shape, epochs=9, device="cpu", num_threads=1)

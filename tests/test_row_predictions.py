@@ -50,7 +50,7 @@ def outputs_by_hand(made: ViT, split: tsds.Split, train: tsds.Split | None = Non
 def test_classes_confidences_and_losses(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     samples = [(rng.integers(0, 256, (12, 12, 1), np.uint8), i % 3) for i in range(70)]
-    path = store_of(tmp_path / "s.tsds", samples, ("a", "b", "c"), split={"train": 0.8, "val": 0.2}).path
+    path = store_of(tmp_path / "s.tsds", samples, ("a", "b", "c"), split_into={"train": 0.8, "val": 0.2}).path
     labels = np.asarray(tsds.open(path)["train"]["label"][:]).copy()
     labels[5] = -1
     tsds.add_fields(path, {"label": {"train": labels}}, classes={"label": ("a", "b", "c")}, replace=True)

@@ -52,7 +52,7 @@ def test_samples_are_those_of_each_source_with_the_classes_of_all(tmp_path: Path
 
 def test_a_division_keeps_each_class_in_its_share(tmp_path: Path) -> None:
     sources = [class_folders(tmp_path / name, "cat", "dog", count=10) for name in "ab"]
-    store = convert(tmp_path / "out.tsds", *sources, split={"train": 0.8, "val": 0.2})
+    store = convert(tmp_path / "out.tsds", *sources, split_into={"train": 0.8, "val": 0.2})
     assert {name: np.bincount(store[name]["label"][:]).tolist() for name in store} == {"train": [16, 16], "val": [4, 4]}
 
 

@@ -204,7 +204,9 @@ def test_labels_without_names_of_classes(tmp_path: Path) -> None:
 def test_damaged_labels_are_one_line(tmp_path: Path, name: str, value: int, split: str) -> None:
     samples = samples_with("label") if name == "label" else samples_with("boxes", "labels")
     tsds.convert(
-        Samples(samples * 8, CLASSES), tmp_path / "s.tsds", ConvertOptions(workers=0, split={"train": 0.5, "test": 0.5})
+        Samples(samples * 8, CLASSES),
+        tmp_path / "s.tsds",
+        ConvertOptions(workers=0, split_into={"train": 0.5, "test": 0.5}),
     )
     file = next(path for path in (tmp_path / "s.tsds" / split / "00000" / name).rglob("*") if path.name == "0")
     damaged = bytearray(file.read_bytes())

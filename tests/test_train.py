@@ -315,7 +315,7 @@ def test_without_a_split_to_evaluate_on(tmp_path: Path) -> None:
     notes: list[str] = []
     report = tsds.train(path, small(epochs=2), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
     assert report is not None and report.best_epoch is None and report.last["loss"] > 0
-    assert any("no split to evaluate on" in note and "`split=train=0.9" in note for note in notes)
+    assert any("no split to evaluate on" in note and "`split_into=train=0.9" in note for note in notes)
     assert equal(state(tmp_path / "run", "best.pt")["weights"], state(tmp_path / "run")["weights"])
 
 

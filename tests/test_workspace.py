@@ -285,7 +285,7 @@ OTHER = {
     "color": "rgb",
     "max_pixels": 1000,
     "classes": ("bee", "ant"),
-    "split": {"a": 0.5, "b": 0.5},
+    "split_into": {"a": 0.5, "b": 0.5},
     "seed": 1,
     "split_by": "folder",
     "min_visibility": 0.5,
@@ -304,7 +304,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
     source = folders / "train"
     values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
     values |= {"encoding": "smart", "budget": 10**7} if name == "budget" else {}
-    values |= {"split": {"a": 0.5, "b": 0.5}} if name == "split_by" else {}
+    values |= {"split_into": {"a": 0.5, "b": 0.5}} if name == "split_by" else {}
     values |= {"tiles": (100, 100)} if name == "overlap" else {}
     interrupted(source, out, 5, ConvertOptions(**values))
     changed = ConvertOptions(**values | {name: OTHER[name]})

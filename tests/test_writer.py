@@ -339,8 +339,8 @@ def test_a_sequence_beside_an_iterator_is_as_one_alone(tmp_path, out, alone):
 
 
 def test_what_an_iterator_cannot_be_asked(out):
-    with pytest.raises(tsds.OptionError, match="`split` divides a source of known length"):
-        tsds.convert(iter(digits()), out, tsds.ConvertOptions(split={"a": 0.5, "b": 0.5}))
+    with pytest.raises(tsds.OptionError, match="`split_into` divides a source of known length"):
+        tsds.convert(iter(digits()), out, tsds.ConvertOptions(split_into={"a": 0.5, "b": 0.5}))
     with pytest.raises(tsds.OptionError, match="val: expected samples, found int"):
         tsds.convert({"train": iter(digits()), "val": 7}, out)
 

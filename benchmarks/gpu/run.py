@@ -98,7 +98,7 @@ PARTS: Mapping[str, Part] = {
     "resident": Part(
         "speed.resident",
         30,
-        "loading from the GPU's own memory, residency=device",
+        "loading from GPU memory, residency=device",
         "28x28: over 2 million images/s; 224x224: over 500 GB/s",
         "Compare `GB/s` with `copies`: the difference is what the memory buys.",
         "images/s",

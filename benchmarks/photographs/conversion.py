@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -12,7 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, median_ratio, seconds_of, spent_on
+from benchmarks.measure import (
+    Figure,
+    Settings,
+    Spent,
+    alternate,
+    as_result,
+    rates,
+    ratio_of_medians,
+    seconds_of,
+    spent_on,
+)
 from benchmarks.peers import WORKERS
 from benchmarks.photographs import FFCV_JPEG, MAX_SIDE, QUALITY
 from benchmarks.photographs.race import folder_of_photographs, lane_of
@@ -60,9 +69,9 @@ def _encoded(settings: Settings) -> tuple[list[Figure], list[dict[str, Any]]]:
             shutil.rmtree(files)
     figures = []
     for (name, unit), own, others in zip(whats, zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
-        rates = " against ".join(f"{count / statistics.median(seconds):,.0f}" for seconds in (own, others))
-        ratio = median_ratio(others, own)
-        figures.append(Figure(name, ratio, TARGET, "x", at_least=True, note=f"{rates} {unit}"))
+        words = " against ".join(rates(count, seconds) for seconds in (own, others))
+        ratio = ratio_of_medians(others, own)
+        figures.append(Figure(name, ratio, TARGET, "x", at_least=True, note=f"{words} {unit}"))
     sides = (("tsds convert", ours), ("FFCV's writer", theirs))
     return figures, [{"converter": side, **_columns(spent)} for side, spent in sides]
 
@@ -107,20 +116,20 @@ def _kept(settings: Settings) -> list[Figure]:
     timings = [copying, partial(converting, "eighth"), partial(converting, "headers"), partial(converting, "full")]
     copied, checked, headers, full = alternate(timings, settings.repeat)
     shutil.rmtree(files)
-    rates = [f"{nbytes / statistics.median(own) / 1e6:,.0f} MB/s" for own in (headers, copied)]
-    images = [f"{len(paths) / statistics.median(own):,.0f} images/s" for own in (headers, checked, full)]
+    speeds = [f"{rates(nbytes / 1e6, own)} MB/s" for own in (headers, copied)]
+    images = [f"{rates(len(paths), own)} images/s" for own in (headers, checked, full)]
     what = f"convert {name} to `source`, {WORKERS} workers: speed,"
     copy_of_headers = Figure(
         f"{what} `check=headers`, relative to copying them into one file",
-        median_ratio(copied, headers),
+        ratio_of_medians(copied, headers),
         0.7,
         "x",
         at_least=True,
-        note=f"{rates[0]}, {images[0]}, against {rates[1]}",
+        note=f"{speeds[0]}, {images[0]}, against {speeds[1]}",
     )
     eighth_of_full = Figure(
         f"{what} `check=eighth`, relative to `check=full`",
-        median_ratio(full, checked),
+        ratio_of_medians(full, checked),
         1.5,
         "x",
         at_least=True,

@@ -6,7 +6,7 @@ import shutil
 from functools import partial
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, median_ratio, say, spent_on
+from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, ratio_of_medians, say, spent_on
 from benchmarks.photographs import BATCH, store
 from benchmarks.photographs.race import folder_of_photographs, rates_of
 from tensorstore_ds import native
@@ -52,6 +52,6 @@ def _row(loader: Any, repeat: int, **names: Any) -> dict[str, Any]:
         wall, cpu = zip(*rounds, strict=True)
         row[way] = rates_of([one / count for one in wall], [one / count for one in cpu])
     for ratio, kind in (("ratio", "seconds"), ("cpu_ratio", "cpu_seconds")):
-        row[ratio] = round(median_ratio(row["without"][kind], row["with"][kind]), 3)
+        row[ratio] = round(ratio_of_medians(row["without"][kind], row["with"][kind]), 3)
     say(f"    CPU time without them, relative to with: {row['cpu_ratio']:.2f}")
     return row

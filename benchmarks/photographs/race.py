@@ -42,14 +42,14 @@ def measure(settings: Settings) -> dict[str, Any]:
     shutil.rmtree(files)
     voc = settings.scratch / "voc"
     write_voc(voc, ANNOTATED)
-    races.append(_raced("detect", "drawn photographs with boxes", voc, [STORES["source"], TORCHVISION], settings))
+    races.append(_raced("detect", "synthetic photographs with boxes", voc, [STORES["source"], TORCHVISION], settings))
     return as_result(figures_of_races(races), photographs=described, races=races)
 
 
 def folder_of_photographs(settings: Settings, times: int = TIMES) -> tuple[Path, str]:
     """A folder of class folders of JPEG files, each `times` times in it, and what they are."""
     folder = settings.scratch / "photographs"
-    given, name = settings.photographs, "drawn photographs"
+    given, name = settings.photographs, "synthetic photographs"
     if given is None:
         say(f"  drawing {DRAWN:,} photographs ...")
         given = settings.scratch / "drawn"

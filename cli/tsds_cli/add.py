@@ -9,7 +9,7 @@ import click
 
 import tensorstore_ds
 from tsds_cli.editing import made, tell_added
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, option, path_argument
 
 if TYPE_CHECKING:
     from tensorstore_ds import FieldsSummary
@@ -18,28 +18,42 @@ if TYPE_CHECKING:
 @click.command()
 @path_argument("store")
 @path_argument("file")
-@click.option("--name", help="The name of the field.", show_default="the name of FILE, or of its column")
-@click.option("--split", metavar="NAME", help="The values are for this split. Others keep theirs, or have none.")
-@click.option("--key", metavar="COLUMN", help="The column of a table with the keys of samples.", show_default="key")
-@click.option(
-    "--column", "columns", metavar="COLUMN", multiple=True, help="Only this column of a table; repeat it for several."
+@option(
+    "--name",
+    help="Name of the field.",
+    show_default="the name of FILE, or of its column",
+    metavar="NAME",
 )
-@click.option(
+@option(
+    "--split", metavar="NAME", help="Split that the values belong to. Other splits keep their values, or have none."
+)
+@option("--key", metavar="COLUMN", help="Column of a table with the keys of samples.", show_default="key")
+@option(
+    "--column",
+    "columns",
+    metavar="COLUMN",
+    multiple=True,
+    help="Use only this column of a table. Repeat the option for several columns.",
+)
+@option(
     "--missing",
     metavar="VALUE",
-    help="The value of samples that a table lacks: a number, such as nan, or a text.",
+    help="Value for samples without a row in the table: a number, such as nan, or a text.",
 )
-@click.option(
-    "--classes", type=click.Path(path_type=Path), metavar="FILE", help="Store the values as labels of these classes."
+@option(
+    "--classes",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Store the values as labels of the classes in this file.",
 )
-@click.option("--replace", is_flag=True, help="Replace the values of a field that the STORE has.")
+@option("--replace", is_flag=True, help="Replace the values of an existing field.")
 @json_option
 def add(store: Path, file: Path, columns: tuple[str, ...], classes: Path | None, as_json: bool, **given: Any) -> None:
-    """Add a field to a STORE, such as losses or tags, from a FILE.
+    """Add a field, such as losses or tags, to a STORE.
 
-    FILE is .npy with a row for each sample, in the order of the store, or a table, .csv, .tsv or .parquet, with a
-    column of keys. Images are neither read nor written: the new files are beside the others. The manifest is replaced
-    last, in one step, so that processes that have the store open keep reading it as it was.
+    FILE is an array (.npy) with a row for each sample, in the order of the store, or a table (.csv, .tsv or .parquet)
+    with a column of keys. Images are neither read nor written. The manifest is replaced last, in one step. Processes
+    with the store open keep the old view.
 
     \b
     Examples:

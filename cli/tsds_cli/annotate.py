@@ -8,7 +8,7 @@ import click
 
 from tensorstore_ds import ConvertOptions
 from tsds_cli import text
-from tsds_cli.options import json_option, option_of, path_argument, text_or_file
+from tsds_cli.options import json_option, option, option_of, path_argument, text_or_file
 
 
 @click.command()
@@ -16,23 +16,25 @@ from tsds_cli.options import json_option, option_of, path_argument, text_or_file
 @option_of(
     ConvertOptions,
     "license",
-    help="The license of the data: an SPDX expression, such as CC-BY-4.0, or LicenseRef-NAME for one that SPDX does "
-    "not list. Empty: remove it.",
+    help="License of the data: an SPDX expression, such as CC-BY-4.0, or LicenseRef-NAME for a license that SPDX does "
+    "not list. An empty text removes it.",
 )
 @option_of(
-    ConvertOptions, "citation", help="How to cite the data: a text, or @FILE for one in a file. Empty: remove it."
+    ConvertOptions,
+    "citation",
+    help="Citation of the data: a text, or @FILE for the text in a file. An empty text removes it.",
 )
-@click.option(
+@option(
     "--description",
     metavar="TEXT|@FILE",
-    help="What the data are, in a few sentences. Empty: remove it.",
+    help="Description of the data in a few sentences. An empty text removes it.",
 )
 @json_option
 def annotate(store: Path, license: str | None, citation: str | None, description: str | None, as_json: bool) -> None:
-    """Note license, citation or description in a STORE.
+    """Set license, citation and description of a STORE.
 
-    The data are not touched: only the manifest is written again, in one step. The digest of the store changes with it,
-    by which copies are known, so annotate before you share. Programs that have the store open go on.
+    Only the manifest is rewritten, in one step. This changes the digest of the store, which identifies copies, so
+    annotate before you share. Processes with the store open are not affected.
 
     \b
     Examples:

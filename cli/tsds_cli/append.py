@@ -9,32 +9,40 @@ import click
 
 import tensorstore_ds
 from tsds_cli.growing import dry_run_option, from_source, grown
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import Command, json_option, option, path_argument
 
 
-@click.command()
+@click.command(cls=Command)
 @path_argument("store")
 @path_argument("source", "SRC")
-@from_source("format", "images", "classes", "keypoints", "key_prefix", "size", "fit", "color", "split", "class_map")
-@click.option("--update", is_flag=True, help="Take samples from SRC whose keys the STORE has, where they differ.")
-@click.option(
+@from_source(
+    "format", "images", "classes", "keypoints", "key_prefix", "size", "fit", "color", "split_into", "class_map"
+)
+@option(
+    "--update",
+    is_flag=True,
+    help="Replace samples of the STORE with different samples of SRC that have the same keys.",
+    group="Essential",
+)
+@option(
     "--compare/--no-compare",
     default=True,
     show_default=True,
-    help="Compare samples of SRC whose keys the STORE has. Without that, they are left out whatever their content is, "
-    "which takes less time.",
+    help="Compare samples with the same keys in SRC and the STORE. Without it, they are skipped unread, which is "
+    "faster.",
+    group="Essential",
 )
 @dry_run_option
 @json_option
 @click.pass_context
 def append(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **given: Any) -> None:
-    """Convert the data set SRC, and append its samples to a STORE.
+    """Append the samples of a data set SRC to a STORE.
 
-    Samples that the store has already are left out: SRC may be the folder that it was made of, which has grown. A
-    sample with the key of another one is an error, unless --update or --key-prefix is given. Fields, flags, keypoints
-    and classes that one side lacks are added. Images are stored in the same form as in the store. New shards are
-    written first. The manifest is replaced last, in one step: processes that have the store open keep reading it as it
-    was.
+    Samples that are already in the store are skipped, so SRC can be the folder that the store was made from, with new
+    files. If a key is used by a different sample, the command fails, unless you pass --update or --key-prefix. Fields,
+    flags, keypoints and classes that only one side has are added. Images are stored in the same form as in the store.
+
+    The manifest is replaced last, in one step. Processes with the store open keep the old view.
 
     \b
     Examples:

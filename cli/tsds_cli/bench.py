@@ -11,7 +11,7 @@ import click
 from tensorstore_ds import BenchOptions, words
 from tsds_cli import text
 from tsds_cli.messages import interrupted, spelled
-from tsds_cli.options import json_option, options_of, out_option, store_argument
+from tsds_cli.options import Command, json_option, options_of, out_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -21,17 +21,22 @@ _MISSING = "-"
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training"}
 
 
-@click.command()
+@click.command(cls=Command)
 @store_argument()
 @options_of(BenchOptions)
-@out_option(None, "The folder to write bench.json and bench.png to.", shown="a folder STORE.bench in this folder")
+@out_option(
+    None,
+    "Folder for bench.json and bench.png.",
+    shown="STORE.bench in the current folder",
+    group="Essential",
+)
 @json_option
 def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
-    """Compare ways to load a STORE, and the files that it was made of.
+    """Benchmark ways to load a STORE and its source files.
 
-    For each way and batch size in turn, measures epochs of loading alone and of training, memory, and the first epoch
-    from files that are not in memory. Writes bench.json and bench.png. STORE and DIR are not changed, but they are
-    dropped from the page cache and read again.
+    For each way and batch size, measures epochs of loading and of training, memory, and the first epoch with cold
+    files. Writes bench.json and bench.png. STORE and DIR are not changed, but they are dropped from the page cache and
+    read again.
 
     \b
     Examples:

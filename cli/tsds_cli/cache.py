@@ -13,15 +13,19 @@ import click
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import Failure
-from tsds_cli.options import json_option, path
+from tsds_cli.options import json_option, option, path
 
 if TYPE_CHECKING:
     from tensorstore_ds import CachedStore
 
 _DIGITS = 12  # of a digest: enough to name it
 
-cache_dir_option = click.option(
-    "--cache-dir", type=path, metavar="DIR", help="The folder.", show_default="$TSDS_CACHE_DIR, or the user's own"
+cache_dir_option = option(
+    "--cache-dir",
+    type=path,
+    metavar="DIR",
+    help="Folder of the cache.",
+    show_default="$TSDS_CACHE_DIR, or the user's cache folder",
 )
 
 
@@ -30,10 +34,10 @@ cache_dir_option = click.option(
 @json_option
 @click.pass_context
 def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
-    """Show the stores by URL that are kept on this disk.
+    """List or remove the copies of remote stores on this disk.
 
-    What was read of a store by URL is kept, so that it is fetched once. Shows how much of each is here, and when it was
-    used last. tsds cache clear removes them.
+    Data read from a store by URL is cached, so that it is downloaded once. The table shows how much of each store is on
+    this disk, and when it was last used. tsds cache clear removes stores.
 
     \b
     Examples:
@@ -69,18 +73,19 @@ def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
 
 @cache.command()
 @click.argument("store", required=False)
-@click.option("--all", "everything", is_flag=True, help="Remove all of them.")
-@click.option("--yes", is_flag=True, help="Do not ask. On a terminal, --all asks otherwise.")
+@option("--all", "everything", is_flag=True, help="Remove all stores.")
+@option("--yes", is_flag=True, help="Do not ask. On a terminal, --all asks for confirmation.")
 @cache_dir_option
 @json_option
 @click.pass_context
 def clear(
     ctx: click.Context, store: str | None, everything: bool, yes: bool, cache_dir: Path | None, as_json: bool
 ) -> None:
-    """Remove a STORE, given by its digest or by any URL that it was read from, from this disk.
+    """Remove the copy of a remote STORE from this disk.
 
-    Stores that a process has open stay, and files that are not of this cache. What is removed is fetched again when it
-    is needed. With --all on a terminal, the stores are listed first, and you are asked.
+    STORE is a digest, or a URL that the store was read from. Stores that a process has open stay, and also files that
+    do not belong to the cache. Removed data is downloaded again when it is needed. With --all on a terminal, the
+    command lists the stores and asks for confirmation.
     """
     import tensorstore_ds as tsds
 

@@ -7,34 +7,32 @@ from pathlib import Path
 import click
 
 from tsds_cli import text
-from tsds_cli.options import json_option, path as path_type, path_argument
+from tsds_cli.options import json_option, option, path as path_type, path_argument
 
 
 @click.command()
 @path_argument("store")
 @click.argument("out", type=path_type, metavar="[OUT_DIR]", required=False)
-@click.option(
+@option(
     "--from",
     "answers",
     type=path_type,
     metavar="FILE",
-    help="The answers that only people know, as YAML or TOML.",
-    show_default="card.yaml in OUT_DIR, which the first call writes with the questions",
+    help="Answers to the questions of the card, as YAML or TOML.",
+    show_default="card.yaml in OUT_DIR, which the first call creates",
 )
-@click.option("--croissant", is_flag=True, help="Write croissant.json, too, and small samples as Parquet in preview/.")
-@click.option(
-    "--huggingface", is_flag=True, help="Write all that a repository of the Hugging Face Hub has beside the store."
-)
-@click.option("--strict", is_flag=True, help="Fail if an answer is missing, and name all that are.")
+@option("--croissant", is_flag=True, help="Also write croissant.json, and small samples as Parquet in preview/.")
+@option("--huggingface", is_flag=True, help="Write all other files of a Hugging Face Hub repository for the store.")
+@option("--strict", is_flag=True, help="Fail if answers are missing, and list them.")
 @json_option
 def card(
     store: Path, out: Path | None, answers: Path | None, croissant: bool, huggingface: bool, strict: bool, as_json: bool
 ) -> None:
-    """Write the papers of a STORE: card, preview, citation.
+    """Write a dataset card for a STORE, with a preview.
 
-    OUT_DIR is a folder beside the store, NAME-card if it is not given. README.md says what the data are, how they were
-    made and what is known to be wrong; CITATION.cff and datacite.json say how to cite them. What only you know is asked
-    for in card.yaml: fill it in and run the command again.
+    OUT_DIR is by default the folder NAME-card next to the store. README.md describes the data, how it was made and its
+    known problems. CITATION.cff and datacite.json contain the citation. The command writes questions that only you can
+    answer to card.yaml. Answer them, and run the command again.
 
     \b
     Examples:

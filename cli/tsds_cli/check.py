@@ -13,7 +13,7 @@ import tensorstore_ds
 from tensorstore_ds import CheckFindings, CheckOptions, SuspectLabel, SuspectObject
 from tsds_cli import text
 from tsds_cli.messages import Failure, interrupted, spelled
-from tsds_cli.options import json_option, options_of, out_option, path, store_argument
+from tsds_cli.options import Command, json_option, option, options_of, out_option, path, store_argument
 from tsds_cli.progress import ProgressBar
 
 _NAMED = 5
@@ -31,23 +31,30 @@ _SUSPECT = {
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @store_argument()
 @options_of(CheckOptions)
-@click.option(
+@option(
     "--picture",
     type=path,
     metavar="FILE",
-    help="Draw copies side by side into this PNG file, those of several splits first.",
+    help="Draw groups of copies into this PNG file. Copies in several splits come first.",
+    group="Essential",
 )
-@click.option(
+@option(
     "--predictions",
     multiple=True,
     metavar="SPLIT=FILE|FIELD",
-    help="Find wrong labels and objects with predictions of a model: .npy of shape (rows, classes), COCO's results in "
-    "a JSON file, or a field of the store. Once for each split.",
+    help="Find wrong labels and objects with predictions of a model: a .npy file of shape (rows, classes), COCO "
+    "results in a JSON file, or a field of the store. Once per split.",
+    group="Essential",
 )
-@out_option(None, "Write all findings into this JSON file, for tsds filter --without and tsds erase --rows.", "FILE")
+@out_option(
+    None,
+    "Write all findings to this JSON file, which tsds filter --without and tsds erase --rows read.",
+    "FILE",
+    group="Essential",
+)
 @json_option
 def check(
     store: str | Path,
@@ -57,14 +64,15 @@ def check(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with the content of a STORE.
+    """Find duplicates, leaks and label errors in a STORE.
 
-    Finds images that are copies of each other, equal ones and such as were resized, encoded again or made brighter,
-    within a split and between splits; labels of copies that disagree; images of one color, and such as cannot be
-    decoded; images that are blurred, dark, overexposed or of an odd aspect ratio; boxes of sizes that are not
-    plausible; objects that lack some of their keypoints; and classes with few samples. With --predictions, it also
-    finds labels and objects that a model contradicts. The exit status is 1 if something was found. What --out writes,
-    tsds filter --without takes.
+    Finds copies of images within a split and between splits, including resized, re-encoded and brightened copies. Also
+    finds copies with different labels; images of one color, and images that cannot be decoded; images that are blurred,
+    dark, overexposed or of an unusual aspect ratio; boxes of implausible size; objects without some of their keypoints;
+    and classes with few samples. With --predictions, it also finds labels and objects that a model contradicts.
+
+    The exit status is 1 if problems are found. Use tsds filter --without FILE to remove the samples that --out FILE
+    lists.
 
     \b
     Examples:

@@ -18,9 +18,9 @@ from tsds_cli.options import json_option, path_argument
 @path_argument("out")
 @json_option
 def commit(out: Path, as_json: bool) -> None:
-    """Let the planned store OUT appear, once all of its tasks are done.
+    """Complete a planned store OUT once all tasks are done.
 
-    What is missing is named by its tasks, as a job array takes them: --array=3,7-9.
+    If parts are missing, the command lists their tasks in the form of a job array: --array=3,7-9.
 
     \b
     Examples:

@@ -11,26 +11,26 @@ import click
 import tensorstore_ds
 from tsds_cli import text
 from tsds_cli.messages import interrupted
-from tsds_cli.options import json_option, store_argument
+from tsds_cli.options import json_option, option, store_argument
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
 @store_argument("first", "A")
 @store_argument("second", "B")
-@click.option(
+@option(
     "--by",
     type=click.Choice(["key", "row"]),
     default="key",
     show_default=True,
-    help="What says which samples belong together: their keys, or, with row, their places in the splits.",
+    help="How to match samples: by key, or by row, their position in the splits.",
 )
 @json_option
 def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as_json: bool) -> None:
-    """Say what differs between the stores A and B.
+    """Compare the stores A and B, and list the differences.
 
-    Samples are compared by their keys, labels by the names of their classes, and images by their pixels where their
-    bytes differ. The exit status is 1 if something differs.
+    Samples are matched by key, labels by class name. If the bytes of images differ, their pixels are compared. The exit
+    status is 1 if there are differences.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from tensorstore_ds import ConvertOptions, Sources, words
 from tsds_cli import text
 from tsds_cli.messages import Failure, interrupted, spelled
-from tsds_cli.options import Choice, json_option, options_of, path
+from tsds_cli.options import Choice, Command, json_option, option, options_of, path
 from tsds_cli.progress import ProgressBar
 from tsds_cli.tasks import convert_task, task_of, with_slurm
 
@@ -27,44 +27,53 @@ _OF_TASKS = ("places", "task", "workers", "scratch", "as_json")  # what --task g
 _NAMED = 10  # problems printed one by one; --json prints all
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("places", type=path, nargs=-1, required=True, metavar="SRC... OUT")
 @options_of(ConvertOptions)
-@click.option(
+@option(
     "--task",
     type=task_of,
     metavar="I/N",
-    help="Convert part I of N, from 0, of a store that tsds plan has planned: tsds convert OUT --task I/N. Without N, "
-    "part I of as many as the plan says. All options are the plan's but --workers and --scratch.",
+    help="Convert part I of N, from 0, of a store planned with tsds plan: tsds convert OUT --task I/N. Without N, the "
+    "plan has the number of parts. Only --workers and --scratch can be combined with it.",
+    group="Cluster",
 )
-@click.option(
+@option(
     "--scratch",
     type=path,
     metavar="DIR",
-    help="With --task, a folder on a disk of this machine, where shards grow before they are copied. Default: beside "
-    "the store.",
+    help="With --task: folder on a local disk, in which shards are written before they are copied.",
+    group="Cluster",
+    show_default="next to the store",
 )
-@click.option(
+@option(
     "--engine",
     type=Choice(("local", "dask", "ray", "slurm")),
     default="local",
     show_default=True,
-    help="Who converts: this process and its workers; a Dask or Ray cluster, a shard at a time; or Slurm, for which a "
-    "job script is printed.",
+    help="Where to convert: local, this process and its workers; dask or ray, a cluster; or slurm, which prints a job "
+    "script.",
+    group="Cluster",
 )
-@click.option(
+@option(
     "--scheduler",
     metavar="ADDRESS",
-    help="Address of the Dask or Ray cluster. Default: that of DASK_SCHEDULER_ADDRESS or RAY_ADDRESS, or else a "
-    "cluster on this machine, for this command alone.",
+    help="Address of the Dask or Ray cluster.",
+    group="Cluster",
+    show_default="DASK_SCHEDULER_ADDRESS or RAY_ADDRESS, or else a temporary cluster on this machine",
 )
-@click.option("--submit", is_flag=True, help="With --engine slurm, submit the script, and a job that commits after it.")
-@click.option(
+@option(
+    "--submit",
+    is_flag=True,
+    help="With --engine slurm: submit the script, and a job that commits the store afterwards.",
+    group="Cluster",
+)
+@option(
     "--dry-run",
     is_flag=True,
-    help="Write nothing, and print what would be done: how many samples and classes there are, the size in each "
-    "layout, whether it fits into memory, about how long it takes, and what is wrong with annotations and headers of "
-    "images.",
+    help="Write nothing. Print the number of samples and classes, the size in each layout, whether it fits into "
+    "memory, the estimated time, and problems in annotations and image headers.",
+    group="Essential",
 )
 @json_option
 @click.pass_context
@@ -80,18 +89,20 @@ def convert(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Convert the data set SRC, or several, into a new store OUT.
+    """Convert a data set of images SRC into a new store OUT.
 
     SRC is a folder, a file, or a ZIP or tar archive: class folders, Pascal VOC, COCO, YOLO, CVAT, labelme, Label
-    Studio, dlib's imglab XML, .pts files, a list in a text or CSV file, WebDataset, Parquet, MNIST's idx files,
-    CIFAR's batches, or NumPy arrays. It is never modified. OUT appears when it is complete.
-    Until then the work is kept in OUT.partial, and after an interruption the same command continues from there.
+    Studio, dlib's imglab XML, .pts files, a list in a text or CSV file, WebDataset, Parquet, MNIST's idx files, CIFAR's
+    batches, or NumPy arrays. With several, their samples are joined. SRC is never modified.
+
+    OUT appears when it is complete. Until then, the work is in OUT.partial. After an interruption, the same command
+    continues.
 
     \b
     Examples:
       tsds convert photos photos.tsds --size 224 --fit crop
       tsds convert VOCdevkit voc.tsds --size 480x640 --on-error skip
-      tsds convert photos photos.tsds --split train=0.9,val=0.1
+      tsds convert photos photos.tsds --split-into train=0.9,val=0.1
       tsds convert voc more/coco both.tsds --size 640 --class-map names.txt
       tsds convert faces faces.tsds --objects crops --size 112
       tsds convert photos photos.tsds --size 224 --dry-run

@@ -19,7 +19,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
     """Copy a store from SRC to DST, each a path or a URL.
 
     Every file is compared with its SHA-256. DST appears in one step, when it is complete, and is never overwritten.
-    After an interruption, the same command goes on.
+    After an interruption, the same command continues.
 
     \b
     Examples:

@@ -11,7 +11,7 @@ import click
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import Failure
-from tsds_cli.options import out_option
+from tsds_cli.options import option, out_option
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@out_option("demo", "The folder to work in; what an earlier demo left there is replaced.")
-@click.option("--train/--no-train", default=True, help="Whether to train a vision transformer on the digits, too.")
+@out_option("demo", "Folder to work in. Files of an earlier demo there are replaced.")
+@option(
+    "--train/--no-train",
+    default=True,
+    help="Also train a vision transformer on the digits.",
+    show_default=True,
+)
 def demo(out: Path, train: bool) -> None:
-    """Convert, verify, draw and train on real handwritten digits.
+    """Try everything on real digits: convert, check and train.
 
-    Writes class folders of PNG images and a Pascal VOC data set, as people have them, then the stores and their contact
-    sheets. Then trains a small vision transformer, which takes most of a minute. The digits come with scikit-learn
-    (pip install '.[demo]' in a clone of tensorstore-ds); nothing is downloaded.
+    Writes a folder of PNG images per class and a Pascal VOC data set. Then converts both into stores, verifies them,
+    draws contact sheets, and trains a small vision transformer, which takes most of a minute. The digits come with
+    scikit-learn (pip install '.[demo]' in a clone of tensorstore-ds). Nothing is downloaded.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ import click
 from tensorstore_ds import DiagnoseOptions, words
 from tsds_cli import text
 from tsds_cli.messages import spelled
-from tsds_cli.options import json_option, options_of, path, store_place
+from tsds_cli.options import Command, json_option, option, options_of, path, store_place
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training a small ViT"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("place", type=store_place, metavar="STORE|SRC", required=False)
-@click.option(
+@option(
     "--script",
     type=path,
     metavar="FILE",
-    help="Instead of a store, measure the `loader` that this Python file defines, of any library, and its function "
-    "`step`, if there is one. The file is run.",
+    help="Instead of a store, measure the `loader` that this Python file defines, with any library, and its function "
+    "`step`, if it has one. The file is executed.",
+    group="Essential",
 )
 @options_of(DiagnoseOptions)
 @json_option
 def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptions, as_json: bool) -> None:
-    """Measure what holds training back, and say what to change.
+    """Find what slows training down, and how to speed it up.
 
-    For a STORE: the loader alone, the model alone, and both together; threads, copies, memory and storage. Ends with
-    the loader to use, as code to paste, and with what it gains.
+    For a STORE, measures the loader alone, the model alone, and both together, as well as threads, copies, memory and
+    storage. Prints code for the best loader settings, and their gain.
 
-    For a folder, file or archive SRC that is not converted yet: how fast torchvision loads it on this machine, how fast
-    a store of it would load, what share of a training step would be saved, and what the store would take. Up to 2,000
-    samples are converted into a temporary folder for this.
+    For a folder, file or archive SRC before conversion, measures how fast torchvision loads it, and estimates how fast
+    a store would load, how much of a training step this saves, and the size of the store. Up to 2,000 samples are
+    converted into a temporary folder for this.
 
     \b
     Examples:

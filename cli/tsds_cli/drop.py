@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @json_option
 def drop(store: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Drop the fields NAME from a STORE in place, and remove their files.
+    """Remove the fields NAME from a STORE, in place.
 
-    The manifest is replaced in one step, and then the old shards are removed. Processes that have the store open keep
-    what they have mapped, and must open it again for anything else. Other fields are neither read nor written.
+    Other fields are neither read nor written. The manifest is replaced in one step. Then the old files are removed.
+    Processes with the store open can still read what they have mapped, and must open the store again for anything else.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.editing import listed_keys, listed_rows, made
 from tsds_cli.messages import interrupted
-from tsds_cli.options import json_option, path, sha256_option, splits_option, store_argument
+from tsds_cli.options import json_option, option, path, sha256_option, splits_option, store_argument
 
 if TYPE_CHECKING:
     from tensorstore_ds import ErasureSummary
@@ -23,17 +23,17 @@ _NAMED = 3  # keys that are printed; --json prints all
 
 @click.command()
 @store_argument()
-@click.option("--where", metavar="CONDITION", help="Erase the samples that meet this condition, as in tsds filter.")
-@click.option("--keys", type=path, metavar="FILE", help="Erase the samples whose keys a text file lists, one per line.")
-@click.option(
+@option("--where", metavar="CONDITION", help="Erase samples that meet this condition, as in tsds filter.")
+@option("--keys", type=path, metavar="FILE", help="Erase samples whose keys a text file lists, one per line.")
+@option(
     "--rows",
     type=path,
     metavar="FILE",
-    help='Erase the rows that a file lists: SPLIT ROW on each line, or JSON: {"drop": {"train": [3, 17]}}.',
+    help='Erase rows that a file lists: SPLIT ROW on each line, or JSON: {"drop": {"train": [3, 17]}}.',
 )
 @splits_option
 @sha256_option
-@click.option("--dry-run", is_flag=True, help="Change nothing, and print what would be erased.")
+@option("--dry-run", is_flag=True, help="Change nothing. Print the samples to erase.")
 @json_option
 def erase(
     store: str | Path,
@@ -45,11 +45,11 @@ def erase(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Erase samples from a STORE in place, and every byte of them.
+    """Erase samples from a STORE permanently, in place.
 
-    Only the shards with these samples are written again. The manifest is replaced in one step, and then the old shards
-    are removed. Rows behind an erased sample move up, keys stay, and the digest of the store changes. Copies of the
-    store, packed files, stores at URLs and backups keep the samples.
+    Only the shards with these samples are rewritten. The manifest is replaced in one step. Then the old shards are
+    removed. Rows after an erased sample move up, keys stay, and the digest of the store changes. Copies of the store,
+    packed files, stores at URLs and backups still contain the samples.
 
     \b
     Examples:

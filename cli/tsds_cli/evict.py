@@ -17,10 +17,10 @@ from tsds_cli.warm import show_change
 @splits_option
 @json_option
 def evict(store: str | Path, splits: tuple[str, ...], as_json: bool) -> None:
-    """Drop a STORE from the page cache.
+    """Remove a STORE from memory (the page cache).
 
-    To measure a cold start, or to free memory. No data is lost. Pages that a running process has mapped and used, or
-    has locked, stay in memory. Prints how much of each column was in memory before, and how much is after.
+    Use it to measure a cold start, or to free memory. The files of the store are not changed. Pages that a running
+    process uses or has locked stay in memory. Prints how much of each column is in memory before and after.
 
     \b
     Examples:

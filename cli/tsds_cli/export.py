@@ -11,23 +11,27 @@ import tensorstore_ds
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import not_made
-from tsds_cli.options import Choice, json_option, path_argument, store_argument
+from tsds_cli.options import Choice, json_option, option, path_argument, splits_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
 @store_argument()
 @path_argument("out")
-@click.option(
-    "--to", required=True, type=Choice(list(tensorstore_ds.EXPORT_FORMATS)), help="The format that is written."
+@option(
+    "--to",
+    required=True,
+    type=Choice(list(tensorstore_ds.EXPORT_FORMATS)),
+    help="Format to write.",
+    metavar="FORMAT",
 )
-@click.option("--split", "splits", multiple=True, metavar="NAME", help="Only this split; may be given several times.")
+@splits_option
 @json_option
 def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_json: bool) -> None:
-    """Write the samples of a STORE as files in the new folder OUT.
+    """Export a STORE to COCO, YOLO, VOC or another format.
 
-    Images are written as they are stored: their own files, or their pixels as PNG files. OUT appears when it is
-    complete. What the format has no place for is counted.
+    Images are written as stored: the original files, or pixels as PNG files. OUT appears when it is complete. The
+    command counts samples with fields that the format cannot represent.
 
     \b
     Examples:

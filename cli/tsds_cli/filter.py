@@ -9,28 +9,28 @@ import click
 
 import tensorstore_ds
 from tsds_cli.editing import listed_rows, made
-from tsds_cli.options import json_option, path, path_argument, store_argument
+from tsds_cli.options import json_option, option, path, path_argument, splits_option, store_argument
 
 
 @click.command(name="filter")
 @store_argument()
 @path_argument("out")
-@click.option("--where", metavar="CONDITION", help="Keep the samples that meet this; see the examples.")
-@click.option("--split", "splits", multiple=True, metavar="NAME", help="Only this split; may be given several times.")
-@click.option(
+@option("--where", metavar="CONDITION", help="Keep samples that meet this condition. See the examples.")
+@splits_option
+@option(
     "--without",
     type=path,
     metavar="FILE",
-    help='Leave out the rows that a JSON file lists: {"drop": {"train": [3, 17]}}.',
+    help='Remove rows that a JSON file lists, such as the output of tsds check --out: {"drop": {"train": [3, 17]}}.',
 )
 @json_option
 def filter(
     store: str | Path, out: Path, where: str | None, splits: tuple[str, ...], without: Path | None, as_json: bool
 ) -> None:
-    """Write the samples of a STORE that meet a condition as the store OUT.
+    """Filter the samples of a STORE into a new store OUT.
 
-    A condition is written as in Python. It can name key, label, width, height, objects (their number), classes (of the
-    objects), and each field that is one number a sample. No image is decoded.
+    A condition is written as in Python. It can use key, label, width, height, objects (their number), classes (of the
+    objects), and each field with one number per sample. No image is decoded.
 
     \b
     Examples:

@@ -9,38 +9,33 @@ import click
 
 import tensorstore_ds
 from tsds_cli import text
-from tsds_cli.options import json_option, out_option, store_argument
+from tsds_cli.options import json_option, option, out_option, store_argument
 
 
 @click.command()
 @store_argument()
-@click.option(
-    "-k", "k", type=click.IntRange(2), default=5, show_default=True, metavar="INTEGER", help="Number of folds."
-)
-@click.option("--split", metavar="NAME", default="train", show_default=True, help="The split to divide.")
-@click.option(
+@option("-k", "k", type=click.IntRange(2), default=5, show_default=True, help="Number of folds.")
+@option("--split", metavar="NAME", default="train", show_default=True, help="Split to divide.")
+@option(
     "--stratify",
     metavar="FIELD",
-    help="A field of labels, or of objects with classes. Each fold gets the same share of each class.",
+    help="Field of labels, or of objects with classes. Each fold gets the same fraction of each class.",
 )
-@click.option(
+@option(
     "--groups",
     metavar="GROUP",
-    help="Rows of a group stay in one fold: a field of labels, integers or texts; folder, the images of a folder; "
-    "duplicates, equal images; or a regular expression for keys, as of tsds split.",
+    help="Keep the rows of a group in one fold: a field of labels, integers or texts; folder, images of one folder; "
+    "duplicates, equal images; or a regular expression for keys, as in tsds split.",
 )
-@click.option(
+@option(
     "--repeats",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    metavar="INTEGER",
     help="Number of divisions, each with different folds.",
 )
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0), metavar="INTEGER", help="Of the division."
-)
-@out_option(None, "Write the fold of each key, counted from 1, as .csv or .json.", "FILE")
+@option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed of the division.")
+@out_option(None, "Write the fold of each key, counted from 1, to this .csv or .json file.", "FILE")
 @json_option
 def folds(
     store: str | Path,
@@ -53,10 +48,10 @@ def folds(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the folds of a STORE for cross validation, or write them.
+    """Show or write cross-validation folds of a STORE.
 
-    The table shows rows and groups of each fold, and the share of each class. The column deviation is the largest
-    difference from an even division. No image is decoded, and no store is written.
+    The table shows the rows and groups of each fold, and the fraction of each class. The column deviation is the
+    largest difference from an even division. No image is decoded, and no store is written.
 
     The folds depend on keys, the seed and the sizes of the classes. tsds train --fold uses the same folds.
 

@@ -14,15 +14,18 @@ import tensorstore_ds
 from tensorstore_ds import ConvertOptions
 from tsds_cli import text
 from tsds_cli.editing import made
-from tsds_cli.options import READERS, F, option_of
+from tsds_cli.options import READERS, F, option, option_of
 
 if TYPE_CHECKING:
     from tensorstore_ds import GrowthSummary
 
 _NAMED = 3  # keys, and skipped samples, that are printed; --json prints all
 
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Change nothing, and print what would be done. SRC is converted nevertheless."
+dry_run_option = option(
+    "--dry-run",
+    is_flag=True,
+    help="Change nothing. Convert SRC, and print the changes.",
+    group="Essential",
 )
 
 
@@ -31,7 +34,8 @@ def from_source(*names: str) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         for name in reversed((*names, "on_error", "workers")):
-            command = option_of(ConvertOptions, name)(command)
+            kept = {"show_default": "as in the STORE"} if name in ("size", "fit", "color") else {}
+            command = option_of(ConvertOptions, name, **kept)(command)
         return command
 
     return decorate

@@ -27,10 +27,10 @@ _SPLIT_COLUMNS = 4  # beside the sum, no more splits than these get a column of 
 @sha256_option
 @json_option
 def info(store: str | Path, sha256: str | None, as_json: bool) -> None:
-    """Show what a STORE holds.
+    """Show the splits, fields, classes and size of a STORE.
 
-    Its fields, splits, classes and sizes, where it comes from, and how much of it is in memory. Reads the manifest and
-    no data, and so takes no longer for a large store.
+    Also shows where the data comes from, and how much of the store is in memory. Only the manifest is read, so this
+    takes no longer for a large store.
 
     \b
     Examples:

@@ -18,58 +18,68 @@ from tsds_cli.signals import terminable
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The commands by what they are for, and what each does, for `tsds --help`, which imports none of them.
+#: The groups of `tsds --help`, with the commands and their summaries. None is imported for it.
 GROUPS = {
-    "Make a store": {
-        "convert": "Convert the data set SRC, or several, into a new store OUT.",
-        "plan": "Plan the conversion of SRC into OUT by several processes.",
-        "commit": "Let the planned store OUT appear, once all of its tasks are done.",
-        "demo": "Convert, verify, draw and train on real handwritten digits.",
+    "Start": {
+        "demo": "Try everything on real digits: convert, check and train.",
+        "convert": "Convert a data set of images SRC into a new store OUT.",
+        "info": "Show the splits, fields, classes and size of a STORE.",
+        "train": "Train a vision transformer or a detector on a STORE.",
     },
-    "Inspect a store": {
-        "info": "Show what a STORE holds.",
-        "stats": "Print the statistics of a STORE, for each split.",
-        "folds": "Show the folds of a STORE for cross validation, or write them.",
-        "view": "Show a store, a training run or a folder of images in the browser.",
+    "Look": {
+        "stats": "Print statistics of the classes and pixels of a STORE.",
+        "view": "View a store, a training run or images in the browser.",
         "preview": "Draw samples of a STORE as a contact sheet (PNG).",
-        "check": "Say what is wrong with the content of a STORE.",
-        "verify": "Check every byte of a STORE.",
-        "compare": "Say what differs between the stores A and B.",
+        "check": "Find duplicates, leaks and label errors in a STORE.",
+        "verify": "Verify the integrity of a STORE, byte by byte.",
+        "compare": "Compare the stores A and B, and list the differences.",
     },
-    "Change a store": {
-        "append": "Convert the data set SRC, and append its samples to a STORE.",
-        "update": "Take what has changed in the data set SRC into a STORE.",
-        "erase": "Erase samples from a STORE in place, and every byte of them.",
-        "add": "Add a field to a STORE, such as losses or tags, from a FILE.",
-        "drop": "Drop the fields NAME from a STORE in place, and remove their files.",
-        "annotate": "Note license, citation or description in a STORE.",
-        "filter": "Write the samples of a STORE that meet a condition as the store OUT.",
-        "split": "Divide the samples of a STORE anew, as the store OUT.",
-        "sample": "Write some samples of each class of a STORE as the store OUT.",
-        "relabel": "Write a STORE with other class names as the store OUT.",
-        "merge": "Write the samples of several stores as one store OUT.",
-        "repack": "Write the store SRC again as OUT, in another layout or encoding.",
-    },
-    "Share a store": {
-        "card": "Write the papers of a STORE: card, preview, citation.",
-        "pack": "Pack a STORE into one file OUT, to be published or sent.",
-        "unpack": "Make the folder OUT of a PACKED store again.",
-        "serve": "Serve a STORE over HTTP, to be read by range.",
-        "push": "Copy a STORE to a URL.",
-        "pull": "Copy the store at a URL, or a part of it, to OUT.",
-        "copy": "Copy a store from SRC to DST, each a path or a URL.",
-        "cache": "Show the stores by URL that are kept on this disk.",
-        "export": "Write the samples of a STORE as files in the new folder OUT.",
+    "Edit": {
+        "append": "Append the samples of a data set SRC to a STORE.",
+        "update": "Update a STORE with the changes in its data set SRC.",
+        "filter": "Filter the samples of a STORE into a new store OUT.",
+        "split": "Split a STORE into train, val and so on, as a store OUT.",
+        "sample": "Sample N images of each class into a new store OUT.",
+        "relabel": "Rename, merge or remove classes in a new store OUT.",
+        "merge": "Merge several stores into a new store OUT.",
+        "repack": "Change the encoding or layout of a store SRC, as OUT.",
+        "add": "Add a field, such as losses or tags, to a STORE.",
+        "drop": "Remove the fields NAME from a STORE, in place.",
+        "erase": "Erase samples from a STORE permanently, in place.",
+        "annotate": "Set license, citation and description of a STORE.",
     },
     "Train and measure": {
-        "train": "Train a vision transformer or a detector on a STORE.",
-        "predict": "Print what the model of a CHECKPOINT predicts for IMAGES.",
-        "bench": "Compare ways to load a STORE, and the files that it was made of.",
-        "doctor": "Measure what holds training back, and say what to change.",
-        "warm": "Read a STORE into the page cache.",
-        "evict": "Drop a STORE from the page cache.",
+        "predict": "Predict classes or objects with a trained CHECKPOINT.",
+        "folds": "Show or write cross-validation folds of a STORE.",
+        "bench": "Benchmark ways to load a STORE and its source files.",
+        "doctor": "Find what slows training down, and how to speed it up.",
+    },
+    "Share": {
+        "push": "Upload a STORE to a URL.",
+        "pull": "Download a store, or parts of it, from a URL to OUT.",
+        "copy": "Copy a store from SRC to DST, each a path or a URL.",
+        "pack": "Pack a STORE into a single file OUT.",
+        "unpack": "Unpack a PACKED store into a folder OUT.",
+        "serve": "Serve a STORE over HTTP.",
+        "card": "Write a dataset card for a STORE, with a preview.",
+        "export": "Export a STORE to COCO, YOLO, VOC or another format.",
+    },
+    "Clusters": {
+        "plan": "Plan the conversion of SRC into OUT as parallel tasks.",
+        "commit": "Complete a planned store OUT once all tasks are done.",
+    },
+    "Caches": {
+        "warm": "Load a STORE into memory (the page cache).",
+        "evict": "Remove a STORE from memory (the page cache).",
+        "cache": "List or remove the copies of remote stores on this disk.",
     },
 }
+#: The lines that end `tsds --help`.
+LEARN_MORE = (
+    ("tsds demo", "Begin here: a tour with real data, in about a minute."),
+    ("tsds COMMAND --help", "Show the options of a command, with examples."),
+    ("tsds help COMMAND", "Show the same."),
+)
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 
@@ -90,6 +100,16 @@ class Commands(click.Group):
             return cast(click.Command, Plugin.of(_added()[cmd_name]).load())
         command: click.Command = getattr(importlib.import_module(f"tsds_cli.{cmd_name}"), cmd_name)
         return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, and after them the options."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List where to read on."""
+        with formatter.section("Learn more"):
+            formatter.write_dl(LEARN_MORE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands."""
@@ -114,6 +134,8 @@ class Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the options that stand before the command."""
         ctx.meta.update({text.WANTS_JSON: "--json" in args, text.ARGUMENTS: tuple(args)})
+        if args[:1] == ["help"]:  # tsds help COMMAND
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -157,7 +179,7 @@ def _added() -> Mapping[str, EntryPoint]:
     from importlib.metadata import entry_points  # here, because most commands need it never
 
     points = sorted(entry_points(group="tsds.commands"), key=lambda point: point.name)
-    return {point.name: point for point in points if point.name not in COMMANDS}
+    return {point.name: point for point in points if point.name not in (*COMMANDS, "help")}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -183,7 +205,6 @@ def _with_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
-    epilog="Begin with: tsds demo. For the options of a command: tsds COMMAND --help.",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
@@ -199,7 +220,7 @@ def _with_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def cli(ctx: click.Context) -> None:
     """Image data sets as memory-mapped Zarr stores.
 
-    Convert a folder of images and annotations once; then read it at the speed of memory in every epoch.
+    Convert a folder of images and annotations once. Then train from memory in every epoch.
     """
     if "NO_COLOR" in os.environ:
         ctx.color = False

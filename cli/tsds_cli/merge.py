@@ -17,10 +17,10 @@ from tsds_cli.options import json_option, path_argument, store_place
 @path_argument("out")
 @json_option
 def merge(stores: tuple[str | Path, ...], out: Path, as_json: bool) -> None:
-    """Write the samples of several stores as one store OUT.
+    """Merge several stores into a new store OUT.
 
-    Splits of the same name are put together, and classes are matched by their names. All stores must have the same
-    fields, and images of the same shape or encoding. No image is decoded.
+    Splits with the same name are joined, and classes are matched by name. All stores need the same fields, and images
+    of the same shape or encoding. No image is decoded.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Flags: those of a dataclass of options, made from its declarations, and those that several commands share."""
+"""Flags: how help shows them, those of a dataclass of options, and those that several commands share."""
 
 from __future__ import annotations
 
@@ -24,16 +24,183 @@ _FLAGS = {
     "num_threads": "--threads",
     "prefetch_factor": "--prefetch",
 }
+#: Groups of options in the help of a command with many of them, in this order; and options that begin a group.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Essential": ("size", "fit", "encoding", "on_error", "dry_run", "workers", "task", "model", "epochs", "batch_size"),
+    "Source": ("format", "images", "classes", "class_map", "keypoints", "via"),
+    "Encoding": ("layout", "quality", "subsampling", "budget"),
+    "Output": (),
+    "Fields": (),
+    "Splits": (),
+    "Objects": ("objects", "margin", "min_side", "tiles", "overlap", "empty_tiles"),
+    "Cluster": (),
+    "Metadata": (),
+    "Model": (),
+    "Optimization": (),
+    "Augmentation": (),
+    "Speed": (),
+    "Measurement": (),
+    "Current loader": (),
+    "Machine": (),
+    "Copies": (),
+    "Annotations": (),
+    "Images": (),
+    "Predictions": (),
+    "General": (),
+}
 #: Options that are files on the command line, with the function of the library that reads them.
 READERS = {"classes": "read_classes", "keypoints": "read_keypoints", "class_map": "read_class_map"}
 
 #: What stands for the values of texts in the help.
-_TEXTS = {"channels": "NAME,...", "license": "SPDX", "citation": "TEXT|@FILE"}
+_TEXTS = {
+    "channels": "NAME,...",
+    "license": "SPDX",
+    "citation": "TEXT|@FILE",
+    "key_prefix": "PREFIX",
+    "label_from": "REGEX",
+    "via": "FORMAT",
+    "split_by": "GROUP",
+    "groups": "GROUP",
+    "stratify": "FIELD",
+    "fold": "I/K",
+    "device": "DEVICE",
+    "split": "NAME",
+    "train_split": "NAME",
+    "eval_split": "NAME",
+}
+#: A list of choices that is longer stands in the description, not in the place of the value.
+_LONGEST_CHOICES = 34
+#: A larger end of a range is a limit of the format or of Python, and not shown.
+_LARGEST_SHOWN = 2**16
 #: Bytes of a text in a file.
 _TEXT_LIMIT = 2**20
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Flag(click.Option):
+    """An option as all commands show it: its group, the name of its value, its default and range in words.
+
+    Args:
+        group: title of its group in the help; empty in commands without groups.
+        was: a flag that it had earlier, and that still works.
+    """
+
+    def __init__(self, *arguments: Any, group: str = "", was: str = "", **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.group, self.was = group, was
+        if isinstance(self.type, click.IntRange | click.FloatRange):  # what messages call a value
+            self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
+        if self._has_long_choices and not all(choice in (self.help or "") for choice in self._choices):
+            self.help = f"{self.help} One of {', '.join(self._choices)}."
+
+    @property
+    def _choices(self) -> tuple[str, ...]:
+        return tuple(self.type.choices) if isinstance(self.type, click.Choice) else ()
+
+    @property
+    def _has_long_choices(self) -> bool:
+        return len("|".join(self._choices)) > _LONGEST_CHOICES
+
+    @property
+    def shown_default(self) -> str:
+        """The default in words; empty: there is none, or it is not shown."""
+        if isinstance(self.show_default, str):
+            return self.show_default
+        if not self.show_default:
+            return ""
+        if self.secondary_opts:
+            return self.opts[0] if self.default else self.secondary_opts[0]
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default))
+        return _number(self.default) if isinstance(self.default, int | float | str) else ""
+
+    @property
+    def shown_range(self) -> str:
+        """The range of a number in words; empty: any."""
+        if not isinstance(self.type, click.IntRange | click.FloatRange):
+            return ""
+        low, high = self.type.min, self.type.max
+        if (low, high) == (0, 1) and not self.type.min_open and not self.type.max_open:
+            return ""  # a fraction
+        least = "" if low is None else f"{'above' if self.type.min_open else 'at least'} {_number(low)}"
+        if high is None or high >= _LARGEST_SHOWN:
+            return "" if low in (0, 1) and not self.type.min_open else least
+        if low is None or self.type.min_open or self.type.max_open:
+            most = f"{'below' if self.type.max_open else 'at most'} {_number(high)}"
+            return f"{least}, {most}" if least else most
+        return f"{_number(low)} to {_number(high)}"
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        """What stands for its value."""
+        if self.metavar is not None:
+            return self.metavar
+        if self._has_long_choices:
+            return self.opts[0].rpartition("-")[2].upper()
+        if isinstance(self.type, click.FloatRange):
+            return "FRACTION" if self.type.max == 1 else "NUMBER"
+        return "N" if isinstance(self.type, click.IntRange) else super().make_metavar(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """What stands in brackets after the description."""
+        extra: Any = super().get_help_extra(ctx)
+        for name, shown in (("default", self.shown_default), ("range", self.shown_range)):
+            extra.pop(name, None)
+            if shown:
+                extra[name] = shown
+        return extra
+
+
+def _number(value: object) -> str:
+    """A number as help shows it; a text as it is.
+
+    >>> _number(0.0), _number(0.05), _number(8000), _number(65536), _number("auto")
+    ('0', '0.05', '8000', '65,536', 'auto')
+    """
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
+
+
+class Command(click.Command):
+    """A command with many options, which its help shows in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options."""
+        for title, options in grouped(self.get_params(ctx)).items():
+            with formatter.section(title or "Options"):
+                formatter.write_dl([record for each in options if (record := each.get_help_record(ctx)) is not None])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line, in which a flag may have its earlier name."""
+        names = {each.was: each.opts[0] for each in self.params if isinstance(each, Flag) and each.was}
+        end = args.index("--") if "--" in args else len(args)
+        for i, given in enumerate(args[:end]):
+            flag, equals, value = given.partition("=")
+            if flag in names:
+                args[i] = f"{names[flag]}{equals}{value}"
+        return super().parse_args(ctx, args)
+
+
+def grouped(parameters: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
+    """Options by the titles of their groups, in the order of `GROUPS`; under an empty one if they have no groups."""
+    options = [each for each in parameters if isinstance(each, click.Option) and not each.hidden]
+    titles = [each.group if isinstance(each, Flag) else "General" for each in options]
+    if not set(titles) - {"", "General"}:
+        return {"": options}
+    found: dict[str, list[click.Option]] = {}
+    for title, first in {**GROUPS, "": ()}.items():
+        own = [each for each, its in zip(options, titles, strict=True) if its == title]
+        places = {name: place for place, name in enumerate(first)}
+        if own:
+            found[title] = sorted(own, key=lambda each: places.get(str(each.name), len(places)))
+    return found
+
+
+def option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """`click.option`, made a `Flag`."""
+    return click.option(*names, cls=Flag, **settings)
 
 
 def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -75,10 +242,11 @@ def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
     shown: str | bool = default is not None and default is not False
     if declared.shown:
         shown = with_flags(declared.shown, flags).replace("`", "")
-    elif isinstance(default, tuple):
-        shown = ",".join(map(str, default))
-    settings: dict[str, Any] = {"default": default, "show_default": shown}
-    settings["help"] = with_flags(declared.help, flags).replace("``", "")
+    settings: dict[str, Any] = {"default": default, "show_default": shown, "group": declared.group}
+    settings["was"] = declared.was and _flag(declared.was)
+    help = with_flags(declared.help, flags)
+    # What is left is a parameter of the function in Python, and has a flag of its own here.
+    settings["help"] = re.sub(r"(?<!`)`([a-z_]+)`(?!`)", lambda match: _flag(match[1]), help).replace("``", "")
     if declared.type is bool:
         flag += "" if default is False else f"/--no-{name.replace('_', '-')}"
         settings["is_flag"] = True
@@ -87,7 +255,7 @@ def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
     settings.update(changes)
     if settings.get("required"):  # click takes any default, None too, for a value that was given
         del settings["default"]
-    return click.option(flag, name, **settings)
+    return option(flag, name, **settings)
 
 
 def _flag(name: str) -> str:
@@ -100,13 +268,13 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if declared.name in READERS:
         return click.Path(path_type=Path), "FILE|NAME,..." if declared.name == "classes" else "FILE"
     if declared.unit == "bytes":
-        return nbytes, "BYTES"
+        return nbytes, "SIZE"
     if declared.type is Path:
         return click.Path(path_type=Path), "FILE" if declared.name == "weights" else "DIR"
     if origin is tuple:
         return size, "N|HxW"
     if origin is Mapping:
-        return fractions, "NAME=PART,..."
+        return fractions, "NAME=FRACTION,..."
     if origin is Sequence:
         return (lambda value: _several(declared, value)), "NAME,..." if declared.choices else "N,..."
     if declared.choices:
@@ -253,24 +421,32 @@ def store_place(value: str | Path) -> str | Path:
     return value if isinstance(value, str) and "://" in value else path(value)
 
 
-def out_option(default: str | None, help: str, metavar: str = "DIR", *, shown: str | None = None) -> Callable[[F], F]:
+def out_option(
+    default: str | None, help: str, metavar: str = "DIR", *, shown: str | None = None, group: str = ""
+) -> Callable[[F], F]:
     """``--out``: where a command writes."""
-    return click.option(
-        "--out", type=path, metavar=metavar, default=default, show_default=shown or default is not None, help=help
+    return option(
+        "--out",
+        type=path,
+        metavar=metavar,
+        default=default,
+        show_default=shown or default is not None,
+        help=help,
+        group=group,
     )
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs to read.")
-sha256_option = click.option(
+json_option = option("--json", "as_json", is_flag=True, group="General", help="Print JSON, for other programs to read.")
+sha256_option = option(
     "--sha256",
     type=digest,
     metavar="DIGEST",
-    help="Accept only the store that tsds info shows with this digest, of the store or of its content.",
+    help="Fail unless the store has this digest, of the store or of its content, as tsds info shows it.",
 )
-splits_option = click.option(
+splits_option = option(
     "--split",
     "splits",
     metavar="NAME",
     multiple=True,
-    help="Only this split; repeat it for several splits.",
+    help="Use only the split NAME. Repeat the option for several splits.",
 )

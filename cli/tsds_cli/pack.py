@@ -21,10 +21,10 @@ from tsds_cli.progress import ProgressBar
 @sha256_option
 @json_option
 def pack(store: Path, out: Path, sha256: str | None, as_json: bool) -> None:
-    """Pack a STORE into one file OUT, to be published or sent.
+    """Pack a STORE into a single file OUT.
 
-    OUT is a ZIP file, not compressed, and every command reads it as it reads the store: nothing has to be unpacked.
-    Every file is compared with its checksum while it is copied. The same store gives the same bytes.
+    OUT is an uncompressed ZIP file. Every command reads it like the store, without unpacking. Every file is compared
+    with its checksum while it is copied. The same store gives the same bytes.
 
     \b
     Examples:

@@ -10,25 +10,27 @@ import click
 from tensorstore_ds import ConvertOptions
 from tsds_cli import text
 from tsds_cli.messages import interrupted
-from tsds_cli.options import json_option, options_of, path_argument
+from tsds_cli.options import Command, json_option, option, options_of, path_argument
 from tsds_cli.progress import ProgressBar
 
 
-@click.command()
+@click.command(cls=Command)
 @path_argument("source", "SRC")
 @path_argument("out")
 @options_of(ConvertOptions)
-@click.option(
+@option(
     "--tasks",
     type=click.IntRange(1),
-    help="Divide the shards into so many tasks. Default: one for each shard, but at most 1,000.",
+    help="Number of tasks to divide the shards into.",
+    group="Cluster",
+    show_default="one per shard, at most 1,000",
 )
 @json_option
 def plan(source: Path, out: Path, options: ConvertOptions, tasks: int | None, as_json: bool) -> None:
-    """Plan the conversion of SRC into OUT by several processes.
+    """Plan the conversion of SRC into OUT as parallel tasks.
 
-    The plan is kept in OUT.partial. Then run tsds convert OUT --task I/N for each I from 0 to N-1, on any machine that
-    sees SRC and OUT.partial at the same paths; and at last tsds commit OUT.
+    The plan is stored in OUT.partial. Then run tsds convert OUT --task I/N for each I from 0 to N-1, on any machine
+    that sees SRC and OUT.partial at the same paths. At the end, run tsds commit OUT.
 
     \b
     Examples:

@@ -11,7 +11,7 @@ from tensorstore_ds import TrainOptions
 from tsds_cli import text
 from tsds_cli.editing import made, tell_added
 from tsds_cli.messages import Failure
-from tsds_cli.options import json_option, option_of, path, path_argument
+from tsds_cli.options import Command, json_option, option, option_of, path, path_argument
 
 if TYPE_CHECKING:
     from tensorstore_ds import Prediction
@@ -20,40 +20,76 @@ if TYPE_CHECKING:
 SCORE = 0.5
 
 
-@click.command()
+@click.command(cls=Command)
 @path_argument("checkpoint")
 @click.argument("images", type=path, nargs=-1, required=True)
-@click.option("--split", metavar="NAME", help="The split of a store.", show_default="val or test, or the first one")
-@click.option("--results", type=path, metavar="FILE", help="Write COCO's results, a JSON file, for a store.")
-@click.option("--picture", type=path, metavar="FILE", help="Draw the images of a store with most mistakes (PNG).")
-@click.option(
-    "--out", type=path, metavar="STORE", help="Write a store of the same images, whose objects are the detections."
+@option(
+    "--split",
+    metavar="NAME",
+    help="Split of a store.",
+    show_default="val or test, or else the first split",
+    group="Essential",
 )
-@click.option(
+@option(
+    "--results",
+    type=path,
+    metavar="FILE",
+    help="Write COCO results for a store to this JSON file.",
+    group="Output",
+)
+@option(
+    "--picture",
+    type=path,
+    metavar="FILE",
+    help="Draw the images of a store with the most mistakes (PNG).",
+    group="Output",
+)
+@option(
+    "--out",
+    type=path,
+    metavar="STORE",
+    help="Write a store with the same images and the detections as objects.",
+    group="Output",
+)
+@option(
     "--add",
     is_flag=True,
-    help="Add the predictions and the loss of each sample to the store, as fields: of --split, or of all splits.",
+    help="Add predictions and the loss of each sample to the store as fields: for --split, or for all splits.",
+    group="Fields",
 )
-@click.option("--prefix", default="", metavar="TEXT", help="What the names of the fields of --add begin with.")
-@click.option("--replace", is_flag=True, help="Let --add replace fields that the store has.")
-@click.option(
+@option(
+    "--prefix",
+    default="",
+    metavar="TEXT",
+    help="Prefix of the names of the fields of --add.",
+    group="Fields",
+)
+@option(
+    "--replace",
+    is_flag=True,
+    help="Let --add replace existing fields.",
+    group="Fields",
+)
+@option(
     "--score",
     type=click.FloatRange(0, 1),
-    help="The least score of detections that are printed, drawn, added, or written to --out.",
-    show_default="for a store the one with the best F1, else 0.5; with --add none",
+    help="Minimum score of detections that are printed, drawn, added, or written to --out.",
+    show_default="for a store the score with the best F1, else 0.5; none with --add",
+    group="Essential",
 )
-@click.option(
+@option(
     "--probabilities",
     type=path,
     metavar="FILE",
-    help="Write the probabilities of classes for a store (.npy): a row for each sample, NaN in rows of other folds. "
-    "Rows of other folds that the file has already are kept.",
+    help="Write class probabilities for a store (.npy): a row for each sample. Rows of other folds keep the values in "
+    "the file, or are NaN.",
+    group="Output",
 )
-@option_of(TrainOptions, "fold", help="With --probabilities: only this fold of the split, as the run was trained.")
-@option_of(TrainOptions, "stratify", help="With --fold: as the run was trained.")
-@option_of(TrainOptions, "groups", help="With --fold: as the run was trained.")
-@option_of(TrainOptions, "fold_seed", help="With --fold: as the run was trained.")
-@option_of(TrainOptions, "device", help="The device to predict on, such as cuda or cpu.")
+@option_of(TrainOptions, "fold", help="With --probabilities: only this fold of the split, as in the training run.")
+@option_of(TrainOptions, "stratify", help="With --fold: as in the training run.")
+@option_of(TrainOptions, "groups", help="With --fold: as in the training run.")
+@option_of(TrainOptions, "fold_seed", help="With --fold: as in the training run.")
+@option_of(TrainOptions, "device", help="Device to predict on, such as cuda or cpu.")
 @json_option
 def predict(
     checkpoint: Path,
@@ -74,12 +110,12 @@ def predict(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Print what the model of a CHECKPOINT predicts for IMAGES.
+    """Predict classes or objects with a trained CHECKPOINT.
 
-    Images are converted to the size and the color channels of the store that the model was trained on. Keypoints and
-    boxes are printed in pixels of the image. With a model for detection, IMAGES may be one store: its boxes are
-    compared with the detections. With --add, the predictions of any model become fields of a store. With
-    --probabilities, IMAGES is a store, and the probabilities of its classes are written, for tsds check --predictions.
+    Images are converted to the size and channels that the model was trained with. Keypoints and boxes are printed in
+    pixels of the image. With a detector, IMAGES can be one store, and the detections are compared with its boxes. With
+    --add, the predictions of any model become fields of a store. With --probabilities, IMAGES is a store, and class
+    probabilities are written for tsds check --predictions.
 
     \b
     Examples:

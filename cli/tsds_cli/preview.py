@@ -9,24 +9,22 @@ import click
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import Failure
-from tsds_cli.options import out_option, rows as row_numbers, store_argument
+from tsds_cli.options import option, out_option, rows as row_numbers, store_argument
 
 
 @click.command()
 @store_argument()
-@click.option("--split", metavar="NAME", help="The split to show.", show_default="train, or the first with samples")
-@click.option(
-    "--count", type=click.IntRange(1, 1000), default=24, show_default=True, help="How many samples to draw at random."
-)
-@click.option("--rows", type=row_numbers, metavar="N,N,...", help="Show these rows, instead of random ones.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random choice.")
-@out_option("preview.png", "The PNG file to write; one that exists is replaced.", "FILE")
+@option("--split", metavar="NAME", help="Split to show.", show_default="train, or the first split with samples")
+@option("--count", type=click.IntRange(1, 1000), default=24, show_default=True, help="Number of random samples.")
+@option("--rows", type=row_numbers, metavar="N,N,...", help="Show these rows instead of random samples.")
+@option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of the samples.")
+@out_option("preview.png", "PNG file to write. An existing file is replaced.", "FILE")
 def preview(
     store: str | Path, split: str | None, count: int, rows: tuple[int, ...] | None, seed: int, out: Path
 ) -> None:
     """Draw samples of a STORE as a contact sheet (PNG).
 
-    Draws them with their classes, boxes, keypoints and masks, from the bytes that training reads.
+    Samples are drawn with their classes, boxes, keypoints and masks, from the bytes that training reads.
 
     \b
     Examples:

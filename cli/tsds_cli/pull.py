@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tsds_cli.options import json_option, path_argument, sha256_option
+from tsds_cli.options import json_option, option, path_argument, sha256_option
 from tsds_cli.progress import ProgressBar
 from tsds_cli.transfers import going_on, names, place_argument, show
 
@@ -15,14 +15,10 @@ from tsds_cli.transfers import going_on, names, place_argument, show
 @click.command()
 @place_argument("url", "URL")
 @path_argument("out")
-@click.option("--only", "splits", type=names, metavar="NAME,...", help="Copy only these splits.")
-@click.option("--fields", type=names, metavar="NAME,...", help="Copy only these fields.")
-@click.option(
-    "--verify", is_flag=True, help="Check chunks and values, too, as tsds verify does. SHA-256 is always compared."
-)
-@click.option(
-    "--workers", type=click.IntRange(1, 256), default=8, show_default=True, help="Number of requests at a time."
-)
+@option("--only", "splits", type=names, metavar="NAME,...", help="Download only these splits.")
+@option("--fields", type=names, metavar="NAME,...", help="Download only these fields.")
+@option("--verify", is_flag=True, help="Also check chunks and values, as tsds verify does. SHA-256 is always compared.")
+@option("--workers", type=click.IntRange(1, 256), default=8, show_default=True, help="Number of parallel requests.")
 @sha256_option
 @json_option
 def pull(
@@ -35,11 +31,11 @@ def pull(
     sha256: str | None,
     as_json: bool,
 ) -> None:
-    """Copy the store at a URL, or a part of it, to OUT.
+    """Download a store, or parts of it, from a URL to OUT.
 
     URL is s3://, gs://, az://, https://, http://, hf://datasets/NAME[@REVISION][/PATH] or file://. Every file is
-    compared with its SHA-256. The copy grows in OUT.partial and appears as OUT in one step. After an interruption, the
-    same command fetches what is missing.
+    compared with its SHA-256. OUT appears in one step. Until then, the copy is in OUT.partial. After an interruption,
+    the same command downloads the remaining files.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from tsds_cli.options import json_option
+from tsds_cli.options import json_option, option
 from tsds_cli.progress import ProgressBar
 from tsds_cli.transfers import going_on, place_argument, show
 
@@ -14,17 +14,17 @@ from tsds_cli.transfers import going_on, place_argument, show
 @click.command()
 @place_argument("store", "STORE")
 @place_argument("url", "URL")
-@click.option("--update", is_flag=True, help="Replace an earlier state of the store at the URL.")
+@option("--update", is_flag=True, help="Replace an earlier version of the store at the URL.")
 @json_option
 def push(store: str, url: str, update: bool, as_json: bool) -> None:
-    """Copy a STORE to a URL.
+    """Upload a STORE to a URL.
 
-    URL is s3://, gs://, az://, hf://datasets/NAME/PATH or file://. Credentials are those of the environment. The store
-    appears at the URL in one step, when all of its files are there. The same command transfers nothing a second time,
-    and after an interruption it goes on. Another store at the URL is never overwritten.
+    URL is s3://, gs://, az://, hf://datasets/NAME/PATH or file://. Credentials are read from the environment. The store
+    appears at the URL in one step, when all files are uploaded. After an interruption, the same command continues with
+    the remaining files. A different store at the URL is never overwritten.
 
-    With --update, a store that has grown or was changed replaces its earlier state at the URL. Programs that have that
-    open go on with it. Only new files are sent.
+    With --update, the store replaces its earlier version at the URL. Only new files are uploaded. Programs with the
+    earlier version open are not affected.
 
     \b
     Examples:

@@ -9,25 +9,25 @@ import click
 
 import tensorstore_ds
 from tsds_cli.editing import made
-from tsds_cli.options import json_option, path, path_argument, store_argument
+from tsds_cli.options import json_option, option, path, path_argument, store_argument
 
 
 @click.command()
 @store_argument()
 @path_argument("out")
-@click.option(
+@option(
     "--class-map",
     required=True,
     type=path,
     metavar="FILE",
-    help="A text file with a line OLD = NEW for each class; nothing after = removes the class.",
+    help="Text file with a line OLD = NEW for each class. An empty NEW removes the class.",
 )
 @json_option
 def relabel(store: str | Path, out: Path, class_map: Path, as_json: bool) -> None:
-    """Write a STORE with other class names as the store OUT.
+    """Rename, merge or remove classes in a new store OUT.
 
-    Classes that get the same name become one. If a class is removed, its objects are, and its samples have no label.
-    Classes that the file does not name stay. No image is decoded.
+    Classes with the same new name are merged. If a class is removed, its objects are removed, and its samples have no
+    label. Classes that are not in the file keep their names. No image is decoded.
 
     \b
     Examples:

@@ -10,20 +10,20 @@ import click
 from tensorstore_ds import RepackOptions, words
 from tsds_cli import text
 from tsds_cli.messages import interrupted, not_made
-from tsds_cli.options import json_option, options_of, path_argument, store_argument
+from tsds_cli.options import Command, json_option, options_of, path_argument, store_argument
 from tsds_cli.progress import ProgressBar
 
 
-@click.command()
+@click.command(cls=Command)
 @store_argument("source", "SRC")
 @path_argument("out")
 @options_of(RepackOptions)
 @json_option
 def repack(source: str | Path, out: Path, options: RepackOptions, as_json: bool) -> None:
-    """Write the store SRC again as OUT, in another layout or encoding.
+    """Change the encoding or layout of a store SRC, as OUT.
 
-    With another layout alone, every value stays the same, bit for bit. With another encoding, the images change, and
-    boxes, keypoints and masks are moved if images are resized; all else stays. SRC is not changed.
+    A new layout keeps every value, bit for bit. A new encoding changes the images. If they are resized, boxes,
+    keypoints and masks are resized with them. SRC is not changed.
 
     \b
     Examples:

@@ -9,21 +9,21 @@ import click
 
 import tensorstore_ds
 from tsds_cli.editing import made
-from tsds_cli.options import json_option, path_argument, store_argument
+from tsds_cli.options import json_option, option, path_argument, splits_option, store_argument
 
 
 @click.command()
 @store_argument()
 @path_argument("out")
-@click.option("--per-class", required=True, type=click.IntRange(1), metavar="INTEGER", help="Samples of each class.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), metavar="INTEGER", help="Of the draw.")
-@click.option("--split", "splits", multiple=True, metavar="NAME", help="Only this split; may be given several times.")
+@option("--per-class", required=True, type=click.IntRange(1), help="Number of samples per class.")
+@option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed of the sample.")
+@splits_option
 @json_option
 def sample(store: str | Path, out: Path, per_class: int, seed: int, splits: tuple[str, ...], as_json: bool) -> None:
-    """Write some samples of each class of a STORE as the store OUT.
+    """Sample N images of each class into a new store OUT.
 
-    They are drawn at random from each split, and stay in their order. Without labels, so many are drawn from each
-    split. No image is decoded.
+    Samples are chosen at random in each split, and keep their order. Without labels, N samples of each split are
+    chosen. No image is decoded.
 
     \b
     Examples:

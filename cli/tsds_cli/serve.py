@@ -9,38 +9,38 @@ from pathlib import Path
 import click
 
 from tsds_cli import text
-from tsds_cli.options import json_option, path_argument, sha256_option
+from tsds_cli.options import json_option, option, path_argument, sha256_option
 
 
 @click.command()
 @path_argument("store")
-@click.option(
+@option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="Port to listen at; 0 for any that is free.",
+    help="Port to listen on. 0 chooses a free port.",
 )
-@click.option(
+@option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen at, such as 0.0.0.0 for all. Any but this machine's own needs a token.",
+    help="Address to listen on, such as 0.0.0.0 for all networks. Any address but 127.0.0.1 needs a token.",
 )
-@click.option(
+@option(
     "--token",
     metavar="TEXT",
     help="First part of every path: 16 to 128 letters, digits, - and _.",
-    show_default="a new one where it is needed",
+    show_default="a new token, if one is needed",
 )
 @sha256_option
 @json_option
 def serve(store: Path, port: int, host: str, token: str | None, sha256: str | None, as_json: bool) -> None:
-    """Serve a STORE over HTTP, to be read by range.
+    """Serve a STORE over HTTP.
 
-    Only the files of the store are served, and only to be read. Other machines reach it with --host, and with a token
-    that is a part of the URL: give the URL only to those who may read the store. The connection is not encrypted. Stop
-    it with Ctrl-C.
+    Clients can read the files of the store, by ranges, and nothing else. With --host, other machines can connect. They
+    need the token in the URL: share the URL only with those who may read the store. The connection is not encrypted.
+    Stop the command with Ctrl-C.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ import click
 
 import tensorstore_ds
 from tsds_cli.editing import made
-from tsds_cli.options import fractions, json_option, path_argument, store_argument
+from tsds_cli.options import fractions, json_option, option, path_argument, store_argument
 
 
 class _Split(click.Command):
@@ -18,36 +18,35 @@ class _Split(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.option_name != "--split":
+            if error.option_name not in ("--split", "--split-into"):
                 raise
             example = "tsds split STORE OUT train=0.8,val=0.2"
-            raise click.UsageError(f"SHARES is an argument here, without --split: {example}", ctx) from None
+            raise click.UsageError(f"SHARES is an argument here, without {error.option_name}: {example}", ctx) from None
 
 
 @click.command(cls=_Split)
 @store_argument()
 @path_argument("out")
 @click.argument("shares", type=fractions, metavar="SHARES")
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0), metavar="INTEGER", help="Of the division."
-)
-@click.option(
+@option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed of the division.")
+@option(
     "--group-by",
     metavar="GROUP",
-    help="What stays together: folder, the images of a folder; duplicates, equal images; the name of a field of one "
-    "number a sample; or a regular expression, and samples are together if what it finds in their keys, in its first "
-    "group if it has one, is the same. Default: every sample is divided on its own.",
+    help="Keep related samples in one split: folder, images of one folder; duplicates, equal images; the name of a "
+    "field with one number per sample; or a regular expression, samples in whose keys it finds the same text, in "
+    "its first group if it has one.",
+    show_default="each sample is assigned on its own",
 )
 @json_option
 def split(
     store: str | Path, out: Path, shares: dict[str, float], seed: int, group_by: str | None, as_json: bool
 ) -> None:
-    """Divide the samples of a STORE anew, as the store OUT.
+    """Split a STORE into train, val and so on, as a store OUT.
 
-    SHARES are names and fractions of the new splits. Each class is divided in these shares, by a hash of the keys:
-    the same samples always come into the same splits. No image is decoded.
+    SHARES are names and fractions of the new splits. Each class is divided in these proportions, by a hash of the keys:
+    the same samples always get the same split. No image is decoded.
 
-    With --group-by the samples of a group go into the same split, whatever classes they have.
+    With --group-by, all samples of a group get the same split, whatever their classes.
 
     \b
     Examples:

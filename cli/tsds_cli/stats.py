@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tsds_cli import text
-from tsds_cli.options import json_option, store_argument
+from tsds_cli.options import json_option, option, store_argument
 
 if TYPE_CHECKING:
     from tensorstore_ds import Split
@@ -24,15 +24,15 @@ _BAR = 28  # columns of the longest bar
 
 @click.command()
 @store_argument()
-@click.option("--split", metavar="NAME", help="Only this split.")
-@click.option("--all", "every", is_flag=True, help="Show all classes, not only those that occur most.")
+@option("--split", metavar="NAME", help="Use only the split NAME.")
+@option("--all", "every", is_flag=True, help="Show all classes. By default, only the most frequent classes are shown.")
 @json_option
 def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> None:
-    """Print the statistics of a STORE, for each split.
+    """Print statistics of the classes and pixels of a STORE.
 
-    Samples per class, objects per image, pixels per class of a mask, mean and standard deviation of each channel, and
-    image sizes in the source. The mean and the standard deviation are those of the stored pixels scaled to [0, 1], as
-    Normalize takes them.
+    Shows samples per class, objects per image, pixels per class of a mask, mean and standard deviation of each channel,
+    and image sizes in the source, for each split. Mean and standard deviation are for pixels scaled to [0, 1], as
+    Normalize expects them.
 
     \b
     Examples:

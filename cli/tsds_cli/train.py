@@ -11,30 +11,35 @@ import click
 from tensorstore_ds import TrainOptions, words
 from tsds_cli import text
 from tsds_cli.messages import spelled
-from tsds_cli.options import json_option, options_of, out_option, store_argument
+from tsds_cli.options import Command, json_option, option, options_of, out_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from tensorstore_ds import EpochRecord, TrainReport
 
 
-@click.command()
+@click.command(cls=Command)
 @store_argument()
-@out_option(None, "The folder of the run.", shown="a folder with the name of STORE and the suffix .run, in this folder")
-@click.option(
+@out_option(
+    None,
+    "Folder of the run.",
+    shown="the name of STORE with the suffix .run, in the current folder",
+    group="Essential",
+)
+@option(
     "--resume",
     is_flag=True,
-    help="Continue the run in --out with the batch after the last one that was trained; start a new run if there is "
-    "none.",
+    help="Continue the run in --out after its last checkpointed batch. Without a run there, start one.",
+    group="Essential",
 )
 @options_of(TrainOptions)
 @json_option
 def train(store: str | Path, out: Path | None, resume: bool, options: TrainOptions, as_json: bool) -> None:
     """Train a vision transformer or a detector on a STORE.
 
-    Learns classes, keypoints, both, or boxes, whatever the store has, with the mean and the standard deviation that the
-    store keeps. The folder of the run gets history.jsonl, report.json, pictures, and the checkpoints last.pt and
-    best.pt. SIGTERM and Ctrl-C end a run with a checkpoint. With torchrun each process is a rank.
+    Learns the classes, keypoints or boxes in the store. Images are normalized with the mean and standard deviation in
+    the store. The folder of the run contains history.jsonl, report.json, pictures, and the checkpoints last.pt and
+    best.pt. SIGTERM and Ctrl-C end a run with a checkpoint. With torchrun, each process is a rank.
 
     \b
     Examples:

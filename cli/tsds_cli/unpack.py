@@ -21,10 +21,10 @@ from tsds_cli.progress import ProgressBar
 @sha256_option
 @json_option
 def unpack(packed: Path, out: Path, sha256: str | None, as_json: bool) -> None:
-    """Make the folder OUT of a PACKED store again.
+    """Unpack a PACKED store into a folder OUT.
 
-    Only the files of the store are written, and each is compared with its checksum while it is copied. OUT appears
-    when it is complete. A packed store can be read as it is, too.
+    Only the files of the store are written, and each is compared with its checksum. OUT appears when it is complete.
+    You can also use a packed store without unpacking it.
 
     \b
     Examples:

@@ -9,10 +9,10 @@ import click
 
 import tensorstore_ds
 from tsds_cli.growing import dry_run_option, from_source, grown
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import Command, json_option, path_argument
 
 
-@click.command()
+@click.command(cls=Command)
 @path_argument("store")
 @path_argument("source", "SRC")
 @from_source("format", "images", "classes", "keypoints", "key_prefix", "size", "fit", "color", "class_map")
@@ -20,12 +20,13 @@ from tsds_cli.options import json_option, path_argument
 @json_option
 @click.pass_context
 def update(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **given: Any) -> None:
-    """Take what has changed in the data set SRC into a STORE.
+    """Update a STORE with the changes in its data set SRC.
 
-    Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced where they differ.
-    Samples, fields and values that SRC lacks are kept. Samples that the store lacks are counted, and not added: see
-    tsds append --update. The manifest is replaced last, in one step: processes that have the store open keep
-    reading it as it was.
+    Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced if they differ.
+    Samples, fields and values that are not in SRC are kept. Samples that are not in the store are counted, but not
+    added: use tsds append --update for that.
+
+    The manifest is replaced last, in one step. Processes with the store open keep the old view.
 
     \b
     Examples:

@@ -12,28 +12,28 @@ from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.info import replaced_shards
 from tsds_cli.messages import Failure
-from tsds_cli.options import json_option, sha256_option, store_argument
+from tsds_cli.options import json_option, option, sha256_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
 @store_argument()
-@click.option(
+@option(
     "--threads",
     type=click.IntRange(1, 256),
     help="Number of reading threads.",
-    show_default="the cores that this process may use",
+    show_default="the cores available to this process",
 )
 @sha256_option
 @json_option
 def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: bool) -> None:
-    """Check every byte of a STORE.
+    """Verify the integrity of a STORE, byte by byte.
 
-    Compares every file and the manifest with their SHA-256, and checks chunks and values by the rules of the format.
-    Each problem is printed on a line of its own, and the exit status is 1 if there are any.
+    Compares every file and the manifest with their SHA-256, and checks chunks and values against the rules of the
+    format. Prints one line per problem. The exit status is 1 if there are problems.
 
-    The checksums are stored in the store itself: whoever changes it on purpose can change them, too. --sha256 compares
-    the store with a digest that you got from its author, who sees it with tsds info.
+    The checksums are stored in the store, so they do not protect against intentional changes. For that, pass --sha256
+    with a digest from the author of the store. tsds info prints it.
 
     \b
     Examples:

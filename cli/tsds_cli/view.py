@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tsds_cli import text
-from tsds_cli.options import json_option, path, store_argument
+from tsds_cli.options import json_option, option, path, store_argument
 
 #: What a store or a training run has, and a folder of images has not.
 _KNOWN = ("zarr.json", "history.jsonl")
@@ -18,25 +18,35 @@ _KNOWN = ("zarr.json", "history.jsonl")
 
 @click.command()
 @store_argument("target")
-@click.option("--run", "runs", multiple=True, type=path, metavar="DIR", help="Show the curves of this training run.")
-@click.option(
-    "--findings", type=path, metavar="FILE", help="Show the findings that tsds check has written to this file."
+@option("--run", "runs", multiple=True, type=path, metavar="DIR", help="Also show the curves of this training run.")
+@option("--findings", type=path, metavar="FILE", help="Also show the findings in this file of tsds check --out.")
+@option(
+    "--export",
+    "out",
+    type=path,
+    metavar="DIR",
+    help="Write the page and the store to this folder, instead of serving them.",
 )
-@click.option("--export", "out", type=path, metavar="DIR", help="Write the page and the store into DIR instead.")
-@click.option(
+@option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    show_default="any that is free",
-    help="Port to listen at.",
+    show_default="a free port",
+    help="Port to listen on.",
 )
-@click.option(
+@option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen at, such as 0.0.0.0 for all. The connection is not encrypted.",
+    help="Address to listen on, such as 0.0.0.0 for all networks. The connection is not encrypted.",
 )
-@click.option("--open/--no-open", "is_opened", default=True, help="Open the page in the browser of this machine.")
+@option(
+    "--open/--no-open",
+    "is_opened",
+    default=True,
+    help="Open the page in the browser of this machine.",
+    show_default=True,
+)
 @json_option
 def view(
     target: str | Path,
@@ -48,11 +58,12 @@ def view(
     is_opened: bool,
     as_json: bool,
 ) -> None:
-    """Show a store, a training run or a folder of images in the browser.
+    """View a store, a training run or images in the browser.
 
-    TARGET is its path, or the URL of a store. You can scroll through all samples, filter and sort them, look at boxes
-    and masks, and save the rows of a selection. A folder of images is converted into a temporary store first. Tags are
-    kept in STORE.tags.json. The address has a token: only those who have it can open the page. Stop it with Ctrl-C.
+    TARGET is a path, or the URL of a store. You can scroll through all samples, filter and sort them, look at boxes and
+    masks, and save the rows of a selection. A folder of images is first converted into a temporary store. Tags are
+    saved in STORE.tags.json. The address contains a token, without which the page cannot be opened. Stop the command
+    with Ctrl-C.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.options import json_option, nbytes, splits_option, store_argument
+from tsds_cli.options import json_option, nbytes, option, splits_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 @click.command()
 @store_argument()
 @splits_option
-@click.option(
+@option(
     "--budget",
     type=nbytes,
-    metavar="BYTES",
-    help="Have at most this much of the store in memory, such as 20GiB.",
-    show_default="as much as this process may use",
+    metavar="SIZE",
+    help="Maximum amount of the store to keep in memory, such as 20GiB.",
+    show_default="the memory available to this process",
 )
-@click.option(
+@option(
     "--threads",
     type=click.IntRange(1, 256),
     default=2,
     show_default=True,
-    help="Number of reading threads. Two keep most disks busy; more can help on network storage.",
+    help="Number of reading threads. 2 are enough for most disks. More can help on network storage.",
 )
 @json_option
 def warm(store: str | Path, splits: tuple[str, ...], budget: int | None, threads: int, as_json: bool) -> None:
-    """Read a STORE into the page cache.
+    """Load a STORE into memory (the page cache).
 
-    All processes of the machine then find it in memory. Small columns come first, then images; what is in memory
-    already is skipped. Prints how much of each column was in memory before, and how much is after.
+    All processes on the machine can then read it from memory. Small columns are loaded first, then images. Parts that
+    are already in memory are skipped. Prints how much of each column is in memory before and after.
 
     \b
     Examples:

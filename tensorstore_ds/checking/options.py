@@ -15,79 +15,114 @@ class CheckOptions:
     """
 
     distance: int = option(
-        "Images are compared if their perceptual hashes differ in at most so many of 63 bits, 0 to 7. More finds more "
-        "changed copies, and takes longer.",
+        "Maximum number of differing bits (of 63) between the perceptual hashes of images to compare, 0 to 7. Higher "
+        "values find more modified copies and take longer.",
         default=3,
         at_least=0,
         at_most=7,
+        group="Copies",
     )
     similarity: float = option(
-        "Images are copies of each other if the correlation of their thumbnails is at least this.",
+        "Minimum correlation between the thumbnails of two images to report them as copies.",
         default=0.98,
         at_least=0,
         at_most=1,
+        group="Copies",
     )
     near: bool = option(
-        "Look for changed copies, too: resized, encoded again, brighter. Else for equal bytes alone.", default=True
+        "Also find modified copies: resized, encoded again, brighter. Without it, only equal bytes are found.",
+        default=True,
+        group="Copies",
     )
-    mirrored: bool = option("Take images that are mirrored left to right for copies.", default=False)
+    mirrored: bool = option("Report images mirrored left to right as copies.", default=False, group="Copies")
     min_class: int = option(
-        "Name classes of fewer samples, or objects, in a split.", default=5, at_least=0, at_most=2**31
+        "Report classes with fewer samples or objects than this in a split.",
+        default=5,
+        at_least=0,
+        at_most=2**31,
+        group="Annotations",
     )
     min_box: float = option(
-        "Name objects whose box is narrower or lower than so many pixels.", default=2.0, at_least=0, at_most=1e6
+        "Report objects whose box has a side shorter than this many pixels.",
+        default=2.0,
+        at_least=0,
+        at_most=1e6,
+        group="Annotations",
     )
     max_box: float = option(
-        "Name objects whose box has more than this share of the image's area.", default=1.0, above=0, at_most=1
+        "Report objects whose box covers more than this fraction of the image.",
+        default=1.0,
+        above=0,
+        at_most=1,
+        group="Annotations",
     )
     max_aspect: float = option(
-        "Name objects whose box is so many times as long as it is wide.", default=20.0, at_least=1, at_most=1e6
+        "Report objects whose box has an aspect ratio above this.",
+        default=20.0,
+        at_least=1,
+        at_most=1e6,
+        group="Annotations",
     )
     min_overlap: float = option(
-        "Name objects whose box and the hull of whose oriented box have an intersection over union below this.",
+        "Report objects whose box and the hull of their oriented box have an intersection over union (IoU) below this.",
         default=0.3,
         at_least=0,
         at_most=1,
+        group="Annotations",
     )
-    absent_keypoints: bool = option("Name objects that have some of their keypoints, but not all.", default=True)
+    absent_keypoints: bool = option(
+        "Report objects with some of their keypoints, but not all.", default=True, group="Annotations"
+    )
 
     odd_images: bool = option(
-        "Name images that are blurred, dark, overexposed, or of an odd aspect ratio.", default=True
+        "Report images that are blurred, dark, overexposed, or of an unusual aspect ratio.",
+        default=True,
+        group="Images",
     )
     min_sharpness: float = option(
-        "Name images as blurred whose sharpness is below this: about 1 at a sharp edge, 0 where everything is soft.",
+        "Report images as blurred if their sharpness is below this: about 1 for a sharp edge, 0 for a completely soft "
+        "image.",
         default=0.25,
         at_least=0,
         at_most=8,
+        group="Images",
     )
     min_lights: float = option(
-        "Name images as dark whose 99th percentile of luminance is below this, of 255.",
+        "Report images as dark if their 99th percentile of luminance (0 to 255) is below this.",
         default=50.0,
         at_least=0,
         at_most=255,
+        group="Images",
     )
     max_shadows: float = option(
-        "Name images as overexposed whose 5th percentile of luminance is above this, of 255.",
+        "Report images as overexposed if their 5th percentile of luminance (0 to 255) is above this.",
         default=230.0,
         at_least=0,
         at_most=255,
+        group="Images",
     )
     max_image_aspect: float = option(
-        "Name images whose width / height is more than so many times the median of the store, or less than the median "
-        "divided by this.",
+        "Report images whose width / height is more than this many times the median of the store, or less than the "
+        "median divided by it.",
         default=3.0,
         at_least=1,
         at_most=1e6,
+        group="Images",
     )
 
     prediction_score: float = option(
-        "Detections of `predictions` count if their score is at least this.", default=0.8, at_least=0, at_most=1
+        "Minimum score of detections of `predictions`.",
+        default=0.8,
+        at_least=0,
+        at_most=1,
+        group="Predictions",
     )
     prediction_iou: float = option(
-        "A detection agrees with an object if their intersection over union is at least this.",
+        "Minimum intersection over union (IoU) of a detection and an object that agree.",
         default=0.5,
         at_least=0.1,
         at_most=1,
+        group="Predictions",
     )
 
     def __post_init__(self) -> None:

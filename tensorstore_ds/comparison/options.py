@@ -35,50 +35,61 @@ class BenchOptions:
     """
 
     raw: Path | None = option(
-        "The folder that the store was converted from.",
+        "Folder that the store was converted from.",
         default=None,
-        shown="none, and loading from files is not measured",
+        shown="loading from files is not measured",
+        group="Essential",
     )
-    split: str = option("The split to load.", default="train")
+    split: str = option("Split to load.", default="train", group="Essential")
     image_size: tuple[int, int] | None = option(
-        "Decode images to this (height, width) in pixels; `crop` chooses the part.",
+        "Decode images to this (height, width) in pixels. `crop` chooses the part.",
         default=None,
         at_least=1,
         at_most=LARGEST,
-        shown="as they are stored; if they differ in size, 224x224, or less if most are smaller",
+        shown="the stored size; 224x224 if sizes differ, less if most images are smaller",
+        group="Essential",
     )
     crop: Crop = option(
-        "The part of an image that is decoded to the size: ``random``, mirrored at random, as in training; or the "
-        "``center`` of the resized image, as in validation. Images with objects are resized whole.",
+        "Part of an image to decode: ``random``, with random flips, as in training; or the ``center`` of the resized "
+        "image, as in validation. Images with objects are resized without cropping.",
         default="random",
+        group="Measurement",
     )
     batch_sizes: Sequence[int] = option(
-        "Samples per batch. Sizes larger than the split are replaced by one batch of the whole split.",
+        "Samples per batch. Sizes larger than the split are replaced with one batch of the whole split.",
         default=BATCH_SIZES,
         at_least=1,
+        group="Essential",
     )
     ways: Sequence[Group] = option(
-        "What to compare: ``files``, the source through torchvision; ``tensors``, all of it in a TensorDataset; "
-        "``plain``, the store through torch's DataLoader; ``store``, through this library's; ``device``, "
-        "through this library's from a copy on the GPU.",
+        "Ways to load: ``files``, the source files with torchvision; ``tensors``, the whole split in a TensorDataset; "
+        "``plain``, the store with torch's DataLoader; ``store``, the store with this library's DataLoader; "
+        "``device``, this library's DataLoader with a copy on the GPU.",
         default=GROUPS,
+        group="Essential",
     )
-    train: bool = option("Whether to measure training of a small ViT, too.", default=True)
+    train: bool = option("Also measure training of a small ViT.", default=True, group="Measurement")
     seconds: float | None = option(
-        "Approximate seconds for each measurement. What takes longer is measured on a part of the epoch.",
+        "Approximate seconds per measurement. Longer epochs are measured in part.",
         default=None,
         above=0,
-        shown=f"{SECONDS[0]} up to {SMALL_ROWS:,} samples, else {SECONDS[1]}",
+        shown=f"{SECONDS[0]} for up to {SMALL_ROWS:,} samples, else {SECONDS[1]}",
+        group="Measurement",
     )
-    device: str | None = option("The device to load to, such as cuda or cpu.", default=None, shown=ANY_DEVICE)
+    device: str | None = option(
+        "Device to load to, such as cuda or cpu.", default=None, shown=ANY_DEVICE, group="Measurement"
+    )
     memory: int | None = option(
-        "Limit: a way that copies the split into memory is measured only if the copy is not larger.",
+        "Memory limit: ways that copy the split into memory are skipped if the copy is larger.",
         default=None,
         at_least=0,
         unit="bytes",
-        shown="what this process may use",
+        shown="the memory available to this process",
+        group="Measurement",
     )
-    seed: int = option("Seed of orders and weights.", default=0, at_least=0, at_most=2**63 - 1)
+    seed: int = option(
+        "Random seed of orders and weights.", default=0, at_least=0, at_most=2**63 - 1, group="Measurement"
+    )
 
     def __post_init__(self) -> None:
         check(self)

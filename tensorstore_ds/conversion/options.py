@@ -29,82 +29,100 @@ OrientedBoxes = Literal["source", "polygons"]
 class ImageOptions:
     """How images are kept."""
 
+    size: tuple[int, int] | None = option(
+        "Resize every image to this (height, width) in pixels. Boxes, keypoints and masks are resized with it.",
+        default=None,
+        at_least=1,
+        shown="the size in the source",
+        group="Essential",
+    )
+    fit: Fit = option(
+        "How to fit an image to `size`: ``pad`` adds black borders, ``crop`` cuts off the longer side, ``stretch`` "
+        "changes the aspect ratio.",
+        default="pad",
+        group="Essential",
+    )
     encoding: Encoding = option(
-        "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; "
-        "``source``, the bytes of the source files, but AVIF and HEIC as JPEG files; or ``smart``, each as ``jpeg`` or "
-        "as pixels, whichever saves more decoding for its space, within `budget`. ``auto`` is ``raw`` if all images "
-        "have one size or `size` is given, else ``source``, or ``jpeg`` with `max_side`, or ``raw`` where there are no "
-        "files.",
+        "How to store images: ``raw`` stores pixels, for training. ``jpeg`` encodes them again, which needs less "
+        "space. ``source`` keeps the bytes of the source files, except that AVIF and HEIC become JPEG. ``smart`` "
+        "chooses jpeg or pixels for each image within `budget`, to save the most decoding. ``auto`` is ``raw`` if all "
+        "images have one size or `size` is given, ``jpeg`` with `max_side`, and else ``source``. Without files it is "
+        "``raw``.",
         default="auto",
+        group="Essential",
     )
     budget: int | None = option(
-        'Bytes that the store may take with `encoding="smart"`.',
+        'Maximum size of the store with `encoding="smart"`.',
         default=None,
         at_least=1,
         at_most=LIMIT - 1,
         unit="bytes",
-        shown="half of the memory that is free, rounded down to a power of two",
+        shown="half of the free memory, rounded down to a power of 2",
+        group="Encoding",
     )
     quality: int = option(
-        'Quality of `encoding="jpeg"`: higher is better and takes more space.', default=90, at_least=1, at_most=95
+        'JPEG quality with `encoding="jpeg"`. A higher quality needs more space.',
+        default=90,
+        at_least=1,
+        at_most=95,
+        group="Encoding",
     )
     subsampling: Subsampling = option(
-        'Color resolution of `encoding="jpeg"`: ``4:2:0`` halves it in both directions, as cameras do; ``4:4:4`` keeps '
-        "it, and takes more space and time.",
+        'Chroma subsampling with `encoding="jpeg"`. ``4:2:0`` halves the color resolution in both directions, as '
+        "cameras do. ``4:4:4`` keeps it, and needs more space and time.",
         default="4:2:0",
+        group="Encoding",
     )
     check: Check = option(
-        'How files are checked with `encoding="source"`: ``eighth`` decodes JPEG at an eighth of its size, which reads '
-        "all of the file in half of the time; ``full`` decodes every pixel; ``headers`` decodes nothing, so that "
-        "damage is not found, and mean and standard deviation of the pixels are not known.",
+        'How to check files with `encoding="source"`: ``eighth`` decodes JPEG at 1/8 of its size, which reads the '
+        "whole file in half the time. ``full`` decodes every pixel. ``headers`` decodes no pixels: it misses damage, "
+        "and the store has no mean and standard deviation of pixels.",
         default="eighth",
-    )
-    size: tuple[int, int] | None = option(
-        "Resize every image to this (height, width) in pixels, together with its boxes, keypoints and masks.",
-        default=None,
-        at_least=1,
-        shown="as they are",
-    )
-    fit: Fit = option(
-        "How an image is fitted to `size`: ``pad`` adds black borders, ``crop`` cuts off the longer side, ``stretch`` "
-        "changes the aspect ratio.",
-        default="pad",
+        group="Encoding",
     )
     min_visibility: float = option(
-        'Minimum share of a box\'s area that must remain after `fit="crop"`, or in a tile of `tiles`. Objects below it '
-        "are left out, and after a crop they are listed. With 0, only boxes that are completely outside are left out.",
+        'Minimum fraction of a box\'s area that must remain after `fit="crop"`, or in a tile of `tiles`. Objects '
+        "below it are removed, and the summary of a crop lists them. With 0, only boxes completely outside are "
+        "removed.",
         default=0.0,
         at_least=0,
         at_most=1,
+        group="Objects",
     )
     oriented_boxes: OrientedBoxes = option(
-        "Which objects have an oriented box: ``source``, those that have one in the source; ``polygons``, also those "
-        "with polygons, around which it is the smallest rectangle.",
+        "Objects that get an oriented box: ``source``, objects that have one in the source; ``polygons``, also "
+        "objects with polygons, which get the smallest rectangle around them.",
         default="source",
+        group="Objects",
     )
     max_side: int | None = option(
-        "Make images whose longer side has more pixels smaller, to so many, together with their boxes, keypoints and "
-        "masks. The aspect ratio stays.",
+        "Downscale larger images so that the longer side has at most this many pixels. Boxes, keypoints and masks are "
+        "resized with them. The aspect ratio is kept.",
         default=None,
         at_least=1,
-        shown="as they are",
+        shown="the size in the source",
+        group="Encoding",
     )
     color: Color = option(
-        "The color channels to store. ``auto`` keeps gray or color images as they are, stores a mixture of both as "
-        "RGB, and drops alpha.",
+        "Color channels to store. ``auto`` keeps gray or color images, stores a mixture of both as RGB, and drops "
+        "alpha.",
         default="auto",
+        group="Encoding",
     )
     channels: str | None = option(
-        "Names of the channels of images that are stored as pixels, such as ``red,green,blue,near infrared``.",
+        "Names of the channels of images stored as pixels, such as ``red,green,blue,near infrared``.",
         default=None,
-        shown="gray, RGB or RGBA by their number",
+        shown="gray, RGB or RGBA, by their number",
+        group="Encoding",
     )
     max_pixels: int = option(
-        "Refuse images with more pixels before they are decoded, because a small file can expand to more than fits "
-        "into memory.",
+        "Reject images with more pixels before they are decoded. This protects memory from small files that expand to "
+        "huge images.",
         default=MAX_PIXELS,
         at_least=1,
         at_most=LIMIT - 1,
+        shown="89.5 million, the limit of Pillow",
+        group="Source",
     )
 
     def __post_init__(self) -> None:
@@ -169,105 +187,127 @@ class ConvertOptions(ImageOptions, SourceOptions):
     """
 
     format: str = option(
-        "Format of the source; ``auto`` recognizes it by file names and the first bytes.",
+        "Format of the source. ``auto`` detects it from file names and the first bytes.",
         default="auto",
         among=("auto", *FORMATS),
         recorded=False,
+        group="Source",
     )
     layout: Layout = option(
-        "``memmap`` is uncompressed, for training; ``zarr`` is compressed, for sharing.", default="memmap"
+        "``memmap`` is uncompressed, for training. ``zarr`` is compressed, for sharing.",
+        default="memmap",
+        group="Encoding",
     )
-    split: Mapping[str, float] | None = option(
+    split_into: Mapping[str, float] | None = option(
         "Divide the samples into splits with these names and fractions, such as train=0.9,val=0.1. Each class is "
-        "divided in these proportions, by a hash of the paths of its samples: if you add data and convert again, "
+        "divided in these proportions, by a hash of the paths of its samples. If you add data and convert again, "
         "almost all samples stay in their split.",
         default=None,
         shown="the splits of the source",
+        was="split",
+        group="Splits",
     )
     seed: int = option(
-        "Seed of `split`: the same seed always gives the same division.", default=0, at_least=0, at_most=LIMIT - 1
+        "Random seed of `split_into`. The same seed always gives the same splits.",
+        default=0,
+        at_least=0,
+        at_most=LIMIT - 1,
+        group="Splits",
     )
     split_by: str | None = option(
-        "What `split` keeps together, so that no sample has a near relative in another split: ``folder``, the images "
-        "of a folder; ``duplicates``, files of equal bytes; ``column:NAME``, samples with the same value in a column "
-        "of a list, a data frame or Parquet, or in the .json of WebDataset; or a regular expression, and samples are "
-        "together if what it finds in their keys, in its first group if it has one, is the same.",
+        "Keep related samples in one split, so that splits do not leak into each other: ``folder``, images of one "
+        "folder; ``duplicates``, files with equal bytes; ``column:NAME``, samples with the same value in a column of "
+        "a list, a data frame or Parquet, or in the .json of WebDataset; or a regular expression, samples in whose "
+        "keys it finds the same text, in its first group if it has one.",
         default=None,
-        shown="every sample is divided on its own",
+        shown="each sample is assigned on its own",
+        group="Splits",
     )
     objects: Objects = option(
-        "``whole`` stores images with the objects in them; ``crops`` makes a sample of each object: its part of the "
-        "image, its class as the label, and its keypoints in the pixels of that part.",
+        "``whole`` stores images with their objects. ``crops`` stores a sample for each object: its part of the "
+        "image, its class as the label, and its keypoints in pixels of that part.",
         default="whole",
+        group="Objects",
     )
     tiles: tuple[int, int] | None = option(
-        "Cut every image into tiles of this (height, width) in pixels, and make a sample of each, with the part of the "
-        "objects and masks that is in it. Tiles that reach beyond a smaller image are black there.",
+        "Cut every image into tiles of this (height, width) in pixels. Each tile is a sample, with the parts of "
+        "objects and masks inside it. Tiles that are larger than the image are padded with black.",
         default=None,
         at_least=1,
         at_most=MOST_SIDE,
-        shown="images as they are",
+        shown="whole images",
+        group="Objects",
     )
     overlap: float = option(
-        "With `tiles`, the share of a tile that the next one shows again. The last one in a row ends with the image.",
+        "With `tiles`: fraction of a tile that the next tile repeats. The last tile in a row ends at the edge of the "
+        "image.",
         default=0.2,
         at_least=0,
         below=1,
+        group="Objects",
     )
     empty_tiles: float = option(
-        "With `tiles`, the share of the tiles without objects that is stored, chosen by a hash of their keys and "
-        "`seed`.",
+        "With `tiles`: fraction of the tiles without objects to store, chosen by a hash of their keys and `seed`.",
         default=1.0,
         at_least=0,
         at_most=1,
+        group="Objects",
     )
     margin: float = option(
-        'With `objects="crops"`, how much of a box\'s width and height is added at each of its sides. Where that lies '
-        "outside of the image it is black.",
+        'With `objects="crops"`: margin on each side of a box, as a fraction of its width and height. Parts outside '
+        "of the image are black.",
         default=0.1,
         at_least=0,
         at_most=10,
+        group="Objects",
     )
     min_side: int = option(
-        'With `objects="crops"`, leave out objects whose box is narrower or lower than so many pixels.',
+        'With `objects="crops"`: skip objects whose box has a side shorter than this many pixels.',
         default=1,
         at_least=1,
+        group="Objects",
     )
     shard_nbytes: int = option(
         "Approximate size of a shard, a folder of files in the store. An interrupted conversion continues after the "
-        "last complete shard: choose less to repeat less, or more to have fewer files.",
+        "last complete shard: smaller shards repeat less work, larger shards make fewer files.",
         default=4 * 1024**3,
         at_least=1,
         at_most=LIMIT - 1,
         unit="bytes",
         shown="4GiB",
-    )
-    workers: int | None = option(
-        "Number of worker processes; 0 converts in the main process.",
-        default=None,
-        at_least=0,
-        shown="the cores that this process may use",
-        decides=False,
+        group="Encoding",
     )
     on_error: OnError = option(
-        "What to do with a bad sample: ``fail`` stops and names it; ``skip`` leaves it out and lists it in "
-        "skipped.jsonl in the store. Where only the box of an object is bad, ``skip`` leaves out that object, whose "
-        "place in the image then counts as background; ``skip-image`` leaves out the image.",
+        "What to do with a bad sample: ``fail`` stops and reports it. ``skip`` continues without it and lists it in "
+        "skipped.jsonl in the store; if only the box of an object is bad, ``skip`` removes that object, and its place "
+        "in the image counts as background. ``skip-image`` then skips the whole image.",
         default="fail",
         decides=False,
+        group="Essential",
+    )
+    workers: int | None = option(
+        "Number of worker processes. With 0, the main process converts.",
+        default=None,
+        at_least=0,
+        shown="the cores available to this process",
+        decides=False,
+        group="Essential",
     )
     license: str | None = option(
-        "The license of the data, to be noted in the store: an SPDX expression, such as CC-BY-4.0, or LicenseRef-NAME "
-        "for one that SPDX does not list.",
+        "License of the data, as an SPDX expression such as CC-BY-4.0, or LicenseRef-NAME for a license that SPDX "
+        "does not list. It is stored in the store.",
         default=None,
         decides=False,
+        group="Metadata",
     )
-    citation: str | None = option("How to cite the data, to be noted in the store.", default=None, decides=False)
+    citation: str | None = option(
+        "Citation of the data. It is stored in the store.", default=None, decides=False, group="Metadata"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.split_by is not None and self.split is None:
-            raise OptionError("`split_by` belongs to `split`: add that, or leave it out.")
+        if self.split_by is not None and self.split_into is None:
+            raise OptionError("`split_by` belongs to `split_into`: add that, or leave it out.")
         if self.objects == "crops" and self.encoding == "source":
             raise OptionError('`objects="crops"` stores parts of images: use `encoding="raw"` or `encoding="jpeg"`.')
         if self.objects != "crops" and (self.margin != 0.1 or self.min_side != 1):
@@ -317,24 +357,31 @@ class RepackOptions:
         OptionError: options are out of their range, or contradict each other.
     """
 
-    layout: Layout | None = changed(_CONVERT["layout"], default=None, shown="that of the store")
+    layout: Layout | None = changed(
+        _CONVERT["layout"], default=None, shown="the layout of the store", group="Essential"
+    )
     encoding: Literal["raw", "jpeg", "smart"] | None = option(
-        "How images are to be stored: ``raw`` pixels; ``jpeg``, which takes less space; or ``smart``, each as ``jpeg`` "
-        "or as pixels, whichever saves more decoding for its space, within `budget`. The options that follow belong to "
-        "it.",
+        "How to store images: ``raw`` stores pixels. ``jpeg`` needs less space. ``smart`` chooses jpeg or pixels for "
+        "each image within `budget`, to save the most decoding. All options but `layout` and `workers` need it.",
         default=None,
-        shown="as they are",
+        shown="the encoding of the store",
+        group="Essential",
     )
     budget: int | None = changed(_CONVERT["budget"], default=None)
     quality: int = changed(_CONVERT["quality"], default=90)
     subsampling: Subsampling = changed(_CONVERT["subsampling"], default="4:2:0")
     size: tuple[int, int] | None = changed(_CONVERT["size"], default=None)
     fit: Fit = changed(_CONVERT["fit"], default="pad")
-    min_visibility: float = changed(_CONVERT["min_visibility"], default=0.0)
+    min_visibility: float = changed(
+        _CONVERT["min_visibility"],
+        default=0.0,
+        help='Minimum fraction of a box\'s area that must remain after `fit="crop"`. Objects below it are removed. '
+        "With 0, only boxes completely outside are removed.",
+    )
     max_side: int | None = changed(_CONVERT["max_side"], default=None)
     color: Color = changed(_CONVERT["color"], default="auto")
     workers: int | None = changed(
-        _CONVERT["workers"], default=None, help="Number of worker processes; 0 encodes in the main process."
+        _CONVERT["workers"], default=None, help="Number of worker processes. With 0, the main process encodes."
     )
 
     def __post_init__(self) -> None:

@@ -86,14 +86,14 @@ def plan_splits(
     splits = {name: Selection(name, references, range(len(references))) for name, references in contents.splits.items()}
     if fractions is None:
         return in_order(splits)
-    _check_shares(fractions, "split")
+    _check_shares(fractions, "split_into")
     divided = next(iter(splits)) if len(splits) == 1 else "train"
     others = {name: split for name, split in splits.items() if name != divided}
     if divided not in splits or others.keys() & fractions.keys():
         raise OptionError(
-            f"`split` divides a source's only split, or its split train; here the source has {', '.join(splits)}, "
-            f"and {', '.join(fractions)} are asked for. Leave out `split`, choose other names, or divide the store "
-            "that is made, with tsds split."
+            f"`split_into` divides a source's only split, or its split train; here the source has {', '.join(splits)}, "
+            f"and {', '.join(fractions)} are asked for. Leave out `split_into`, choose other names, or divide the "
+            "store that is made, with tsds split."
         )
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
@@ -111,7 +111,7 @@ def share_rows(
     where: str = "",
     *,
     are_groups: bool = False,
-    option: str = "split",
+    option: str = "split_into",
 ) -> dict[str, NDArray[np.int64]]:
     """The rows of each part, ascending, as `plan_splits` divides the samples with these keys, (count,).
 

@@ -192,11 +192,11 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
     if contents.problems and options.on_error == "fail":
         raise SourceError(contents.problems, SKIP)
     check_fields(contents.fields, options.image, str(source.path))
-    group = source_group(source, options.split_by) if options.split else None
+    group = source_group(source, options.split_by) if options.split_into else None
     if group is not None and options.split_by is not None:
         keys = (source.whole(name, each) for name, listed in contents.splits.items() for each in listed)
         check_finds(options.split_by, "split_by", keys, [f"{COLUMN}{options.split_by}"])
-    splits = plan_splits(contents, options.split, options.seed, source.key, group)
+    splits = plan_splits(contents, options.split_into, options.seed, source.key, group)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
         if out is not None and options.encoding in ("auto", "raw") and options.layout == "memmap":

@@ -58,7 +58,7 @@ class Writer:
 
     Args:
         out: path of the new store, which must not exist.
-        options: `ConvertOptions`, of which `format`, `images`, `split`, `seed` and `workers` have no effect.
+        options: `ConvertOptions`, of which `format`, `images`, `split_into`, `seed` and `workers` have no effect.
         fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
             from the first sample.
         keywords: options by name, such as ``size=224``. Each overrides `options`.
@@ -103,8 +103,8 @@ class Writer:
         if self._has_begun:
             raise self._not_open()
         self._process = os.getpid()
-        if self._options.split is not None:
-            raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
+        if self._options.split_into is not None:
+            raise OptionError("`split_into` divides a source of known length: name the split of each sample instead.")
         if self._options.tiles is not None:
             raise OptionError("`tiles`: expected a folder, a file or a list, found a stream. Convert one of these.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:

@@ -21,45 +21,64 @@ class DiagnoseOptions:
         OptionError: one is out of its range.
     """
 
-    split: str | None = option("The split to train on.", default=None, shown="train, or the first split")
+    split: str | None = option("Split to train on.", default=None, shown="train, or the first split", group="Essential")
     model: Model = option(
-        "Size of the model that is trained, as for tsds train; ``none`` examines loading alone.", default="tiny"
+        "Size of the model to train, as in tsds train. ``none`` examines loading alone.",
+        default="tiny",
+        group="Essential",
     )
     image_size: tuple[int, int] | None = option(
-        "Decode images to this (height, width) in pixels, as tsds train does; with the model none, to a random part of "
-        "each image.",
+        "Decode images to this (height, width) in pixels, as in tsds train. With the model none, decode a random part "
+        "of each image.",
         default=None,
         at_least=1,
         at_most=LARGEST,
-        shown="as tsds train chooses: as they are stored, or 224x224 if they differ in size",
+        shown="as in tsds train: the stored size, or 224x224 if sizes differ",
+        group="Essential",
     )
-    batch_size: int = option("Samples per step, or all samples of the split if it has fewer.", default=128, at_least=1)
-    seconds: float = option("Approximate seconds that the diagnosis may take.", default=40.0, at_least=1)
-    device: str | None = option("The device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE)
+    batch_size: int = option(
+        "Samples per step. If the split has fewer, all of them.", default=128, at_least=1, group="Essential"
+    )
+    seconds: float = option(
+        "Approximate duration of the diagnosis in seconds.", default=40.0, at_least=1, group="Essential"
+    )
+    device: str | None = option(
+        "Device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE, group="Essential"
+    )
     num_threads: int | None = option(
-        "The number of loader threads that you use now. The best settings are compared with it.",
+        "Number of loader threads that you use now. The best settings are compared with it.",
         default=None,
         at_least=1,
-        shown="that of the loader",
+        shown="as in the loader",
+        group="Current loader",
     )
     prefetch_factor: int | None = option(
-        "Batches that wait ready for each thread of the loader that you use now: its prefetch_factor.",
+        "Batches to prefetch per thread in the loader that you use now (prefetch_factor).",
         default=None,
         at_least=1,
-        shown="2, as the loader's",
+        shown="2, as in the loader",
+        group="Current loader",
     )
     pin_memory: bool | None = option(
-        "Whether you use pin_memory in the loader now.", default=None, shown="that of the loader"
+        "Whether the loader that you use now has pin_memory.",
+        default=None,
+        shown="as in the loader",
+        group="Current loader",
     )
     cores: int | None = option(
-        "Number of cores that this process may use.", default=None, at_least=1, shown="what the system reports"
+        "Number of cores available to training.",
+        default=None,
+        at_least=1,
+        shown="the cores available to this process",
+        group="Machine",
     )
     memory: int | None = option(
-        "Limit of the memory that training may use: the diagnosis tells whether an epoch fits into it.",
+        "Memory available to training. The diagnosis reports whether an epoch fits into it.",
         default=None,
         at_least=1,
         unit="bytes",
-        shown="what the system reports",
+        shown="the memory available to this process",
+        group="Machine",
     )
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.chosen import ChosenSource
 
 #: Options that a store's own tell nothing of, or that were for the samples of before.
-_NOT_TAKEN_OVER = ("layout", "split", "split_by", "class_map", "encoding", "color")
+_NOT_TAKEN_OVER = ("layout", "split_into", "split_by", "class_map", "encoding", "color")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class _Growing:
             if not any(wanted.values()):
                 work.remove_leftover()  # of a call that compared, and was interrupted
                 return self._summary(opened, listed, _Found())
-            for name in ("class_map", "split"):
+            for name in ("class_map", "split_into"):
                 if opened.manifest.conversion_options.get(name) and not getattr(options, name):
                     self._note(f"the store was made with `{name}`, and new samples are not.")
             with work:
@@ -518,7 +518,7 @@ def _options(store: Store) -> ConvertOptions:
 
 def _of_known(options: ConvertOptions, store: Store) -> ConvertOptions:
     """The same for the samples that a store has, which may take more than the budget that it began with."""
-    options = replace(options, split=None, split_by=None)
+    options = replace(options, split_into=None, split_by=None)
     if options.encoding != "smart":
         return options
     budget = usual_budget() if options.budget is None else options.budget

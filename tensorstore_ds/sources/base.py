@@ -44,51 +44,57 @@ class SourceOptions:
     """What the user may say about a source."""
 
     classes: tuple[str, ...] | None = option(
-        "Names of the classes in their order: the first one is label 0. One name alone is also the class of all "
-        "objects in a source without labels, such as faces.",
+        "Names of the classes in order; the first is label 0. A single name is also the class of all objects in a "
+        "source without labels, such as faces.",
         default=None,
         shown="the names in the source, sorted",
         recorded=False,
+        group="Source",
     )
     keypoints: Keypoints | None = option(
-        "Names of the keypoints in their order, and the pairs that are swapped when an image is mirrored.",
+        "Names of the keypoints in order, and the pairs to swap when an image is mirrored.",
         default=None,
         shown="the names in the source, sorted, with pairs such as left and right",
         recorded=False,
+        group="Source",
     )
     images: Path | None = option(
-        "The folder of the images, if they are not beside their annotations.",
+        "Folder of the images, if it differs from the folder of the annotations.",
         default=None,
-        shown="beside the annotations",
+        shown="the folder of the annotations",
         recorded=False,
+        group="Source",
     )
 
     key_prefix: str | None = option(
-        "What the keys of all samples begin with, such as ``june/``, because another data set has the same file names.",
+        "Prefix of the keys of all samples, such as ``june/``, to tell apart equal file names of several data sets.",
         default=None,
-        shown="the keys as they are",
+        shown="none",
         recorded=False,
+        group="Source",
     )
 
     class_map: Mapping[str, str] | None = option(
-        "New names of classes by old ones. Classes that get the same name become one; one whose new name is empty is "
-        "left out, with its objects.",
+        "New names of classes by old names. Classes with the same new name are merged. A class with an empty new name "
+        "is removed with its objects.",
         default=None,
         shown="the names in the source",
+        group="Source",
     )
     label_from: str | None = option(
-        "Take the label of each image in a folder from its path, with a regular expression. The class is the group "
-        "named label, or else the first group, or else all that the expression finds. An image in whose path it finds "
-        "no label is a bad sample.",
+        "Regular expression that finds the label of each image of a folder in its path. The label is the group named "
+        "label, or else the first group, or else the whole match. An image without a match is a bad sample.",
         default=None,
         shown="the name of its folder",
+        group="Source",
     )
     via: str | None = option(
-        "Read boxes by way of the program panlabel (an extra), which knows 39 formats: the name of one, such as kitti, "
-        "create-ml or openimages; or auto.",
+        "Read boxes with the program panlabel (an extra), which supports 39 formats. Give the name of a format, such "
+        "as kitti, create-ml or openimages, or auto.",
         default=None,
-        shown="formats that are read without it",
+        shown="formats that are read without panlabel",
         recorded=False,
+        group="Source",
     )
 
     def __post_init__(self) -> None:

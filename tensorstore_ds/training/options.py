@@ -45,23 +45,24 @@ class ViTOptions:
         "(height, width) of the images in pixels; where `patch_size` does not divide them, an image is padded.",
         at_least=1,
         at_most=LARGEST,
+        group="Model",
     )
-    channels: int = option("Channels of the images.", at_least=1, at_most=LARGEST)
+    channels: int = option("Channels of the images.", at_least=1, at_most=LARGEST, group="Model")
     patch_size: int = option(
-        "Side of a patch in pixels: an image becomes a sequence of its patches. Smaller patches keep more detail and "
-        "take more time.",
+        "Side of a patch in pixels. The image is divided into patches. Smaller patches keep more detail and need more "
+        "time.",
         at_least=1,
         at_most=LARGEST,
+        group="Model",
     )
-    width: int = option("Width of the model: how many numbers represent a patch.", at_least=1, at_most=LARGEST)
-    depth: int = option("Number of encoder blocks.", at_least=1, at_most=LARGEST)
-    heads: int = option("Number of attention heads. `width` must be a multiple of it.", at_least=1, at_most=LARGEST)
-    mlp_width: int = option("Width of the hidden layer in each block.", at_least=1, at_most=LARGEST)
+    width: int = option("Width of the model: number of features per patch.", at_least=1, at_most=LARGEST, group="Model")
+    depth: int = option("Number of encoder blocks.", at_least=1, at_most=LARGEST, group="Model")
+    heads: int = option(
+        "Number of attention heads. It must divide `width`.", at_least=1, at_most=LARGEST, group="Model"
+    )
+    mlp_width: int = option("Width of the hidden layer in each block.", at_least=1, at_most=LARGEST, group="Model")
     dropout: float = option(
-        "Dropout probability in training, against overfitting.",
-        default=0.0,
-        at_least=0,
-        below=1,
+        "Dropout probability in training, against overfitting.", default=0.0, at_least=0, below=1, group="Model"
     )
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 def _of_vit(name: str) -> Any:
     """An option that changes the preset, as `ViTOptions` declares it."""
-    return changed(declarations(ViTOptions)[name], default=None, shown="that of `model`")
+    return changed(declarations(ViTOptions)[name], default=None, shown="the value of `model`")
 
 
 #: Options of `TrainOptions` that are chosen where nobody gives them: None until then.
@@ -139,57 +140,67 @@ class TrainOptions:
     """
 
     task: Task = option(
-        "What is learned: ``classification``, one label per image; ``multilabel``, the classes of its objects; "
-        "``keypoints``; ``classification+keypoints``; or ``detection``, the boxes and classes of objects. ``auto`` is "
-        "the first of classification, keypoints, detection and multilabel that the store and `model` are good for.",
+        "What to learn: ``classification``, one label per image; ``multilabel``, the classes of its objects; "
+        "``keypoints``; ``classification+keypoints``; or ``detection``, boxes and classes of objects. ``auto`` is the "
+        "first of classification, keypoints, detection and multilabel that the store and `model` support.",
         default="auto",
+        group="Essential",
     )
-    train_split: str = option("The split to learn from.", default="train")
+    train_split: str = option("Split to train on.", default="train", group="Splits")
     eval_split: str | None = option(
-        "The split to evaluate on, after every epoch.",
+        "Split to evaluate on after every epoch.",
         default=None,
-        shown="the first of val, valid, validation and test that the store has",
+        shown="the first of val, valid, validation and test in the store",
+        group="Splits",
     )
     fold: str | None = option(
-        "Cross validation: evaluate on this fold of the training split, such as ``2/5``, the second of 5, and train on "
-        "the others. `tsds folds` shows them.",
+        "Cross-validation: evaluate on this fold of the training split, such as ``2/5`` for the second of 5, and "
+        "train on the others. `tsds folds` shows the folds.",
         default=None,
-        shown="train on the whole split",
+        shown="no cross-validation",
+        group="Splits",
     )
     stratify: str | None = option(
-        "With `fold`: a field of labels or objects, of whose classes each fold gets the same share.", default=None
+        "With `fold`: field of labels or objects. Each fold gets the same fraction of each class.",
+        default=None,
+        group="Splits",
     )
     groups: str | None = option(
-        "With `fold`: rows of a group stay in one fold. A field of labels, integers or texts; or folder, duplicates "
-        "or a regular expression for keys.",
+        "With `fold`: keep the rows of a group in one fold. A field of labels, integers or texts; or folder, "
+        "duplicates or a regular expression for keys.",
         default=None,
+        group="Splits",
     )
     fold_seed: int | None = option(
-        "With `fold`: seed of the folds. `seed` does not change them.",
+        "With `fold`: random seed of the folds, which is independent of `seed`.",
         default=None,
         shown="0",
         at_least=0,
         at_most=2**53 - 1,
+        group="Splits",
     )
     model: Model = option(
-        "The model: a vision transformer, from small to large ``seed`` (for 28 x 28 pixels), ``tiny``, ``small``, "
-        "``base``; or a detector, ``ssdlite`` or ``fasterrcnn_mobilenet``, which is slower. ``auto`` is ``ssdlite`` "
-        "for detection, else ``seed`` for images of at most 64 x 64 pixels, else ``tiny``.",
+        "Model to train. Vision transformers, from small to large: ``seed`` (for 28 x 28 pixels), ``tiny``, "
+        "``small``, ``base``. Detectors: ``ssdlite``, and ``fasterrcnn_mobilenet``, which is slower. ``auto`` is "
+        "``ssdlite`` for detection, else ``seed`` for images of at most 64 x 64 pixels, else ``tiny``.",
         default="auto",
+        group="Essential",
     )
     weights: Path | None = option(
-        "Begin with the weights in this file, a state dict of torch or safetensors, or a checkpoint of a run. If it "
-        "has other classes, the layers that predict classes begin at random. Detectors only.",
+        "Start from the weights in this file: a state dict of torch or safetensors, or the checkpoint of a run. If "
+        "its classes differ, the layers that predict classes start from random weights. Detectors only.",
         default=None,
         shown="random weights",
+        group="Model",
     )
     image_size: tuple[int, int] | None = option(
         "Resize images to this (height, width) in pixels.",
         default=None,
         at_least=1,
         at_most=LARGEST,
-        shown="that of `model`, or as they are stored; 224x224 if they differ in size, less if most are smaller; "
+        shown="the size of `model`, or the stored size; 224x224 if sizes differ, less if most images are smaller; "
         "320x320 for detection",
+        group="Essential",
     )
     patch_size: int | None = _of_vit("patch_size")
     width: int | None = _of_vit("width")
@@ -197,110 +208,145 @@ class TrainOptions:
     heads: int | None = _of_vit("heads")
     mlp_width: int | None = _of_vit("mlp_width")
     dropout: float | None = _of_vit("dropout")
-    epochs: int = option("Passes over the training split.", default=20, at_least=1)
+    epochs: int = option("Passes over the training split.", default=20, at_least=1, group="Essential")
     batch_size: int = option(  # None where it is to be chosen, as those in `CHOSEN`: `recipe.py` puts a value there
         "Samples per step and per rank. Larger batches use a GPU better and take more memory.",
         default=None,
         at_least=1,
-        shown="128, or 8 for detection; less if the split is smaller or, on a CPU, if they do not fit in memory",
+        shown="128, or 8 for detection; less if the split is smaller or, on a CPU, if the batch does not fit in memory",
+        group="Essential",
     )
     accumulate: int = option(
-        "Number of batches whose gradients are added up for one update of the weights, which has the effect of a "
-        "larger batch in the same memory.",
+        "Number of batches whose gradients are added for each update of the weights. This has the effect of a larger "
+        "batch in the same memory.",
         default=1,
         at_least=1,
+        group="Optimization",
     )
     learning_rate: float = option(
-        "The highest learning rate, after the warm-up; it falls to 0 along half a cosine. Lower it if the loss jumps "
-        "or becomes NaN.",
+        "Peak learning rate, after the warm-up. It then falls to 0 along half a cosine. Lower it if the loss jumps or "
+        "becomes NaN.",
         default=None,
         above=0,
-        shown="by batch size and model: 0.002 for 128 samples per step and a width of 64, 0.01 at most; for detection "
-        "0.001 for 8 samples per step with AdamW, 0.01 with SGD",
+        shown="depends on batch size and model: 0.002 for 128 samples per step and a width of 64, at most 0.01; for "
+        "detection 0.001 for 8 samples per step with AdamW, 0.01 with SGD",
+        group="Essential",
     )
-    optimizer: Optimizer = option("The optimizer: ``adamw``, or ``sgd`` with a momentum of 0.9.", default="adamw")
+    optimizer: Optimizer = option(
+        "Optimizer: ``adamw``, or ``sgd`` with momentum 0.9.", default="adamw", group="Optimization"
+    )
     warmup: float = option(
-        "Fraction of the run in which the learning rate rises from 0.", default=0.1, at_least=0, below=1
+        "Fraction of the run in which the learning rate rises from 0.",
+        default=0.1,
+        at_least=0,
+        below=1,
+        group="Optimization",
     )
     weight_decay: float = option(
-        "Weight decay. It applies to matrices, not to biases, norms, the class token and positions.",
+        "Weight decay of matrices. It is not applied to biases, norms, the class token and positions.",
         default=0.05,
         at_least=0,
+        group="Optimization",
     )
-    clip: float = option("Clip the gradient to this norm; 0 turns clipping off.", default=1.0, at_least=0)
+    clip: float = option(
+        "Maximum norm of the gradient. 0 turns clipping off.", default=1.0, at_least=0, group="Optimization"
+    )
     label_smoothing: float = option(
-        "Label smoothing in classification: the fraction of a label that is spread over all classes.",
+        "Label smoothing in classification: fraction of a label that is spread over all classes.",
         default=0.0,
         at_least=0,
         below=1,
+        group="Optimization",
     )
-    mix: Mix = option("Blend the images of a batch and their labels, with ``mixup`` or ``cutmix``.", default="none")
+    mix: Mix = option(
+        "Blend images and labels within a batch with ``mixup`` or ``cutmix``.",
+        default="none",
+        group="Augmentation",
+    )
     augment: Augment = option(
-        "Random changes of the images: ``light`` shifts them and changes brightness and contrast; "
-        "``strong`` enlarges random parts and changes colors more.",
+        "Random augmentation: ``light`` shifts images and changes brightness and contrast; ``strong`` also enlarges "
+        "random parts and changes colors more.",
         default=None,
         shown="light, or none for fewer than 10 epochs",
+        group="Augmentation",
     )
     flip: bool = option(
-        "Mirror images left to right at random, with their boxes and keypoints. Not for digits, text or arrows.",
+        "Flip images left to right at random, with their boxes and keypoints. Not for digits, text or arrows.",
         default=False,
+        group="Augmentation",
     )
     balance: Balance = option(
-        "Draw samples of rare classes more often: by labels with ``inverse`` or ``effective``; by objects with "
-        "``repeat``, if a class is in few images, or ``repeat-instance``, if few objects are of it.",
+        "Sample rare classes more often: by labels with ``inverse`` or ``effective``; by objects with ``repeat``, if "
+        "few images contain a class, or ``repeat-instance``, if a class has few objects.",
         default="none",
+        group="Augmentation",
     )
     ema: float = option(
-        "Decay of a moving average of the weights, such as 0.999. The average is then evaluated and saved; 0 turns "
-        "it off.",
+        "Decay of an exponential moving average of the weights, such as 0.999. The average is evaluated and saved. 0 "
+        "turns it off.",
         default=0.0,
         at_least=0,
         below=1,
+        group="Optimization",
     )
     precision: Precision = option(
-        "Precision of the computation; ``auto`` is ``bf16`` on a GPU that has it, else ``fp32``.", default="auto"
+        "Floating-point precision. ``auto`` is ``bf16`` on a GPU that supports it, else ``fp32``.",
+        default="auto",
+        group="Speed",
     )
     compile: bool = option(
-        "Compile the model with torch.compile: the start is slower, then steps are faster.",
+        "Compile the model with torch.compile: the start is slower, steps are faster.",
         default=False,
         decides=False,
+        group="Speed",
     )
     cuda_graphs: bool = option(
-        "Compile the model with torch.compile, and launch its kernels as CUDA graphs, which saves time where a GPU "
-        "computes faster than Python launches: small models. Not tried on a GPU yet.",
+        "Compile the model with torch.compile, and launch its kernels as CUDA graphs. This saves time for small "
+        "models. Not tested on a GPU yet.",
         default=False,
         decides=False,
+        group="Speed",
     )
     grad_checkpointing: bool = option(
-        "Compute the blocks again in the backward pass, which gives the same gradients with less memory and more time.",
+        "Recompute the blocks in the backward pass: the same gradients with less memory and more time.",
         default=False,
         decides=False,
+        group="Speed",
     )
     device: str | None = option(
-        "The device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE, decides=False
+        "Device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE, decides=False, group="Essential"
     )
     residency: Residency = option(
-        "Where rows are read from: ``page-cache``, ``locked`` in memory (RLIMIT_MEMLOCK must allow it), or a copy "
-        "on the ``device``. ``auto`` is ``device`` if it fits on a GPU, else ``page-cache``.",
+        "Where to read rows from: ``page-cache``, ``locked`` in memory (RLIMIT_MEMLOCK must allow it), or a copy on "
+        "the ``device``. ``auto`` is ``device`` if the data fits on a GPU, else ``page-cache``.",
         default="auto",
         decides=False,
+        group="Speed",
     )
     num_threads: int | None = option(
-        "Number of threads of the loader.",
+        "Number of loader threads.",
         default=None,
         at_least=1,
         shown="the number of cores, at most 8",
         decides=False,
+        group="Speed",
     )
     torch_threads: int | None = option(
-        "Number of threads that torch computes with on the CPU. They wait for each other: if other processes use the "
-        "cores, fewer are faster. Results with another number differ in their last bits.",
+        "Number of CPU threads of torch. If other processes use the cores, fewer threads are faster. The number "
+        "changes the last bits of the results.",
         default=None,
         at_least=1,
-        shown="OMP_NUM_THREADS, else what is measured to be fastest, again when steps become slow",
+        shown="OMP_NUM_THREADS, else the fastest number in a measurement, which is repeated when steps become slow",
         decides=False,
+        group="Speed",
     )
-    seed: int = option("Seed of weights, order and augmentation.", default=0, at_least=0, at_most=2**63 - 1)
+    seed: int = option(
+        "Random seed of weights, order and augmentation.",
+        default=0,
+        at_least=0,
+        at_most=2**63 - 1,
+        group="Optimization",
+    )
 
     def __post_init__(self) -> None:
         check(self)

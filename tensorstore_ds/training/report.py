@@ -256,11 +256,11 @@ def _notes(run: Run) -> Iterator[str]:
             yield f"{unlabelled:,} of {samples:,} samples of {split.name} have no label: they {what}"
     if run.eval_split is None:
         labelled = " with labels" if run.task.label_field else ""
-        yield f"there is no split{labelled} to evaluate on (val or test): convert with `split=train=0.9,val=0.1`"
+        yield f"there is no split{labelled} to evaluate on (val or test): convert with `split_into=train=0.9,val=0.1`"
     elif unseen := unseen_classes(run.task, run.split, run.eval_split, run.fold):
         names = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
         where, advice = f"{run.eval_split.name} has", f"{run.split.name} has none of: {names}"
-        way = "convert with another `split`"
+        way = "convert with another `split_into`"
         if run.fold is not None:
             where, advice, way = f"fold {run.options.fold} has", f"the others lack: {names}", "use `stratify`"
         yield f"{where} samples of classes that {advice}. They count as wrong; {way}"

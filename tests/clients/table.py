@@ -51,7 +51,7 @@ def marked_lines(code: str) -> int:
 
 def table(works: Mapping[str, Sequence[str]], limits: Mapping[str, Sequence[str]]) -> str:
     """The table, of what was shown to work and not to work."""
-    rows = ["| framework | tried | works | lines | does not |", "|---|---|---|--:|---|"]
+    rows = ["| framework | version | works | lines | does not work |", "|---|---|---|--:|---|"]
     for name, (distribution, example) in FRAMEWORKS.items():
         lines = marked_lines((EXAMPLES / example).read_text("utf-8"))
         shown, not_shown = ("; ".join(each.get(name, ())) for each in (works, limits))

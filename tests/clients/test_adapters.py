@@ -57,7 +57,7 @@ def assert_same_batches(ours: Any, theirs: Any) -> int:
     return sum(len(targets) for _, targets in loaded[0])
 
 
-@works("timm", "`adapters.timm.create_loader`: batch for batch what timm's loader gives of the files, augmented")
+@works("timm", "`adapters.timm.create_loader` yields the same augmented batches as timm's loader over the files")
 @pytest.mark.parametrize(
     "options",
     [
@@ -83,7 +83,7 @@ def test_timm_batches_are_those_of_the_files(digits: Path, options: dict[str, An
     assert type(ours.loader if options.get("use_prefetcher", True) else ours) is tsds.DataLoader
 
 
-@works("timm", "gray images become RGB ones, or stay gray with `input_img_mode`, as in timm's data set of the files")
+@works("timm", "gray images become RGB, or stay gray with `input_img_mode`, as in timm's data set over the files")
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_timm_gray_images(digits: Path, tmp_path: Path, mode: Any) -> None:
     from timm.data import ImageDataset, create_loader
@@ -101,7 +101,7 @@ def test_timm_gray_images(digits: Path, tmp_path: Path, mode: Any) -> None:
         timm.StoreImages(digits, input_img_mode="L")[0]
 
 
-@works("timm", "`FastCollateMixup` and random erasing in it")
+@works("timm", "`FastCollateMixup` and random erasing in this loader")
 def test_timm_mixes_in_the_collate_function(digits: Path) -> None:
     from timm.data import FastCollateMixup, ImageDataset, create_loader
 
@@ -128,7 +128,7 @@ def test_timm_mixes_in_the_collate_function(digits: Path) -> None:
     assert erased.any((1, 2)).all() and not torch.isclose(images, grays[None, :, None, None]).all()
 
 
-@works("timm", "resuming in it, by `state_dict`; samplers of this library")
+@works("timm", "resuming this loader with `state_dict`; samplers of this library")
 @pytest.mark.parametrize("after", [3, 25, 30])  # within an epoch, at its end, within the next one
 def test_timm_goes_on_at_the_very_next_batch(digits: Path, after: int) -> None:
     from tensorstore_ds.adapters import timm
@@ -225,9 +225,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
             assert_same(ours[name], theirs[name])
 
 
-@works(
-    "transformers", "`ImageCollator`: values are those that a processor gives of the files, with both of its backends"
-)
+@works("transformers", "`ImageCollator` yields the same values as a processor over the files, with both backends")
 @pytest.mark.parametrize("which", [0, 1])
 def test_transformers_classification_values(digits: Path, which: int) -> None:
     from tensorstore_ds.adapters.transformers import ImageCollator
@@ -276,7 +274,7 @@ def detection_set(store: Path, **options: Any) -> tsds.StoreDataset:
     return tsds.StoreDataset(store, return_as="torchvision", as_pil=True, **options)
 
 
-@works("transformers", "boxes for DETR and RT-DETR, masks for SegFormer: likewise")
+@works("transformers", "boxes for DETR and RT-DETR and masks for SegFormer are also equal")
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("kind", ["detr", "rt_detr"])
 def test_transformers_detection_values(scenes: Path, kind: str, which: int) -> None:
@@ -347,7 +345,7 @@ def losses_of(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@works("transformers", "`StoreTrainer`: losses are those of the Trainer's own loader over the files")
+@works("transformers", "`StoreTrainer` has the same losses as the Trainer's own loader over the files")
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_transformers_losses_are_those_of_the_files(digits: Path, tmp_path: Path, dropout: float) -> None:
     import transformers
@@ -368,7 +366,7 @@ def test_transformers_losses_are_those_of_the_files(digits: Path, tmp_path: Path
     assert ours == theirs and len(ours) == 30
 
 
-@works("transformers", "`StoreTrainer` resumes at the very next batch, with the same random crops")
+@works("transformers", "`StoreTrainer` resumes at the next batch, with the same random crops")
 @pytest.mark.parametrize("step", [5, 13, 17])
 def test_transformers_resumes_at_the_very_next_batch(digits: Path, tmp_path: Path, step: int) -> None:
     from tensorstore_ds.adapters.transformers import StoreTrainer
@@ -418,7 +416,7 @@ def test_transformers_batches_are_made_by_threads(digits: Path, tmp_path: Path) 
     assert makers and "MainThread" not in makers
 
 
-@works("transformers", "`StoreTrainer` on two ranks: likewise, and they divide the samples")
+@works("transformers", "`StoreTrainer` on two ranks divides the samples and resumes")
 def test_transformers_ranks_resume_and_divide_the_samples(digits: Path, tmp_path: Path) -> None:
     store = tmp_path / "digits.tsds"
     store.symlink_to(digits)
@@ -450,7 +448,7 @@ def detector(classes: int) -> Any:
     return YolosForObjectDetection(config)
 
 
-@works("transformers", "detection: losses of a YOLOS are those of the files")
+@works("transformers", "detection: a YOLOS has the same losses as with the files")
 def test_transformers_detection_losses_are_those_of_the_files(scenes: Path, tmp_path: Path) -> None:
     from transformers import RTDetrImageProcessor, Trainer
 

@@ -59,7 +59,7 @@ def test_grain_goes_on(digits: Path) -> None:
     assert [sample["key"] for sample in again] == rest and len(rest) == 250
 
 
-@limit("Grain", "batches of objects, of which images have different numbers: map them to one shape first")
+@limit("Grain", "batches of images with different numbers of objects: map them to one shape first")
 def test_grain_cannot_batch_objects(scenes: Path) -> None:
     import grain
 

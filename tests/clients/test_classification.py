@@ -51,7 +51,7 @@ def channels_first(image: np.ndarray) -> np.ndarray:
 # --- timm ---------------------------------------------------------------------------------------------------------
 
 
-@works("timm", "`StoreImages` in its `create_loader`: batch for batch what its `ImageDataset` gives, augmented")
+@works("timm", "`StoreImages` in timm's `create_loader` yields the same augmented batches as timm's `ImageDataset`")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_timm_loader(digits: Path, is_training: bool, workers: int) -> None:
@@ -115,7 +115,7 @@ def vit() -> Any:
     return ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, num_labels=10, **sizes))
 
 
-@works("transformers", "Trainer, with its own loader: the losses are those of the files")
+@works("transformers", "Trainer with its own loader has the same losses as with the files")
 def test_transformers_learns_the_same_as_from_files(digits: Path, tmp_path: Path) -> None:
     from transformers import Trainer, TrainingArguments
 
@@ -162,7 +162,7 @@ def resumed(kind: Any, digits: Path, out: Path) -> tuple[list[Any], list[Any]]:
     return runs[0][17:], runs[1]
 
 
-@works("transformers", "`resume_from_checkpoint` at the very next batch, with both")
+@works("transformers", "`resume_from_checkpoint` continues at the next batch, with both")
 @pytest.mark.parametrize("own_loader", [True, False])
 def test_transformers_goes_on(digits: Path, tmp_path: Path, own_loader: bool) -> None:
     from transformers import Trainer
@@ -174,7 +174,7 @@ def test_transformers_goes_on(digits: Path, tmp_path: Path, own_loader: bool) ->
     assert found == rest
 
 
-@limit("transformers", "resuming within an epoch, if `get_train_dataloader` leaves out `accelerator.prepare`")
+@limit("transformers", "resuming within an epoch, if `get_train_dataloader` does not call `accelerator.prepare`")
 def test_transformers_wants_a_prepared_loader(digits: Path, tmp_path: Path) -> None:
     from transformers import Trainer
 
@@ -191,13 +191,13 @@ def test_transformers_wants_a_prepared_loader(digits: Path, tmp_path: Path) -> N
 
 @works(
     "Lightning",
-    "`StoreDataModule` of `adapters.lightning`; several ranks, resuming and `predict` are in the ordinary tests",
+    "`StoreDataModule` of `adapters.lightning`; `make test` covers several ranks, resuming and `predict`",
 )
 def test_lightning_learns(digits: Path, example: Example) -> None:
     assert accuracy(example("lightning_module.py", digits, "--epochs", 6)) > 0.8
 
 
-@works("Accelerate", "`prepare`; several ranks and `skip_first_batches` are in the ordinary tests")
+@works("Accelerate", "`prepare`; `make test` covers several ranks and `skip_first_batches`")
 def test_accelerate_learns(digits: Path, example: Example) -> None:
     assert accuracy(example("accelerate_loop.py", digits, "--epochs", 6)) > 0.8
 
@@ -216,7 +216,7 @@ def ignite_engine(seen: list[list[int]]) -> Any:
     return Engine(lambda engine, batch: seen.append(batch["image"].float().mean((1, 2, 3)).tolist()))
 
 
-@works("Ignite", "resuming at the very next batch: keep `state_dict()` of the engine and of this library's loader")
+@works("Ignite", "resuming at the next batch: save `state_dict()` of the engine and of this library's loader")
 @pytest.mark.parametrize("iteration", [13, 17, 26])  # the end of an epoch, and the middle of two
 def test_ignite_goes_on(digits: Path, iteration: int) -> None:
     from ignite.engine import Events
@@ -244,7 +244,7 @@ def image_of(dataset: tsds.StoreDataset) -> tsds.StoreDataset:
     return dataset
 
 
-@works("fastai", "its own loaders, `DataLoaders.from_dsets`")
+@works("fastai", "fastai's own loaders, `DataLoaders.from_dsets`")
 def test_fastai_loader(digits: Path) -> None:
     from fastai.data.core import DataLoaders
 
@@ -253,13 +253,13 @@ def test_fastai_loader(digits: Path) -> None:
     assert samples_of(loaders.valid) == expected(digits, lambda image: channels_first(image) / np.float32(255))
 
 
-@works("fastai", "`Learner`, with them or with this library's loaders")
+@works("fastai", "`Learner`, with fastai's or this library's loaders")
 @pytest.mark.parametrize("arguments", [(), ("--own-loader",)])
 def test_fastai_learns(digits: Path, example: Example, arguments: tuple[str, ...]) -> None:
     assert accuracy(example("clients/fastai_learner.py", digits, "--epochs", 6, *arguments)) > 0.7
 
 
-@limit("fastai", "`show_batch` with this library's loaders: only fastai's own have it")
+@limit("fastai", "`show_batch` with this library's loaders: only fastai's own loaders have this method")
 def test_fastai_shows_no_batch(digits: Path) -> None:
     from fastai.data.core import DataLoaders
 

@@ -64,7 +64,7 @@ def both(scenes: Path) -> list[torch.utils.data.Dataset[Any]]:
     return [ours, Files(devkit(scenes), "train", ours.classes)]
 
 
-@works("torchvision's detection", "`train_one_epoch` as its references do: the losses are those of the files")
+@works("torchvision's detection", "`train_one_epoch` of torchvision's references has the same losses as with the files")
 def test_torchvision_trains_as_from_files(scenes: Path) -> None:
     from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
@@ -97,7 +97,7 @@ class Oracle(torch.nn.Module):
         ]
 
 
-@works("torchvision's detection", "COCO evaluation by pycocotools: the truth has mAP 1")
+@works("torchvision's detection", "COCO evaluation with pycocotools: ground truth scores mAP 1.0")
 @pytest.mark.parametrize(("moved", "figure"), [(0.0, 1.0), (300.0, 0.0)])
 def test_coco_evaluation(scenes: Path, moved: float, figure: float) -> None:
     dataset = tsds.StoreDataset(scenes, "val", return_as="torchvision")

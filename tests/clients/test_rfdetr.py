@@ -117,7 +117,7 @@ def assert_equal(ours: list[Any], theirs: list[Any], atol: float = 0.0) -> None:
 # --- samples --------------------------------------------------------------------------------------------------------
 
 
-@works("RF-DETR", "its data module: sample for sample what it gives of a COCO folder, augmented, with masks")
+@works("RF-DETR", "the data module yields the same augmented samples as with a COCO folder, with masks")
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("backend", ["torchvision", "albumentations"])
@@ -208,7 +208,7 @@ def metrics_of(out: Path) -> dict[str, float]:
         return {name: float(value) for row in csv.DictReader(file) for name, value in row.items() if value}
 
 
-@works("RF-DETR", "`train` does what `RFDETR.train` does: the losses and the COCO evaluation are those of the files")
+@works("RF-DETR", "`train` has the same losses and COCO evaluation as `RFDETR.train` over the files")
 def test_trains_as_from_files(store: Path, folder: Path, tmp_path: Path) -> None:
     settings = {**SETTINGS, "epochs": 1, "device": "cpu"}
     ours, theirs = small(), small()
@@ -236,14 +236,14 @@ def test_trains_as_from_files(store: Path, folder: Path, tmp_path: Path) -> None
     assert len(detections) and detections.data["class_name"].tolist() == [named[i] for i in detections.class_id]
 
 
-@works("RF-DETR", "segmentation models, if objects have polygons, runs or oriented boxes")
+@works("RF-DETR", "segmentation models, if objects have polygons, RLE or oriented boxes")
 def test_trains_masks(store: Path, tmp_path: Path) -> None:
     model = RFDETRSegNano(**{**MODEL, "positional_encoding_size": 8}, device="cpu")
     rfdetr.train(model, store, output_dir=str(tmp_path), epochs=1, device="cpu", run_test=False, **SETTINGS)
     assert metrics_of(tmp_path)["train/loss_mask_ce"] > 0
 
 
-@works("RF-DETR", "its model and trainer, with its own COCO evaluation")
+@works("RF-DETR", "RF-DETR's model and trainer, with its own COCO evaluation")
 def test_example(scenes: Path, example: Example, tmp_path: Path) -> None:
     line = example("clients/rfdetr_train.py", scenes, "--epochs", 1, "--size", 96, "--out", tmp_path)
     loss, _ = losses(line)

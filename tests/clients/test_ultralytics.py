@@ -161,7 +161,7 @@ def assert_equal(ours: Any, theirs: Any) -> None:
 # --- samples ------------------------------------------------------------------------------------------------------
 
 
-@works("Ultralytics", "detect, segment, pose, obb and classify: sample for sample what it gives of files, augmented")
+@works("Ultralytics", "detect, segment, pose, obb and classify: the same augmented samples as with files")
 @pytest.mark.parametrize("augment", [False, True])
 @pytest.mark.parametrize("size", [64, 96, 160])
 @pytest.mark.parametrize("task", OBJECT_TASKS)
@@ -169,7 +169,7 @@ def test_samples(make: Make, task: str, size: int, augment: bool) -> None:
     assert_equal(*datasets(make(task), task, "train", imgsz=size, augment=augment, cache="ram"))
 
 
-@works("Ultralytics", "images kept as pixels, JPEG or any files, of differing sizes, gray ones")
+@works("Ultralytics", "images stored as pixels, JPEG or other files, of differing sizes, and gray ones")
 @pytest.mark.parametrize("one_size", [False, True])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("encoding", ["raw", "jpeg", "source", "smart"])
@@ -197,7 +197,7 @@ def test_options(make: Make, task: str, options: dict[str, Any]) -> None:
     assert_equal(*datasets(make(task), task, "train", cache="ram", **options))
 
 
-@works("Ultralytics", "detect, segment, pose, obb and classify: sample for sample what it gives of files, augmented")
+@works("Ultralytics", "detect, segment, pose, obb and classify: the same augmented samples as with files")
 @pytest.mark.parametrize("augment", [False, True])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_labels(make: Make, channels: int, augment: bool) -> None:
@@ -250,7 +250,7 @@ def instance_masks(store: Path, count: int) -> torch.Tensor:
     return masks.bool()
 
 
-@works("Ultralytics", "masks kept as RLE, and objects of several polygons")
+@works("Ultralytics", "masks stored as RLE, and objects with several polygons")
 def test_rle_becomes_outlines(tmp_path: Path) -> None:
     mask = Image.new("L", (64, 64))
     ImageDraw.Draw(mask).ellipse((8, 10, 50, 40), fill=1)
@@ -263,7 +263,7 @@ def test_rle_becomes_outlines(tmp_path: Path) -> None:
     assert (found != drawn).mean() < 0.01 and drawn.mean() > 0.2
 
 
-@works("Ultralytics", "masks kept as RLE, and objects of several polygons")
+@works("Ultralytics", "masks stored as RLE, and objects with several polygons")
 def test_polygons_are_joined(tmp_path: Path) -> None:
     parts = [np.array([[4, 4], [24, 4], [24, 24], [4, 24]]), np.array([[40, 30], [60, 30], [60, 56], [40, 56]])]
     joined = np.concatenate([parts[0], [[np.nan, np.nan]], parts[1]])
@@ -276,7 +276,7 @@ def test_polygons_are_joined(tmp_path: Path) -> None:
     assert smaller[40:51, 10:31].all() and smaller.sum() == 11 * 21  # the box of the object without outline
 
 
-@works("Ultralytics", "objects that are crowds or difficult are left out, as its conversions of COCO and VOC do")
+@works("Ultralytics", "crowds and difficult objects are skipped, as in Ultralytics' conversions of COCO and VOC")
 def test_crowds_are_left_out(tmp_path: Path) -> None:
     boxes = [[0, 0, 10, 10], [10, 10, 20, 20], [20, 20, 40, 40], [20, 20, 40, 40]]
     objects = {"boxes": boxes, "labels": [0, 1, 1, 1], "iscrowd": [1, 0, 0, 0], "difficult": [0, 1, 0, 0]}
@@ -306,7 +306,7 @@ def trained(trainer: type, task: str, data: Path, out: Path, **settings: Any) ->
     return run
 
 
-@works("Ultralytics", "training and validation of each task: the losses are those of the files")
+@works("Ultralytics", "training and validation of each task have the same losses as with the files")
 @pytest.mark.parametrize("task", MODELS)
 def test_losses(make: Make, task: str, tmp_path: Path) -> None:
     store = make(task)
@@ -342,7 +342,7 @@ def test_images_are_those_of_the_files(make: Make) -> None:
             np.testing.assert_array_equal(image, cv2.imread(str(file)))
 
 
-@works("Ultralytics", "splits of any names: `train_split`, `val_split`; they are part of the checkpoint")
+@works("Ultralytics", "splits with any names: `train_split`, `val_split`; the checkpoint stores them")
 def test_splits(tmp_path: Path) -> None:
     objects = {"boxes": np.array([[4.0, 4, 20, 20]]), "labels": [1]}
     with tsds.Writer(tmp_path / "a.tsds", classes=("a", "b")) as writer:
@@ -413,7 +413,7 @@ def test_versions() -> None:
 # --- the example, and what does not work --------------------------------------------------------------------------
 
 
-@works("Ultralytics", "training and validation of each task: the losses are those of the files")
+@works("Ultralytics", "training and validation of each task have the same losses as with the files")
 def test_example(scenes: Path, example: Example, tmp_path: Path) -> None:
     line = example("clients/ultralytics_yolo.py", scenes, "--epochs", 1, "--out", tmp_path)
     found = re.search(r"mAP (\d\.\d+)", line)
@@ -426,7 +426,7 @@ def test_the_command_reads_files_alone(scenes: Path) -> None:
         check_det_dataset(str(scenes))
 
 
-@limit("Ultralytics", "`tsds.DataLoader`: its trainer calls `reset()` of its own loader when mosaics end")
+@limit("Ultralytics", "`tsds.DataLoader`: Ultralytics' trainer calls `reset()` of its own loader when mosaics end")
 def test_it_wants_its_own_loader(scenes: Path, tmp_path: Path) -> None:
     from tensorstore_ds.adapters.ultralytics.trainers import StoreDetectionTrainer
 

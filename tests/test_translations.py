@@ -1,0 +1,60 @@
+"""The README and the first steps in other languages have the structure, code, figures and links of the English ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAIRS = [(ROOT / "README.md", ROOT / f"README.{language}.md") for language in ("zh-CN", "ru")] + [
+    (ROOT / "docs/quickstart.md", ROOT / f"docs/{language}/quickstart.md") for language in ("zh-CN", "ru")
+]
+
+
+def code(text: str) -> list[str]:
+    """Blocks of code; the site alone includes parts of other pages."""
+    found = re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)
+    return [block for block in found if not block.startswith("```{include}")]
+
+
+def prose(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def levels(text: str) -> list[int]:
+    return [len(line.split()[0]) for line in prose(text).splitlines() if line.startswith("#")]
+
+
+def rows(text: str) -> list[int]:
+    """The number of cells in each row of each table."""
+    return [line.count("|") for line in prose(text).splitlines() if line.startswith("|")]
+
+
+def targets(path: Path) -> list[str]:
+    """What links lead to, from the root of the repository; pages of a language lead to the English ones."""
+    found = re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text("utf-8")))
+    found = [each for each in found if not each.startswith("README")]  # of the other languages
+    return sorted(
+        each if each.startswith("http") else (path.parent / each).resolve().relative_to(ROOT).as_posix()
+        for each in found
+    )
+
+
+def numbers(text: str) -> list[str]:
+    """Figures in tables and texts, without what divides thousands."""
+    joined = re.sub(r"(?<=\d)[, ](?=\d{3}\b)", "", prose(text))
+    return sorted(re.findall(r"\d+(?:\.\d+)*", joined))
+
+
+@pytest.mark.parametrize(("english", "other"), PAIRS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_translation_is_kept_in_step(english: Path, other: Path) -> None:
+    text, translated = english.read_text("utf-8"), other.read_text("utf-8")
+    assert levels(translated) == levels(text)
+    assert code(translated) == code(text)
+    assert rows(translated) == rows(text)
+    assert targets(other) == targets(english)
+    assert numbers(translated) == numbers(text)
+    written = "[\u4e00-\u9fff]" if "zh-CN" in other.as_posix() else "[\u0400-\u04ff]"
+    assert len(re.findall(written, translated)) > len(text) / 8
