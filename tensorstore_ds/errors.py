@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, in one place.
+    """One error in one place of a store or a source.
 
     >>> Path("photos.tsds/val/00000/label/zarr.json").unlink()
     >>> problem = tsds.verify("photos.tsds")[0]

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is installed, as `tsds --version --json` prints it."""
+    """Result of `installation`, as `tsds --version --json` prints it."""
 
     version: str  #: of this library
     python: str  #: version of Python

@@ -15,7 +15,7 @@ from tensorstore_ds.reading.store_files import check_outside_stores
 
 @dataclass(frozen=True)
 class CheckedSample:
-    """A sample, as findings name it.
+    """A sample that findings refer to.
 
     Attributes:
         split, row: split, and row in it.
@@ -150,7 +150,7 @@ class SuspectObject:
 
 @dataclass(frozen=True)
 class CheckFindings:
-    """What `check_store` has found.
+    """Findings of `check_store`.
 
     Attributes:
         samples: number of samples that were checked, in all splits.

@@ -33,7 +33,7 @@ _SHARE, _LEAST = 1 / 40, 0.3
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What loading a source costs now, and what it would cost from a store.
+    """Result of `forecast`, the cost of loading a source now, and from a store.
 
     Attributes:
         path: path of the source.

@@ -24,7 +24,7 @@ MIDDLE_BATCH = 1000
 
 @declared
 class BenchOptions:
-    """What is to be compared, and for how long.
+    """Options of `bench`.
 
     >>> options = tsds.BenchOptions(batch_sizes=[64, 256], ways=["plain", "store"], train=False)
     >>> options.batch_sizes

@@ -110,7 +110,7 @@ def ways_of(groups: Sequence[Group], cores: int) -> list[Way]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that was found."""
+    """Results of `bench`."""
 
     store: str
     split: str

@@ -69,7 +69,7 @@ class EncodingEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a conversion would make.
+    """Result of `estimate`, the store that a conversion would make.
 
     Attributes:
         format: format of the source.

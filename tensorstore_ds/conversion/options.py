@@ -346,7 +346,7 @@ _CONVERT = declarations(ConvertOptions)
 
 @declared
 class RepackOptions:
-    """Options of `repack`: `layout`, `encoding` or both.
+    """Options of `repack`, which need a `layout`, an `encoding` or both.
 
     >>> options = tsds.RepackOptions(encoding="jpeg", max_side=16, workers=0)
     >>> _ = tsds.repack("photos.tsds", "small.tsds", options)

@@ -48,7 +48,7 @@ _DIGEST = 32  # characters of the digest of a shard's references
 
 @dataclass(frozen=True)
 class Plan:
-    """What a conversion by several processes will do.
+    """Plan of a conversion by several processes, as `plan` makes it.
 
     Attributes:
         path: path of the future store.

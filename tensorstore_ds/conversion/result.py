@@ -46,7 +46,7 @@ _DOING = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a conversion is; as text ``Converting 1,200/60,000 · 3.7 MB``.
+    """Progress of a conversion. As text, it is ``Converting 1,200/60,000 · 3.7 MB``.
 
     >>> stages = []
     >>> _ = tsds.convert("photos", "out.tsds", workers=0, progress=lambda event: stages.append(event.stage))
@@ -97,7 +97,7 @@ def in_notebook() -> OnProgress:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a conversion did.
+    """Result of a conversion.
 
     Attributes:
         rows: number of samples of each split.

@@ -52,7 +52,7 @@ _SCRATCH = ("tsds-", ".scratch")
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """What a task did.
+    """Result of `convert_task`.
 
     Attributes:
         shards: number of shards that it converted.
@@ -308,7 +308,7 @@ def _is_finished(workspace: Workspace, name: ShardName) -> bool:
 
 
 def commit(out: str | os.PathLike[str]) -> Summary:
-    """Let the store of a plan appear, once all of its shards are there.
+    """Complete the store of a plan, after all its shards are converted.
 
     Every record is compared with the plan, and the files of every shard are looked at: their names and sizes, that no
     link and no other file is among them, and the list of them by its SHA-256.

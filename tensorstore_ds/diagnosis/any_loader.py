@@ -24,7 +24,7 @@ _LOOK = 8
 
 @dataclass(frozen=True, slots=True)
 class LoaderDiagnosis:
-    """What a loader and a step take, in samples per second; medians over rounds in which they took turns.
+    """Rates of a loader and a step in samples per second, as medians of rounds in which they took turns.
 
     Attributes:
         batch_size: number of samples of a batch.

@@ -12,7 +12,7 @@ Model = Literal[Preset, "none"]
 
 @declared
 class DiagnoseOptions:
-    """What is examined, for how long, and with which limits.
+    """Options of `diagnose`.
 
     >>> tsds.DiagnoseOptions(model="none", seconds=10).batch_size
     128

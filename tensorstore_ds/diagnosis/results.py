@@ -185,7 +185,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One thing that was found."""
+    """A finding of `diagnose`, with what to change."""
 
     code: str  #: a word for it, such as ``model-bound``
     line: str  #: what it is
@@ -195,7 +195,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What holds training back, and what to change."""
+    """Result of `diagnose`, what slows training down and what to change."""
 
     path: str  #: of the store
     split: str  #: that was examined

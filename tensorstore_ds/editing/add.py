@@ -45,7 +45,7 @@ BySplit = Mapping[str, Values]
 
 @dataclass(frozen=True, slots=True)
 class FieldsSummary(Summary):
-    """What `add_fields`, `add_file` or `drop_fields` did; `rows` and `nbytes` are those of the store then.
+    """Result of `add_fields`, `add_file` or `drop_fields`. `rows` and `nbytes` describe the changed store.
 
     Attributes:
         fields: those that were added or dropped, with what each holds, such as ``{"loss": "float32"}``.

@@ -46,7 +46,7 @@ _NOT_TAKEN_OVER = ("layout", "split_into", "split_by", "class_map", "encoding", 
 
 @dataclass(frozen=True, slots=True)
 class GrowthSummary(Summary):
-    """What `append` or `update` did; `rows` and `nbytes` are those of the store then.
+    """Result of `append` or `update`. `rows` and `nbytes` describe the changed store.
 
     Attributes:
         left_out: skipped samples and boxes, and parts that are not samples, such as a file that is not an image.
@@ -130,7 +130,7 @@ def update(
     progress: OnProgress | None = None,
     **keywords: Unpack[ConvertKeywords],
 ) -> GrowthSummary:
-    """Take what has changed in a source into a store: annotations and images of the samples that have the same keys.
+    """Update the annotations and images of a store from a source, for the samples that have the same keys.
 
     >>> _ = Path("photos/train/cat/0.png").write_bytes(Path("photos/train/dog/3.png").read_bytes())
     >>> summary = tsds.update("photos.tsds", "photos")

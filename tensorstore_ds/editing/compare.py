@@ -34,7 +34,7 @@ NAMED = 5
 
 @dataclass
 class Differing:
-    """Samples that differ in something: how many, and the keys of the first ones."""
+    """Number of samples that differ, and the keys of the first ones."""
 
     count: int = 0
     keys: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Differing:
 
 @dataclass
 class SplitDifference:
-    """What differs in a split.
+    """Differences of a split.
 
     Attributes:
         both: number of samples that both stores have, by their keys.
@@ -70,7 +70,7 @@ class SplitDifference:
 
 @dataclass
 class StoreDifference:
-    """What differs between two stores.
+    """Differences of two stores, as `compare_stores` finds them.
 
     Attributes:
         is_same: whether both have the same digest: then they are equal to the byte.

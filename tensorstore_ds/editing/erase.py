@@ -50,7 +50,7 @@ Rows = Mapping[str, NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class ErasureSummary(Summary):
-    """What `erase` did; `rows` and `nbytes` are those of the store then.
+    """Result of `erase`. `rows` and `nbytes` describe the changed store.
 
     Attributes:
         erased: number of samples of each split that were erased, or would be in a dry run.

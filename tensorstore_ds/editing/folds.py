@@ -45,7 +45,7 @@ _ROWS = 100_000
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold.
+    """One fold of `folds`, as rows to train and to validate on.
 
     Attributes:
         train: (m,) int64, ascending: the rows of all other folds.

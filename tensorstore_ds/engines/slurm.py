@@ -40,7 +40,7 @@ exec {program} convert {out} --task "$SLURM_ARRAY_TASK_ID" ${{scratch:+--scratch
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobs:
-    """What was submitted.
+    """Ids of the jobs that `submit_slurm` submitted.
 
     Attributes:
         array: id of the job array that converts.

@@ -25,7 +25,7 @@ from tensorstore_ds.regular_files import tidied
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """What was written.
+    """Result of `export`.
 
     Attributes:
         path: the new folder.

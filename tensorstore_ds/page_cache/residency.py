@@ -29,7 +29,7 @@ Names = str | Sequence[str] | None
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """How much of a column is in memory."""
+    """Bytes of a column that are in memory."""
 
     nbytes: int  #: bytes of its files
     resident: int | None  #: of them in the page cache, in whole pages but never more than `nbytes`; None if not known
@@ -43,7 +43,7 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """What was in memory before and after, by column."""
+    """Result of `evict`, the bytes in memory before and after, by column."""
 
     before: Mapping[str, Residency]  #: as `residency` has it
     after: Mapping[str, Residency]  #: the same, later; bytes that stayed are mapped or locked by a process

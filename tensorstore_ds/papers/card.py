@@ -25,7 +25,7 @@ from tensorstore_ds.regular_files import tidied
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What `card` wrote.
+    """Result of `card`.
 
     Attributes:
         path: path of the folder.

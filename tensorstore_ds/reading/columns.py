@@ -279,7 +279,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Values of several samples, back to back: those of sample i are ``[offsets[i]:offsets[i + 1]]``.
+    """Values of several samples, back to back. Sample i has the rows ``[offsets[i]:offsets[i + 1]]``.
 
     >>> objects = tsds.open("voc.tsds")["train"]["objects"].take([1, 2])  # with two and one box
     >>> objects.offsets.tolist()
@@ -306,7 +306,7 @@ class Ragged:
 
 
 class RaggedColumn:
-    """A table: for every sample any number of values, such as its boxes and labels, or the bytes of its key.
+    """A table with any number of values for each sample, such as its boxes and labels, or the bytes of its key.
 
     >>> objects = tsds.open("voc.tsds")["train"]["objects"]
     >>> len(objects)

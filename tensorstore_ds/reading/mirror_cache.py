@@ -54,7 +54,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class CachedStore:
-    """A store by URL that is kept on this disk.
+    """A store that was opened by URL, in the cache on this disk.
 
     Attributes:
         url: URL by which it was opened last, without user, password and query.
@@ -329,7 +329,7 @@ class Cache:
 
 
 def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedStore]:
-    """The stores by URL that are kept on this disk, the one that was used last first.
+    """The stores in the cache on this disk that were opened by URL, the most recently used first.
 
     >>> tsds.cached_stores("cache")  # nothing was opened by URL with cache_dir="cache"
     []
@@ -343,7 +343,7 @@ def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[Cache
 def clear_cache(
     store: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None
 ) -> tuple[list[CachedStore], list[CachedStore]]:
-    """Remove stores by URL from this disk; those that a process has open stay.
+    """Remove stores that were opened by URL from the cache, except those that a process has open.
 
     Only what this library has made in the folder is removed.
 

@@ -104,7 +104,7 @@ def unpack(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Make the folder of a store again that `pack` has made one file of.
+    """Unpack a file that `pack` has written into the folder of a store.
 
     Every file is compared with its SHA-256 while it is copied. `out` appears in one step, when it is complete.
 

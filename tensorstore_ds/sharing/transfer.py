@@ -13,7 +13,7 @@ OnBytes = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A store that was copied.
+    """Result of `copy`, `pull` or `push`.
 
     Attributes:
         place: path of the copy, or its URL without user, password and query.

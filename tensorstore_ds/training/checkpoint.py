@@ -177,7 +177,7 @@ def load_state(path: Path) -> LoadedState:
 
 
 def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[nn.Module, ModelCard]:
-    """A trained model, a `ViT` or a detector of torchvision, for predictions, and what it needs to know.
+    """Load a trained model, a `ViT` or a detector of torchvision, and its `ModelCard`, for predictions.
 
     >>> model, about = tsds.load_model("photos.run/best.pt")
     >>> model(torch.zeros(1, 3, 28, 28)).shape, about.task.classes

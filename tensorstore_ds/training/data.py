@@ -106,7 +106,7 @@ def fold_of(store: Store, options: TrainOptions) -> Fold | None:
 
 
 def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Task:
-    """The task that a store's fields are good for.
+    """The task for which a store has fields.
 
     >>> task = tsds.task_of(tsds.open("photos.tsds")["train"])
     >>> task.name, task.classes, task.outputs

@@ -49,7 +49,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class StoreDetections:
-    """What a detector found in a split of a store.
+    """Result of `predict_store`, the objects that a detector found in a split of a store.
 
     Boxes are x1 y1 x2 y2 in pixels of the stored images. Classes are numbers of `classes`.
     """

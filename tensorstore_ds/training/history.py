@@ -27,7 +27,7 @@ from tensorstore_ds.progress import notebook_bar
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """What an epoch came to."""
+    """Results of an epoch."""
 
     epoch: int  #: Counted from 1.
     seconds: float  #: It took, without its evaluation.
@@ -45,7 +45,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """Where a run is."""
+    """Progress of a training run."""
 
     epoch: int  #: Counted from 1.
     epochs: int  #: Of the run.
@@ -78,7 +78,7 @@ def _in_notebook() -> Callable[[TrainProgress], None]:
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who is told how a run goes: functions of one argument, called on the first rank only.
+    """Functions that `train` calls on the first rank with its progress, each with one argument.
 
     >>> losses = []
     >>> listeners = tsds.Listeners(epoch=lambda record: losses.append(record.train["loss"]))

@@ -28,7 +28,7 @@ MIX_ALPHA = {"mixup": 0.2, "cutmix": 1.0}
 
 
 class Learner:
-    """A model and all that changes it.
+    """A model with its optimizer and schedule, for training loops of your own.
 
     A step is `backward`, of each batch whose gradients are added up, and `update`.
 

@@ -33,7 +33,7 @@ DETECTORS: tuple[DetectorName, ...] = get_args(DetectorName)
 
 @declared
 class ViTOptions:
-    """The shape of a vision transformer; an `OptionError` where a number is out of its range.
+    """Shape of a vision transformer. Raises `OptionError` if a number is out of its range.
 
     >>> options = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=64, depth=2, heads=4, mlp_width=128)
     >>> model = tsds.ViT(options, outputs=10)
@@ -81,7 +81,7 @@ class ViTOptions:
 
 @declared
 class DetectorOptions:
-    """The shape of a detector; an `OptionError` where a number is out of its range.
+    """Shape of a detector. Raises `OptionError` if a number is out of its range.
 
     >>> tsds.DetectorOptions("ssdlite", image_size=(320, 320)).channels
     3
@@ -127,7 +127,7 @@ CHOSEN = ("batch_size", "learning_rate", "augment")
 
 @declared
 class TrainOptions:
-    """What a run is to do; an `OptionError` where a value is out of its range.
+    """Options of a training run. Raises `OptionError` if a value is out of its range.
 
     >>> options = tsds.TrainOptions(model="tiny", epochs=20, learning_rate=1e-3, mix="mixup")
     >>> options.epochs, options.optimizer

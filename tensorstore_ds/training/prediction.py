@@ -39,7 +39,7 @@ _COLORS: Mapping[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says about an image."""
+    """Result of `predict` for an image."""
 
     path: Path  #: Of the image's file.
     #: The result, by name. For classification, it has `class`, `probability` and the `best` five classes. For several

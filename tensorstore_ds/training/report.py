@@ -53,7 +53,7 @@ DRAW = 30.0
 
 @dataclass(frozen=True)
 class TrainReport:
-    """What a run came to."""
+    """Results of a training run."""
 
     folder: Path  #: Of the run.
     task: str  #: Its name.

@@ -46,7 +46,7 @@ def add_predictions(
     device: str | None = None,
     progress: OnProgress | None = None,
 ) -> FieldsSummary:
-    """Add what a model says about each sample to a store, as `add_fields` does.
+    """Add the predictions of a model for each sample to a store, as `add_fields` does.
 
     >>> tsds.add_predictions("photos.run/best.pt", "photos.tsds", splits=["val"], device="cpu").fields
     {'prediction': 'int64 · 2 classes', 'confidence': 'float32', 'loss': 'float32'}
