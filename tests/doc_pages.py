@@ -57,7 +57,7 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages, relative to the repository, without copies of neighbors that the build makes, and without translations."""
+    """All pages, relative to the repository, without translations and the copies of neighbors that the build makes."""
     others = [DOCS / name for name in ("_build", "formats", "examples", "zh-CN", "ru")]
     found = [page for page in DOCS.rglob("*.md") if not any(page.is_relative_to(folder) for folder in others)]
     return [str(page.relative_to(ROOT)) for page in [*sorted(found), ROOT / "README.md", ROOT / "examples/README.md"]]
