@@ -35,6 +35,7 @@ NOT_RUN = {
     "docs/install.md: python -m venv": "installs",
     "docs/install.md: uv venv": "installs",
     "docs/install.md: tsds cache clear": "removes what is kept, and the package",
+    'docs/migrate.md: dataset = tsds.StoreDataset("imagenet.tsds"': "needs a .beton file and a GPU",
     "docs/migrate.md: dataset = (": "needs WebDataset",
     "docs/migrate.md: from litdata": "needs LitData",
     "docs/migrate.md: from datasets": "downloads",
