@@ -144,7 +144,8 @@ def convert(
         if partial.exists():
             done = f"interrupted; finished shards are kept in {partial}, the same command goes on from there"
             raise interrupted(done) from None
-        raise interrupted(f"interrupted before a shard was finished; nothing is left of {out}") from None
+        nothing = f"interrupted before a shard was finished; nothing is left of {out}"
+        raise interrupted(f"{nothing}. A smaller --shard-size keeps more") from None
     if as_json:
         text.echo_json(summary)
     else:
