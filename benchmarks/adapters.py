@@ -79,7 +79,7 @@ _WALL, _CPU = operator.attrgetter("seconds"), operator.attrgetter("cpu")
 
 
 def report(names: Sequence[str], runs: Sequence[Sequence[Run]]) -> list[str]:
-    """A table of both ways; the ratio is that of the medians of each round."""
+    """A table of both ways; the ratio is the quotient of the medians of the rounds."""
     rows = []
     for name, each in zip(names, runs, strict=True):
         losses = ", ".join(f"{loss:.4f}" for loss in each[0].losses)

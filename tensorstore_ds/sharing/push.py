@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensorstore_ds import words
+from tensorstore_ds.editing.in_place import REST
 from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError, StoreExistsError
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import listed_files, parse_listing, parse_root
+from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.options import refusal
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import open as open_store
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, SKIPPED
 from tensorstore_ds.remote.location import PART_NBYTES, Location, is_url
 from tensorstore_ds.sharing.crew import Crew
 from tensorstore_ds.sharing.existing import Existing, is_to_be_replaced, store_at
@@ -69,6 +71,8 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
         raise OptionError(f"`url`: expected a URL such as s3://bucket/photos.tsds, found {url}. To a path, use copy.")
     if update and local_path(url) is not None:
         raise refusal("update", "a URL of a server; make a new copy of the store", url)
+    if update and local_path(store) is None:
+        raise refusal("update", "a store at a path; pull it first", store)
     if local_path(url) is not None:
         return pull(store, local_path(url) or url, progress=progress)
     if url.lower().startswith(("http://", "https://")):
@@ -126,7 +130,9 @@ class _Push:
 
     def run(self) -> Transfer:
         if self._is_there() or self._claim():
-            self._remove_replaced()
+            if self._updated is not None:  # the push that put it there may have been interrupted after its root
+                self._remove_replaced()
+                self._release()
             return self._transfer(was_there=True)
         content = self._content
         self._counter.begin(0, content.nbytes)
@@ -137,7 +143,6 @@ class _Push:
         for files in (within, {**lists, **above}):
             self._crew.run(self._upload, files.items())
         self._commit()
-        self._remove_replaced()
         return self._transfer()
 
     def _transfer(self, *, was_there: bool = False) -> Transfer:
@@ -247,6 +252,7 @@ class _Push:
             except StoreExistsError:
                 if not self._is_there():
                     raise
+        self._remove_replaced()
         self._release()
 
     def _read_earlier(self) -> None:
@@ -264,12 +270,15 @@ class _Push:
                     self._earlier |= {file: f"{shard_path(split, number)}/{path}" for path, file in listing.items()}
 
     def _remove_replaced(self) -> None:
-        """Remove shards at the place that the store has had, and that are gone at its path.
+        """Remove what the store has had, and what is gone at its path: shards, root files and a signature.
 
         A number above all that the store has had may be of another push, of a later state.
         """
         if self._updated is None:
             return
+        listed = self._before.manifest.files if self._before is not None else {}
+        for name in {*listed, SKIPPED, REST, SIGNATURE} - self._content.files.keys():
+            self._place.remove(name)
         for split, entry in parse_root(self._content.root)[0].splits.items():
             last = max((*entry.numbers, *entry.replaced), default=-1)
             had = {shard_path(split, number) for number in range(last + 1)} - {

@@ -157,6 +157,25 @@ def test_what_was_interrupted_goes_on(grown: tuple[Path, str], monkeypatch: pyte
     assert remote_bytes(path, url).keys() == names(path)
 
 
+def test_root_files_and_signatures_that_are_gone(grown: tuple[Path, str]) -> None:
+    """Also if the push that left them was interrupted after its root: nothing is known of the state before then."""
+    path, url = grown
+    place = Location(url)
+    (path / "zarr.json.sig").write_bytes(b"of the first state")
+    tsds.push(path, f"{url}2")
+    assert Location(f"{url}2").find("zarr.json.sig") is not None
+    add_field(path)
+    (path / "zarr.json.sig").unlink(missing_ok=True)
+    tsds.push(path, f"{url}2", update=True)
+    assert remote_bytes(path, f"{url}2").keys() == names(path)
+    tsds.push(path, url, update=True)
+    for name in ("zarr.json.sig", "skipped.jsonl", "skipped-rest"):  # what names samples that were erased
+        place.write(name, b"{}")
+    place.create(CLAIM, f"{tsds.open(path).sha256}\n".encode())
+    assert tsds.push(path, url, update=True).was_there
+    assert remote_bytes(path, url).keys() == names(path)
+
+
 def test_another_push_that_is_quicker(grown: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two changes of one earlier state: the second root is refused, and the first one stays."""
     path, url = grown
@@ -196,6 +215,8 @@ def test_what_is_refused(grown: tuple[Path, str], other: tsds.Store, tmp_path: P
             tsds.push(path, url, update=True)
         with pytest.raises(tsds.StoreExistsError, match="expected nothing, or the same store, found the store"):
             tsds.push(store, url, update=True)
+    with pytest.raises(tsds.OptionError, match="`update`: expected a store at a path; pull it first"):
+        tsds.push(url, f"{url}2", update=True)
     with pytest.raises(tsds.OptionError, match="`update`: expected a URL of a server"):
         tsds.push(path, f"file://{tmp_path}/copy.tsds", update=True)
 
