@@ -9,6 +9,7 @@ from typing import Any
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_root
+from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.remote.hub import HubPlace, api, failure, parse
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing.existing import is_to_be_replaced, store_at
@@ -27,10 +28,12 @@ def push_to_hub(source: Path | None, url: str, content: Content, counter: Counte
     found = store_at(before)
     if found is None or is_to_be_replaced(place.url, found, content, update=update):
         replaced = _replaced(content)
+        had = found.manifest.files.keys() if found is not None else set()
+        gone = [name for name in (*had, SIGNATURE) if name not in content.files and before.find(name) is not None]
         _check_listed(source, content, replaced)
         counter.begin(0, content.nbytes)
         try:
-            _commit(api(), place, source, content, replaced, parse(before.resolved_url).revision)
+            _commit(api(), place, source, content, (replaced, gone), parse(before.resolved_url).revision)
         except Exception as error:  # those of the HTTP library, too
             found = store_at(Location(url))  # another push may have been quicker
             if found is None or is_to_be_replaced(place.url, found, content, update=update):
@@ -57,10 +60,20 @@ def _check_listed(source: Path, content: Content, replaced: tuple[str, ...]) -> 
 
 
 def _commit(
-    client: Any, place: HubPlace, source: Path, content: Content, replaced: tuple[str, ...], head: str | None
+    client: Any,
+    place: HubPlace,
+    source: Path,
+    content: Content,
+    without: tuple[tuple[str, ...], list[str]],
+    head: str | None,
 ) -> None:
-    """Upload what the Hub lacks, then the root; the Hub refuses both if something else was committed since `head`."""
-    from huggingface_hub import CommitOperationAdd
+    """Upload what the Hub lacks, then the root; the Hub refuses both if something else was committed since `head`.
+
+    `without` has the folders that are not uploaded, and root files of an earlier state that are deleted with its root.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    replaced, gone = without
 
     where = {"repo_id": place.name, "repo_type": "dataset", "revision": place.revision}
     before = client.upload_folder(
@@ -72,7 +85,10 @@ def _commit(
         **where,
     )
     client.create_commit(
-        operations=[CommitOperationAdd(f"{place.path}/zarr.json", content.root)],
+        operations=[
+            CommitOperationAdd(f"{place.path}/zarr.json", content.root),
+            *(CommitOperationDelete(f"{place.path}/{name}", is_folder=False) for name in gone),
+        ],
         commit_message=f"Add {place.path}, the store {content.sha256[:12]}",
         parent_commit=before.oid,
         **where,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,9 +40,10 @@ class Hub:
     def head(self) -> str:
         return list(self.commits)[-1]
 
-    def commit(self, files: dict[str, bytes]) -> str:
+    def commit(self, files: dict[str, bytes], deleted: Collection[str] = ()) -> str:
         oid = hashlib.sha1(repr((self.head, len(self.commits))).encode(), usedforsecurity=False).hexdigest()
-        self.commits[oid] = {**self.commits[self.head], **files}
+        assert set(deleted) <= self.commits[self.head].keys()  # the Hub refuses others
+        self.commits[oid] = {n: d for n, d in {**self.commits[self.head], **files}.items() if n not in deleted}
         return oid
 
 
@@ -110,6 +111,7 @@ def hub_server() -> Iterator[Hub]:
 
         def commit(self, body: bytes) -> None:
             files: dict[str, bytes] = {}
+            deleted: set[str] = set()
             for line in map(json.loads, body.splitlines()):
                 value: dict[str, Any] = line["value"]
                 if line["key"] == "header" and value.get("parentCommit", hub.head) != hub.head:
@@ -119,7 +121,9 @@ def hub_server() -> Iterator[Hub]:
                     files[value["path"]] = base64.b64decode(value["content"])
                 if line["key"] == "lfsFile":
                     files[value["path"]] = hub.large[value["oid"]]
-            oid = hub.commit(files)
+                if line["key"] == "deletedFile":
+                    deleted.add(value["path"])
+            oid = hub.commit(files, deleted)
             url = f"{hub.url}/datasets/{NAME}/commit/{oid}"
             self.answer({"commitUrl": url, "commitOid": oid, "success": True, "hookOutput": ""})
 

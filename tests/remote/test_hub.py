@@ -75,13 +75,17 @@ def test_another_store_is_refused(hub: Hub, store: tsds.Store, other: tsds.Store
 def test_a_store_that_was_changed(hub: Hub, tmp_path: Path) -> None:
     rows = [{"image": np.full((9, 9, 3), i, np.uint8), "label": i % 2} for i in range(4)]
     path, url = store_of(tmp_path / "s.tsds", rows, ["a", "b"]).path, f"hf://datasets/{NAME}/s.tsds"
+    (path / "zarr.json.sig").write_bytes(b"of the first state")
     tsds.push(path, url)
+    assert "s.tsds/zarr.json.sig" in hub.commits[hub.head]
+    (path / "zarr.json.sig").unlink()
     tsds.add_fields(path, {"loss": {"train": np.arange(4.0)}})
     with pytest.raises(tsds.StoreExistsError, match="found it as it was before"):
         tsds.push(path, url)
     tsds.push(path, url, update=True)
     assert tsds.pull(url, tmp_path / "p.tsds", verify=True).sha256 == tsds.open(path).sha256
     assert not any("/00000/loss/" in name for name in hub.commits[hub.head])
+    assert "s.tsds/zarr.json.sig" not in hub.commits[hub.head]
     assert tsds.push(path, url, update=True).was_there
 
 
