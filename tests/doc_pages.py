@@ -240,9 +240,10 @@ class Page:
         return f"no command runs {', '.join(sorted(files))}" if files else None
 
     def _command(self, command: str) -> bool:
-        process = self._start(run_command, arguments(command))
+        words = arguments(command)
+        process = self._start(run_command, words)
         process.join(SECONDS)
-        return process.exitcode == 0
+        return process.exitcode == 0 or (words[1] == "check" and process.exitcode == 1)  # it has found something
 
     def _python(self, block: Block) -> bool:
         if self._interpreter is None:
