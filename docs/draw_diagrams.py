@@ -273,13 +273,13 @@ def crop() -> Drawing:
     made.text(
         20,
         336,
-        "An entry stands at every fourth unit of a row. Then the pixels are resized into the batch: no image is",
+        "An entry is a stored position for every fourth unit of a row. The pixels are resized into the batch. If a crop",
         "quiet",
     )
     made.text(
         20,
         354,
-        "decoded as a whole, and if a crop is much larger than the input, its units are decoded at 1/2, 1/4 or 1/8.",
+        "is much larger than the input, its units are decoded at 1/2, 1/4 or 1/8. Progressive files are decoded whole.",
         "quiet",
     )
     return made

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tensorstore_ds.durable import read_at
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.packed_strings import PackedStrings
 
@@ -340,6 +339,14 @@ def _inflated(data: bytes, nbytes: int, where: str) -> bytes:
         return inflater.decompress(data, nbytes + 1)
     except zlib.error as error:
         raise _damaged(where, str(error)) from error
+
+
+def read_at(descriptor: int, nbytes: int, offset: int) -> bytes:
+    """Bytes at a place of an open file: fewer where it ends."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, nbytes, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, nbytes)
 
 
 def _identity(status: os.stat_result) -> Identity:

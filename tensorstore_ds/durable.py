@@ -67,14 +67,6 @@ def write_at(path: Path, data: memoryview, offset: int) -> None:
         os.close(descriptor)
 
 
-def read_at(descriptor: int, nbytes: int, offset: int) -> bytes:
-    """Bytes at a place of an open file: fewer where it ends."""
-    if hasattr(os, "pread"):
-        return os.pread(descriptor, nbytes, offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.read(descriptor, nbytes)
-
-
 def lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file for this process alone, until the descriptor is closed.
 

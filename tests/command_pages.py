@@ -72,6 +72,7 @@ def _row(option: click.Option) -> str:
     meaning = re.sub(r"(?<!\S)(--[\w-]+)", r"`\1`", help.replace("|", "\\|"))
     one_of = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
     default = option.shown_default if isinstance(option, Flag) else ""
+    default = f"`{default}`" if default and default.startswith("--") else default
     return f"| {flags} | {meaning}{one_of}{f' Default: {default}.' if default else ''} |"
 
 

@@ -114,6 +114,7 @@ def write_sources(root: Path) -> None:
     """The data sets that pages convert, and, for pages that begin with one, the stores that others have converted."""
     images, labels = demo.load_digits()
     write_photos(root / "photos", images, labels)
+    write_photos(root / "june", images, labels, first=30)
     with mock.patch.multiple(demo, SCENES=12, _TRAIN_SCENES=8):
         demo.write_scenes(root / "VOCdevkit", images, labels)
     write_faces(root / "faces")
@@ -125,10 +126,14 @@ def write_sources(root: Path) -> None:
         tsds.convert(root / source, root / store, options)
 
 
-def write_photos(root: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    """Class folders with JPEG files of several sizes: three classes of 24, 12 and 6 for training, 4 each for tests."""
+def write_photos(root: Path, images: np.ndarray, labels: np.ndarray, first: int = 0) -> None:
+    """Class folders with JPEG files of several sizes: three classes of 24, 12 and 6 for training, 4 each for tests.
+
+    Args:
+        first: number of the first digit of each class.
+    """
     for label, (name, count) in enumerate({"cat": 24, "dog": 12, "emu": 6}.items()):
-        for i, row in enumerate(np.flatnonzero(labels == label)[: count + 4]):
+        for i, row in enumerate(np.flatnonzero(labels == label)[first : first + count + 4]):
             folder = root / ("train" if i < count else "test") / name
             folder.mkdir(parents=True, exist_ok=True)
             size = (80, 60) if i % 2 else (72, 96)

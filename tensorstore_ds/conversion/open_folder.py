@@ -102,7 +102,7 @@ class OpenFolder:
     def is_same(self, path: Path) -> bool:
         """Whether a path leads to it, and is no link."""
         try:
-            return os.path.samestat(os.stat(path, follow_symlinks=False), self.status())
+            return os.path.samestat(path.lstat(), self.status())
         except FileNotFoundError:
             return False
 
@@ -145,33 +145,42 @@ class NamedFolder(OpenFolder):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def below(self, name: str) -> Self:
+        """As of an `OpenFolder`."""
         return type(self)(self._path / name)
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """As of an `OpenFolder`."""
         path = self._path / name
         if os.path.lexists(path) and stat.S_ISDIR(_status_of(path).st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return os.open(path, flags | _FILE, mode)
 
     def status(self, name: str | None = None) -> os.stat_result:
+        """As of an `OpenFolder`."""
         return self._status if name is None else os.lstat(self._path / name)
 
     def names(self) -> list[str]:
+        """As of an `OpenFolder`."""
         return os.listdir(self._path)
 
     def make(self, name: str) -> None:
+        """As of an `OpenFolder`."""
         (self._path / name).mkdir()
 
     def unlink(self, name: str) -> None:
+        """As of an `OpenFolder`."""
         (self._path / name).unlink()
 
     def rmtree(self, name: str) -> None:
+        """As of an `OpenFolder`."""
         shutil.rmtree(self._path / name)
 
     def replace(self, old: str, new: str) -> None:
+        """As of an `OpenFolder`."""
         (self._path / old).replace(self._path / new)
 
     def move(self, name: str, to: Path) -> None:
+        """As of an `OpenFolder`."""
         if os.path.lexists(to):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(to))
         (self._path / name).rename(to)

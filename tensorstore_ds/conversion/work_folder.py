@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any, Self
 
+from tensorstore_ds.archives import read_at
 from tensorstore_ds.conversion.open_folder import HOLDS_FOLDERS, NOT_OF_KIND, OpenFolder, open_folder
-from tensorstore_ds.durable import lock, read_at, sync, unsynced, write_all
+from tensorstore_ds.durable import lock, sync, unsynced, write_all
 from tensorstore_ds.errors import ConversionError, OptionError, StoreExistsError
 from tensorstore_ds.format.arrays import dump_json
 from tensorstore_ds.machine import uninterrupted
