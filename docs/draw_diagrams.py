@@ -273,7 +273,7 @@ def crop() -> Drawing:
     made.text(
         20,
         336,
-        "An entry is a stored position for every fourth unit of a row. The pixels are resized into the batch. If a crop",
+        "An entry is a stored position for every fourth unit of a row. Pixels are resized into the batch. If a crop",
         "quiet",
     )
     made.text(
