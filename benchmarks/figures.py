@@ -276,13 +276,14 @@ def _times(ratio: float) -> str:
 
 
 def short_table(result: Result) -> str:
-    """The README's: five rows, each the best use of its kind."""
+    """The README's: six rows, each the best use of its kind."""
     races = result["races"]
     rows = [
         [name, *(_rate(way) if way else "" for way in (_best(one["ways"], title) for one in races))]
         for name, title in (
             (f"**{OURS.title}**", OURS.title),
             ("`memcpy` of the same bytes, one thread", MEMCPY.title),
+            ("`memcpy` of the same bytes, two threads", MEMCPY.modes[1]),
             ("FFCV, best raw mode", "FFCV"),
             ("TensorDataset + DataLoader, best configuration", "TensorDataset + DataLoader"),
             ("files: torchvision + DataLoader", "files ("),
@@ -294,6 +295,8 @@ def short_table(result: Result) -> str:
 
 def _best(ways: Ways, title: str) -> Mapping[str, Any] | None:
     titles = [way["title"] for way in ways if way["title"].startswith(title) and way["rate"]]
+    if title == MEMCPY.modes[1]:  # which `best` leaves out
+        return next((way for way in ways if (way["title"], way["mode"]) == (MEMCPY.title, title) and way["rate"]), None)
     return best(ways, titles[0]) if titles else None
 
 

@@ -79,7 +79,7 @@ python_use_unqualified_type_names = True
 html_theme = "pydata_sphinx_theme"
 html_title = f"tensorstore-ds {version}"
 html_sidebars = {
-    page: [] for page in ("index", "commands", "genindex", "search")
+    page: [] for page in ("index", "genindex", "search")
 }  # no pages are below these
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -125,7 +125,9 @@ def copy_neighbors() -> None:
 def link_to_copies(app: Sphinx, docname: str, source: list[str]) -> None:
     """In the site, links of a page of `docs/` to a neighbor's page lead to its copy."""
     source[0] = re.sub(
-        rf"\]\(\.\./((?:{'|'.join(NEIGHBORS)})/\S+?\.md)", r"](\1", source[0]
+        rf"\]\(((?:\.\./)*)\.\./((?:{'|'.join(NEIGHBORS)})/\S+?\.md)",
+        r"](\1\2",
+        source[0],
     )
 
 

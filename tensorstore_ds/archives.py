@@ -121,13 +121,13 @@ class Archive:
                 message = "expected the archive as it was listed, found it changed. Do not change it meanwhile."
                 raise SourceError(Problem(str(self.path), "archive", message))
             if self.is_zip:
-                header = _pread(descriptor, _HEADER, max(0, start))
+                header = read_at(descriptor, _HEADER, max(0, start))
                 if header[:4] != b"PK\x03\x04":
                     raise _damaged(where, "no local header where the archive's list says")
                 start += _HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
             if not 0 <= start <= start + stored <= status.st_size:  # before memory is taken for it
                 raise _damaged(where, "it would end behind the archive")
-            data = _pread(descriptor, stored, start)
+            data = read_at(descriptor, stored, start)
         finally:
             os.close(descriptor)
         if len(data) != stored:
@@ -341,7 +341,8 @@ def _inflated(data: bytes, nbytes: int, where: str) -> bytes:
         raise _damaged(where, str(error)) from error
 
 
-def _pread(descriptor: int, nbytes: int, offset: int) -> bytes:
+def read_at(descriptor: int, nbytes: int, offset: int) -> bytes:
+    """Bytes at a place of an open file: fewer where it ends."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, nbytes, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)

@@ -28,6 +28,8 @@ except ImportError:  # anywhere else
 
 #: What a lock is refused with when somebody else has it; Windows says EACCES or EDEADLOCK.
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+#: The byte that Windows locks, behind all content: nobody else could read one that is locked.
+_LOCKED_BYTE = 1 << 30
 #: What a second name of a file is refused with: too many names, another disk, a file of another user, no such thing.
 _NO_LINKS = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 #: Given to `os.open` wherever they exist: bytes as they are, and not for children.
@@ -82,8 +84,9 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
         elif msvcrt is not None:
             if shared:
                 return True
-            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            os.lseek(descriptor, 0, os.SEEK_SET)
         else:
             raise OSError(errno.ENOSYS, "this system has no file locks")
     except OSError as error:

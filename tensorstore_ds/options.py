@@ -35,6 +35,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 LARGEST = 2**63 - 1
 #: So many characters of what was found are repeated in a message.
 _LONGEST = 200
+#: What people write for a choice that has another name here.
+_OTHER_NAMES = {
+    **{"pascal": "voc", "pascal-voc": "voc", "pascal_voc": "voc", "imagefolder": "folders", "imagenet": "folders"},
+    **{"darknet": "yolo", "ultralytics": "yolo", "dlib": "imglab", "ffcv": "beton", "streaming": "mds"},
+    **{"mnist": "idx", "csv": "list", "gpu": "cuda"},
+}
 
 #: What `shown` is for a device that is None.
 ANY_DEVICE = "a GPU if there is one"
@@ -292,7 +298,9 @@ def unknown_name(where: object, what: str, found: object, choices: Iterable[str]
     photos.tsds: expected one of the splits train, val, found 'vall'. Did you mean val?
     """
     there, text = list(choices), shortened(repr(found))
-    expected = f"one of the {what}s {', '.join(there)}" if len(there) > 1 else f"the {what} {there[0]}" if there else ""
+    expected = (
+        f"one of the {what}s {', '.join(there)}" if len(there) > 1 else f"its only {what} {there[0]}" if there else ""
+    )
     return UnknownNameError(f"{where}: expected {expected or f'no {what}'}, found {text}.{meant(str(found), there)}")
 
 
@@ -301,8 +309,12 @@ def meant(word: str, choices: Iterable[str]) -> str:
 
     >>> meant("jpg", ("raw", "jpeg", "source")), meant("shard_size", ("seed", "shard_nbytes")), meant("x", ("raw",))
     (' Did you mean jpeg?', ' Did you mean shard_nbytes?', '')
+    >>> meant("pascal", ("folders", "voc"))
+    ' Did you mean voc?'
     """
-    near = difflib.get_close_matches(word, tuple(choices), n=1)
+    known = tuple(choices)
+    other = _OTHER_NAMES.get(word.lower())
+    near = [other] if other in known else difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {near[0]}?" if near else ""
 
 

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
+from PIL import Image
+
+import tensorstore_ds as tsds
+from mask_sources import write_folders
+from tensorstore_ds import demo
+from tensorstore_ds.conversion.options import ConvertOptions
 from tsds_cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -95,6 +103,62 @@ def made_stores(page: str) -> set[str]:
     """Names of the stores that a page converts itself."""
     text = "".join(block.text for block in blocks(page) if block.kind in ("bash", "console", "python"))
     return set(re.findall(r"tsds convert \S+ (\S+)", text)) | set(re.findall(r'\.convert\(\S+, "(\S+?)"', text))
+
+
+# --- what the pages begin with ----------------------------------------------------------------------------------
+
+FACE = {"left_eye": (20, 24), "right_eye": (40, 24), "nose": (30, 36), "mouth_left": (22, 48), "mouth_right": (38, 48)}
+
+
+def write_sources(root: Path) -> None:
+    """The data sets that pages convert, and, for pages that begin with one, the stores that others have converted."""
+    images, labels = demo.load_digits()
+    write_photos(root / "photos", images, labels)
+    write_photos(root / "june", images, labels, first=30)
+    with mock.patch.multiple(demo, SCENES=12, _TRAIN_SCENES=8):
+        demo.write_scenes(root / "VOCdevkit", images, labels)
+    write_faces(root / "faces")
+    write_folders(root / "city", 8, size=(72, 96))
+    (root / "city/classes.txt").write_text("ground\nsquare\n")
+    made = {"photos": "photos.tsds", "VOCdevkit": "voc.tsds", "faces": "faces.tsds", "city": "city.tsds"}
+    for source, store in made.items():
+        options = ConvertOptions(size=(64, 64), fit="crop" if source == "photos" else "pad", workers=0)
+        tsds.convert(root / source, root / store, options)
+
+
+def write_photos(root: Path, images: np.ndarray, labels: np.ndarray, first: int = 0) -> None:
+    """Class folders with JPEG files of several sizes: three classes of 24, 12 and 6 for training, 4 each for tests.
+
+    Args:
+        first: number of the first digit of each class.
+    """
+    for label, (name, count) in enumerate({"cat": 24, "dog": 12, "emu": 6}.items()):
+        for i, row in enumerate(np.flatnonzero(labels == label)[first : first + count + 4]):
+            folder = root / ("train" if i < count else "test") / name
+            folder.mkdir(parents=True, exist_ok=True)
+            size = (80, 60) if i % 2 else (72, 96)
+            Image.fromarray(images[row]).resize(size).convert("RGB").save(folder / f"{i}.jpg")
+
+
+def write_faces(root: Path) -> None:
+    """dlib's XML for images of 72 x 60 pixels (height x width) with a face each, of which some lack their nose."""
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    for split, count in {"training": 24, "testing": 8}.items():
+        lines = []
+        for i in range(count):
+            pixels = rng.integers(0, 60, (72, 60, 3), np.uint8)
+            shift = rng.integers(-8, 9, 2)
+            points = {name: np.array(point) + shift for name, point in FACE.items()}
+            for x, y in points.values():
+                pixels[y - 2 : y + 3, x - 2 : x + 3] = 255
+            Image.fromarray(pixels).save(root / f"{split}{i}.png")
+            shown = {name: point for name, point in points.items() if name != "nose" or i % 4}
+            parts = "".join(f"<part name='{name}' x='{x}' y='{y}'/>" for name, (x, y) in shown.items())
+            box = f"<box top='{8 + shift[1]}' left='{10 + shift[0]}' width='40' height='48'><label>face</label>"
+            lines.append(f"<image file='{split}{i}.png'>{box}{parts}</box></image>")
+        text = f"<?xml version='1.0'?>\n<dataset><images>{''.join(lines)}</images></dataset>\n"
+        (root / f"{split}.xml").write_text(text, "utf-8")
 
 
 # --- in processes of their own ----------------------------------------------------------------------------------
@@ -181,9 +245,10 @@ class Page:
         return f"no command runs {', '.join(sorted(files))}" if files else None
 
     def _command(self, command: str) -> bool:
-        process = self._start(run_command, arguments(command))
+        words = arguments(command)
+        process = self._start(run_command, words)
         process.join(SECONDS)
-        return process.exitcode == 0
+        return process.exitcode == 0 or (words[1] == "check" and process.exitcode == 1)  # it has found something
 
     def _python(self, block: Block) -> bool:
         if self._interpreter is None:

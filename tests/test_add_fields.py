@@ -510,7 +510,7 @@ def test_packed_stores_and_urls_are_refused_with_what_to_do(store: Path, tmp_pat
     tsds.pack(store, packed)
     with pytest.raises(tsds.OptionError, match=f"Unpack it with tsds unpack, {what}, and pack it again"):
         run(packed)
-    with pytest.raises(tsds.OptionError, match=f"Pull it, {what}, and push it to a new URL"):
+    with pytest.raises(tsds.OptionError, match=f"Pull it, {what}, and push it with `update=True`"):
         run("https://example.org/s.tsds")
     with pytest.raises(tsds.FormatError, match="there is no such store"):
         run(tmp_path / "nowhere.tsds")

@@ -173,7 +173,7 @@ def test_predictions_that_do_not_fit(tmp_path: Path) -> None:
         ({"train": np.zeros((60, 3), int)}, "expected floats.*found int64"),
         ({"train": made * 3}, "that add up to 1, found 3 in row 0"),
         ({"train": made + np.float32([1, -1, 0])}, "from 0 to 1 that add up to 1, found 1 in row 0"),
-        ({"val": made}, "expected the split train, found 'val'"),
+        ({"val": made}, "expected its only split train, found 'val'"),
         ("probs", "expected no array field, found 'probs'. Give files by split"),
         ({"train": tmp_path / "p.txt"}, "expected probabilities in a .npy file"),
         ({"train": tmp_path / "p.json"}, "expected objects with boxes and classes"),

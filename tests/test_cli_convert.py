@@ -167,7 +167,10 @@ def test_a_bad_sample_stops_the_conversion(photos: Path, tmp_path: Path) -> None
     (photos / "cat" / "7.png").write_text("not an image")
     done = tsds("convert", photos, tmp_path / "out.tsds", "--workers", 0)
     assert done.exit_code == 1
-    assert re.fullmatch(r"tsds: cat/7\.png: .+ With --on-error skip such samples are left out\.\n", done.stderr)
+    assert re.fullmatch(
+        r"tsds: cat/7\.png: .+ With --on-error skip such samples are left out\. --dry-run lists all of them\.\n",
+        done.stderr,
+    )
     assert not (tmp_path / "out.tsds").exists()
 
 

@@ -56,7 +56,7 @@ def test_a_rare_class_is_noted(store: Path) -> None:
         (["-k", "25"], "tsds: -k: expected at most 24, the samples of s.tsds, train, found 25. Use fewer folds.\n"),
         (["--stratify", "lable"], "found 'lable'. Did you mean label?\n"),
         (["--groups", "patient"], "tsds: --groups: split train: expected one of the fields image, label, "),
-        (["--split", "val"], "s.tsds: expected the split train, found 'val'.\n"),
+        (["--split", "val"], "s.tsds: expected its only split train, found 'val'.\n"),
         (["--out", "folds.xls"], "tsds: --out: expected a file name that ends with .csv or .json, found folds.xls.\n"),
     ],
 )

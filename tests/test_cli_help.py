@@ -19,7 +19,7 @@ import click
 import pytest
 
 import tensorstore_ds
-from command_tables import PAGE, overview, table, with_tables
+from command_pages import OVERVIEW, page, table, with_overview, with_tables
 from small_stores import INVALID, ROOT, VALID, tsds
 from tensorstore_ds import (
     BenchOptions,
@@ -78,20 +78,21 @@ def test_every_option_has_help(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_is_in_the_docs(name: str) -> None:
-    text = PAGE.read_text("utf-8")
-    section = re.search(rf"^## tsds {name}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert section is not None
+    text = page(name).read_text("utf-8")
+    assert text.startswith(f"# tsds {name}\n\n`tsds {name}")
     for option in options(name).values():
-        assert f"`{option.opts[0]}" in section[1]
+        assert f"`{option.opts[0]}" in text
+    assert text == with_tables(name, text), "run: python tests/command_pages.py"
 
 
-def test_the_tables_of_the_docs_are_what_help_says() -> None:
-    text = PAGE.read_text("utf-8")
-    assert text == with_tables(text), "run: python tests/command_tables.py"
-    assert re.findall(r"^## tsds (\w+)$", text, re.MULTILINE) == list(COMMANDS)
+def test_the_page_of_all_commands_lists_them_in_their_groups() -> None:
+    text = OVERVIEW.read_text("utf-8")
+    assert text == with_overview(text), "run: python tests/command_pages.py"
+    assert re.findall(r"^tsds (\w+) <commands/\1>$", text, re.MULTILINE) == list(COMMANDS)
+    assert [f"| {title} | " in text for title in GROUPS] == [True] * len(GROUPS)
+    assert {path.stem for path in page("info").parent.iterdir()} == {*COMMANDS}
     row = "| `--quality` | JPEG quality with `--encoding` jpeg. A higher quality needs more space. Default: 90. |"
     assert row in table("convert")
-    assert overview() in text and [f"| {title} | " in overview() for title in GROUPS] == [True] * len(GROUPS)
 
 
 # --- groups, and how values are shown -----------------------------------------------------------------------------

@@ -406,7 +406,7 @@ def test_finished_shards_are_used_again(folders, tmp_path):
 def test_other_options_are_refused_with_what_differs(folders, tmp_path):
     interrupted(folders, tmp_path / "s.tsds", 9, IN_SHARDS)
     options = ConvertOptions(workers=0, shard_nbytes=60, size=(6, 5), fit="crop")
-    with pytest.raises(tsds.OptionError, match=r'`fit` was "pad", is "crop"; `size` was null, is \[6, 5\]'):
+    with pytest.raises(tsds.OptionError, match=r"`fit` was pad, is now crop; `size` was not given, is now \(6, 5\)"):
         tsds.convert(folders, tmp_path / "s.tsds", options)
     assert tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS).resumed == 4
 

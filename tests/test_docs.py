@@ -14,16 +14,12 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
-from PIL import Image
 
 import tensorstore_ds as tsds
-from doc_pages import DOCS, ROOT, Block, Page, blocks, command_lines, made_stores, pages
-from mask_sources import write_folders
-from tensorstore_ds import demo
-from tensorstore_ds.conversion.options import ConvertOptions
-from tsds_cli.main import cli
+from command_pages import VARYING, masked, page as page_of, run_examples
+from doc_pages import DOCS, ROOT, Block, Page, blocks, command_lines, made_stores, pages, write_sources
+from tsds_cli.main import COMMANDS, cli
 
 PAGES = pages()
 RUN = ("bash", "console", "python")
@@ -74,7 +70,6 @@ NOT_RUN = {
     "examples/README.md: tsds convert photos": "test_examples.py does it from Python",
     "examples/README.md: -import torchvision": "test_examples.py compares it with the files",
 }
-FACE = {"left_eye": (20, 24), "right_eye": (40, 24), "nose": (30, 36), "mouth_left": (22, 48), "mouth_right": (38, 48)}
 
 
 # --- what the pages begin with ----------------------------------------------------------------------------------
@@ -84,51 +79,8 @@ FACE = {"left_eye": (20, 24), "right_eye": (40, 24), "nose": (30, 36), "mouth_le
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data sets that pages convert, and, for pages that begin with one, the stores that others have converted."""
     root = tmp_path_factory.mktemp("sources")
-    images, labels = demo.load_digits()
-    write_photos(root / "photos", images, labels)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "SCENES", 12)
-        patch.setattr(demo, "_TRAIN_SCENES", 8)
-        demo.write_scenes(root / "VOCdevkit", images, labels)
-    write_faces(root / "faces")
-    write_folders(root / "city", 8, size=(72, 96))
-    (root / "city/classes.txt").write_text("ground\nsquare\n")
-    made = {"photos": "photos.tsds", "VOCdevkit": "voc.tsds", "faces": "faces.tsds", "city": "city.tsds"}
-    for source, store in made.items():
-        options = ConvertOptions(size=(64, 64), fit="crop" if source == "photos" else "pad", workers=0)
-        tsds.convert(root / source, root / store, options)
+    write_sources(root)
     return root
-
-
-def write_photos(root: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    """Class folders with JPEG files of several sizes: three classes of 24, 12 and 6 for training, 4 each for tests."""
-    for label, (name, count) in enumerate({"cat": 24, "dog": 12, "emu": 6}.items()):
-        for i, row in enumerate(np.flatnonzero(labels == label)[: count + 4]):
-            folder = root / ("train" if i < count else "test") / name
-            folder.mkdir(parents=True, exist_ok=True)
-            size = (80, 60) if i % 2 else (72, 96)
-            Image.fromarray(images[row]).resize(size).convert("RGB").save(folder / f"{i}.jpg")
-
-
-def write_faces(root: Path) -> None:
-    """dlib's XML for images of 72 x 60 pixels (height x width) with a face each, of which some lack their nose."""
-    root.mkdir()
-    rng = np.random.default_rng(0)
-    for split, count in {"training": 24, "testing": 8}.items():
-        lines = []
-        for i in range(count):
-            pixels = rng.integers(0, 60, (72, 60, 3), np.uint8)
-            shift = rng.integers(-8, 9, 2)
-            points = {name: np.array(point) + shift for name, point in FACE.items()}
-            for x, y in points.values():
-                pixels[y - 2 : y + 3, x - 2 : x + 3] = 255
-            Image.fromarray(pixels).save(root / f"{split}{i}.png")
-            shown = {name: point for name, point in points.items() if name != "nose" or i % 4}
-            parts = "".join(f"<part name='{name}' x='{x}' y='{y}'/>" for name, (x, y) in shown.items())
-            box = f"<box top='{8 + shift[1]}' left='{10 + shift[0]}' width='40' height='48'><label>face</label>"
-            lines.append(f"<image file='{split}{i}.png'>{box}{parts}</box></image>")
-        text = f"<?xml version='1.0'?>\n<dataset><images>{''.join(lines)}</images></dataset>\n"
-        (root / f"{split}.xml").write_text(text, "utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +97,10 @@ def context() -> Iterator[ForkServerContext]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="pages look into /proc, and lock and evict")
-@pytest.mark.parametrize("page", [page for page in PAGES if any(block.kind in RUN for block in blocks(page))])
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if not page.startswith("docs/commands/") and any(b.kind in RUN for b in blocks(page))],
+)
 def test_every_command_and_snippet_runs(page: str, sources: Path, tmp_path: Path, context: ForkServerContext) -> None:
     if page == "docs/page-cache.md":
         require_locking()
@@ -156,6 +111,18 @@ def test_every_command_and_snippet_runs(page: str, sources: Path, tmp_path: Path
         failed = run.run()
     if failed:
         pytest.fail(f"{failed}\n{log.read_text('utf-8', 'replace')[-4000:]}", pytrace=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="commands warm and evict")
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "```console" in page_of(name).read_text("utf-8")])
+def test_the_page_of_a_command_shows_what_it_prints(name: str, tmp_path: Path) -> None:
+    write_sources(tmp_path)
+    shown = [block.text for block in blocks(str(page_of(name).relative_to(ROOT))) if block.kind == "console"]
+    printed = run_examples(page_of(name), tmp_path)
+    assert all(len(text.splitlines()) > text.count("$ ") for text in printed)
+    if name not in VARYING:
+        assert [masked(text) for text in printed] == [masked(text) for text in shown]
 
 
 def require_locking() -> None:

@@ -164,7 +164,8 @@ def test_no_byte_is_left(tmp_path: Path, layout: str, encoding: str, one_size: b
     assert tsds.compare_stores(path, tmp_path / "fresh.tsds").is_empty
     step = made.manifest.provenance["history"][-1]
     assert (step["command"], step["erased"]) == ("erase", {"train": 6, "val": 1})
-    assert step.keys() == {"command", "erased", "tool_version", "created"}
+    assert step.keys() == {"command", "erased", "tool_version", "created", "before"}
+    assert step["before"] == [store.sha256]
     assert not [name for split in made for name in made._files.replaced()]
 
 

@@ -15,3 +15,11 @@ def test_the_drawing_shows_the_layers_of_today() -> None:
     assert script["needs_torch"]() == {
         f"tensorstore_ds.{name}" for name in ("adapters", "loading", "training", "comparison", "diagnosis")
     }
+
+
+def test_the_diagrams_of_the_pages_are_what_the_script_draws() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "draw_diagrams.py"))
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md"))
+    for name, draw in script["DIAGRAMS"].items():
+        assert (ROOT / "docs" / name).read_text("utf-8") == draw().svg(), "run: python docs/draw_diagrams.py"
+        assert f"]({name})" in pages, name

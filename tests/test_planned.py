@@ -526,7 +526,7 @@ def test_what_goes_with_a_plan(folders: Path, tmp_path: Path, out: Path) -> None
     first = tsds.plan(folders, out, OPTIONS)
     again = tsds.plan(folders, out, OPTIONS)
     assert (again.sha256, again.is_new) == (first.sha256, False)
-    with pytest.raises(tsds.OptionError, match="the plan of another conversion is here: seed was 0, is 7"):
+    with pytest.raises(tsds.OptionError, match="the plan of another conversion is here: `seed` was 0, is now 7"):
         tsds.plan(folders, out, replace(OPTIONS, seed=7))
     with pytest.raises(tsds.OptionError, match="a plan for several processes is here"):
         tsds.convert(folders, out, OPTIONS)

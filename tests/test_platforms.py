@@ -89,12 +89,11 @@ def test_batches_are_loaded(system: str, store: Path, tmp_path: Path) -> None:
     assert printed == "10 page-cache\n"
 
 
-def test_a_source_is_converted(source: Path, tmp_path: Path) -> None:
-    """On macOS; on Windows there is WSL for it."""
-    printed = without(
-        "darwin", CONVERT, tmp_path, source, tmp_path / "out", before="numpy,hashlib,psutil,PIL.Image,zarr"
-    )
+@pytest.mark.parametrize("system", ["win32", "darwin"])
+def test_a_source_is_converted(system: str, source: Path, tmp_path: Path) -> None:
+    printed = without(system, CONVERT, tmp_path, source, tmp_path / "out", before="numpy,hashlib,psutil,PIL.Image,zarr")
     assert printed == 2 * "{'train': 10}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"script.py", "out", "out-small"}
 
 
 # --- what stands in for what is missing --------------------------------------------------------------------------

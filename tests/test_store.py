@@ -189,7 +189,7 @@ def test_a_store_is_a_collection_of_its_splits(store):
     assert list(store) == ["train"]
     assert "train" in store
     assert "val" not in store
-    with pytest.raises(KeyError, match=r"^s\.tsds: expected the split train, found 'val'\.$"):
+    with pytest.raises(KeyError, match=r"^s\.tsds: expected its only split train, found 'val'\.$"):
         store["val"]
 
 

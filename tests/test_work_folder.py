@@ -67,7 +67,7 @@ def work(root: Path, *, keeps: bool = False, error: type[BaseException] | None =
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_a_folder_is_removed_after_its_block_unless_it_is_kept(error: Any, tmp_path: Path) -> None:
-    assert work(tmp_path, error=error).descriptor == -1
+    assert work(tmp_path, error=error).folder is None
     assert list(tmp_path.iterdir()) == []
     work(tmp_path, keeps=True, error=error)
     assert sorted(path.name for path in (tmp_path / "out.partial").iterdir()) == ["store", "tsds.lock"]

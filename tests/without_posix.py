@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import runpy
+import shutil
 import sys
 import types
 from collections.abc import Sequence
@@ -31,14 +32,49 @@ class _Missing:
 
 
 def _open_no_folder(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None, real: Any = os.open) -> int:
+    if dir_fd is not None:
+        raise NotImplementedError("dir_fd unavailable on this platform")
     if os.path.isdir(path):  # noqa: PTH112
         raise PermissionError(errno.EACCES, "Permission denied", path)
-    found: int = real(path, flags, mode, dir_fd=dir_fd)
+    found: int = real(path, flags, mode)
     return found
+
+
+def _in_use(path: str) -> bool:
+    """Whether a file at a path, or below it, is open or mapped in this process."""
+    path = os.path.realpath(path)
+    used = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        used += [line.split(None, 5)[5].rstrip("\n") for line in maps if line.count("/")]
+    return any(each == path or each.startswith(f"{path}/") for each in used)
+
+
+def _refusing(real: Any, *, replaces: bool = True) -> Any:
+    """A function of `os` that refuses names of open files, as Windows does, and `dir_fd`."""
+
+    def refuse(path: Any, *others: Any, **options: Any) -> None:
+        if any(value is not None for value in options.values()):
+            raise NotImplementedError("dir_fd unavailable on this platform")
+        names = [os.fspath(each) for each in (path, *others)]
+        if not replaces and os.path.lexists(names[1]):
+            raise FileExistsError(errno.EEXIST, "Cannot create a file when that file already exists", *names)
+        for name in names:
+            if _in_use(name):
+                raise PermissionError(errno.EACCES, "The process cannot access the file", name)
+        real(path, *others)
+
+    return refuse
 
 
 def take_away(system: str) -> None:
     """Make this process one of another system, as far as that goes."""
+    statvfs = os.statvfs
+
+    def disk_usage(path: Any) -> types.SimpleNamespace:
+        found = statvfs(path)
+        return types.SimpleNamespace(free=found.f_bavail * found.f_frsize)
+
+    shutil.disk_usage = disk_usage  # type: ignore[assignment]  # Windows has its own way
     for name in MEMBERS if system == "win32" else NOT_ON_MACOS:
         if hasattr(os, name):
             delattr(os, name)
@@ -47,6 +83,12 @@ def take_away(system: str) -> None:
             sys.modules.pop(name, None)
         sys.meta_path.insert(0, _Missing())  # type: ignore[arg-type]
         os.open = _open_no_folder
+        for name in ("unlink", "remove", "rmdir", "replace"):
+            setattr(os, name, _refusing(getattr(os, name)))
+        os.rename = _refusing(os.rename, replaces=False)
+        for listed in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            listed.clear()
+        shutil._use_fd_functions = False  # type: ignore[attr-defined]  # as it finds them there
 
 
 def main(arguments: Sequence[str]) -> None:

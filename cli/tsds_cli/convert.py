@@ -131,7 +131,7 @@ def convert(
     if engine == "slurm":
         with_slurm(paths[0], out, options, submit, as_json)
         return
-    from tensorstore_ds import convert as run, convert_on
+    from tensorstore_ds import SourceError, convert as run, convert_on
 
     try:
         with ProgressBar() as bar:
@@ -139,6 +139,9 @@ def convert(
                 summary = run(source, out, options, progress=bar.update)
             else:
                 summary = convert_on(engine, paths[0], out, options, scheduler=scheduler, progress=bar.update)
+    except SourceError as error:
+        message = spelled(str(error))
+        raise Failure(f"{message} --dry-run lists all of them." if "--on-error skip" in message else message) from error
     except KeyboardInterrupt:
         partial = out.with_name(f"{out.name}.partial")
         if partial.exists():

@@ -153,6 +153,10 @@ def _show_forecast(found: Forecast) -> None:
         text.echo(f"{text.count(len(estimate.problems), 'problem')} in the source: tsds convert --dry-run names them")
     source = Path(found.path)
     out = shlex.quote(f"{source.name if source.is_dir() else source.name.partition('.')[0]}.tsds")
+    gains = [gain for phase in _PHASES if (gain := found.gain(phase)) is not None]
+    if gains and max(gains) < 1:
+        text.echo("as measured, a store is not faster than the files. Is the machine busy? Then measure again later")
+        return
     text.echo(f"next: {text.program()} convert {shlex.quote(found.path)} {out}")
 
 

@@ -245,6 +245,12 @@ def _of_store(
         text.echo(f"  {name}")
 
 
+def _nothing_of(objects: list[Any], score: float) -> str:
+    """What stands for the objects of an image where none reaches the score."""
+    best = max((each["score"] for each in objects), default=None)
+    return f"no object of {score:.0%} or more" + ("" if best is None else f", the best has {best:.1%}: see --score")
+
+
 def _line(prediction: Prediction, score: float) -> str:
     says, parts = prediction.says, []
     if "class" in says:
@@ -253,7 +259,7 @@ def _line(prediction: Prediction, score: float) -> str:
     if "objects" in says:
         found = [each for each in says["objects"] if each["score"] >= score]
         named = (f"{o['class']} {o['score']:.1%} at ({', '.join(f'{v:.0f}' for v in o['box'])})" for o in found)
-        parts.append(", ".join(named) or "none")
+        parts.append(", ".join(named) or _nothing_of(says["objects"], score))
     if "classes" in says:
         parts.append(", ".join(f"{name} {says['probabilities'][name]:.1%}" for name in says["classes"]) or "none")
     if "keypoints" in says:

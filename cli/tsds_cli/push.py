@@ -23,8 +23,8 @@ def push(store: str, url: str, update: bool, as_json: bool) -> None:
     appears at the URL in one step, when all files are uploaded. After an interruption, the same command continues with
     the remaining files. A different store at the URL is never overwritten.
 
-    With --update, the store replaces its earlier version at the URL. Only new files are uploaded. Programs with the
-    earlier version open are not affected.
+    With --update, the store replaces its earlier state at the URL, not with file://. Only new files are uploaded.
+    Programs that have the earlier state open continue until they read a shard that was removed.
 
     \b
     Examples:

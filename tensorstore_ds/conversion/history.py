@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.version import __version__
 
 
@@ -34,15 +33,22 @@ def steps_of(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [step for step in history if isinstance(step, Mapping)] if isinstance(history, list) else []
 
 
-def is_earlier(before: Manifest, now: Manifest) -> bool:
-    """Whether a store has become another one by steps that are noted behind the steps of before, as `update` does."""
-    (one, first), (other, second) = (_origin(each.provenance) for each in (before, now))
-    return one == other and len(first) < len(second) and first == second[: len(first)]
+def states_of(provenance: Mapping[str, Any]) -> set[str]:
+    """The digests that a store had before it was changed in place, since it was made."""
+    found = set[str]()
+    for step in reversed(steps_of(provenance)):
+        before = step.get("before")
+        if not isinstance(before, list):  # this step made a store of others
+            break
+        found |= {each for each in before if isinstance(each, str)}
+    return found
 
 
-def _origin(provenance: Mapping[str, Any]) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
-    """Where a store comes from, and the steps that have changed it since."""
-    return {**provenance, **dict.fromkeys(("history", "skipped", "left_out"))}, steps_of(provenance)
+def note_state(provenance: Mapping[str, Any], sha256: str) -> None:
+    """Add the digest of one more state that the store had, to the last step that changed it in place."""
+    steps = steps_of(provenance)
+    if steps and isinstance(steps[-1].get("before"), list):
+        steps[-1]["before"].append(sha256)
 
 
 def with_step(provenance: Mapping[str, Any], command: str, **details: object) -> dict[str, Any]:

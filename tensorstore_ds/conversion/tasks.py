@@ -37,7 +37,7 @@ from tensorstore_ds.conversion.result import (
 from tensorstore_ds.conversion.shard_conversion import convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import end_if_inheriting
-from tensorstore_ds.conversion.workspace import PLAN, Workspace
+from tensorstore_ds.conversion.workspace import PLAN, Workspace, changes_between
 from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
 from tensorstore_ds.format.manifest import shard_path
@@ -161,9 +161,7 @@ def _same_plan(workspace: Workspace, asked: dict[str, Any]) -> Plan:
     """The plan that is there, if it is that of the same source and options."""
     there = _read(workspace)
     before, now = there.data["asked"], json.loads(json.dumps(asked))
-    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    if differing:
-        changes = "; ".join(f"{name} was {before.get(name)}, is {now.get(name)}" for name in differing)
+    if changes := changes_between(before, now):
         advice = "Repeat that one to go on with it, or remove this directory."
         raise OptionError(f"{workspace.path}: the plan of another conversion is here: {changes}. {advice}")
     return there

@@ -1,7 +1,7 @@
 """A folder of ours in a place where others may create names, too.
 
 A folder without our mark, or of another user, is refused and left as it is; and what is removed, overwritten or renamed
-in it is named relative to its open descriptor (``dir_fd``), with no link followed.
+in it is named relative to the open folder, with no link followed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import stat
 import weakref
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any, Self
 
+from tensorstore_ds.archives import read_at
+from tensorstore_ds.conversion.open_folder import HOLDS_FOLDERS, NOT_OF_KIND, OpenFolder, open_folder
 from tensorstore_ds.durable import lock, sync, unsynced, write_all
 from tensorstore_ds.errors import ConversionError, OptionError, StoreExistsError
 from tensorstore_ds.format.arrays import dump_json
@@ -25,10 +26,6 @@ from tensorstore_ds.machine import uninterrupted
 from tensorstore_ds.reading.store_files import check_outside_stores
 
 _MARK = "tsds.lock"
-_FOLDER = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-_FILE = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe would be waited for
-#: What the system says of a link, a folder or a pipe where a file was expected, or of no folder.
-_NOT_OF_KIND = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR)
 _STRANGE = "a folder that was made by something else"
 
 
@@ -53,7 +50,7 @@ class WorkFolder:
         self.path = path
         self.run = run or os.urandom(8).hex()
         self._work, self._keeps = work, keeps
-        self.descriptor = -1  #: of the folder; -1 while it is closed
+        self.folder: OpenFolder | None = None  #: None while it is closed
         self.note = ""  #: what the user should be told of it after it was opened
         self.is_new = False  #: whether nothing was in it when it was opened
         self.is_over = False  #: whether its store has appeared
@@ -103,11 +100,11 @@ class WorkFolder:
         except OSError as error:
             advice = f"Make sure that no other {self._work} writes here."
             self.note = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
-        if not self.is_in_place() or not _is_same(_MARK, self._locks[0], dir_fd=self.descriptor):
+        if not self.is_in_place() or not self._opened.has_open(_MARK, self._locks[0]):
             raise busy  # it has just ended, and removed the folder opened here
         self.is_new = is_new
         if is_new:  # on disk before anything else is in it: without its mark it would be a stranger's
-            os.fsync(self.descriptor)
+            self._opened.sync()
             sync(self.path.parent)
         with open(self._locks[0], "wb", buffering=0, closefd=False) as mark:
             write_all(mark, self.run.encode())
@@ -146,7 +143,7 @@ class WorkFolder:
 
     def check_run(self) -> None:
         """Raise `ConversionError` if the process that locked the folder is not of this run any more."""
-        if os.pread(self._locks[0], 100, 0).decode("ascii", "replace") != self.run:
+        if read_at(self._locks[0], 100, 0).decode("ascii", "replace") != self.run:
             raise self._gone()
 
     def close_in_children(self) -> None:
@@ -163,12 +160,12 @@ class WorkFolder:
     def _find(self) -> bool:
         """Open the folder and its mark, if it is ours; returns whether it was empty."""
         try:
-            self.descriptor = os.open(self.path, _FOLDER)
+            self.folder = open_folder(self.path)
         except OSError as error:
-            if error.errno in _NOT_OF_KIND:
+            if error.errno in NOT_OF_KIND:
                 raise self._foreign("something else") from error
             raise
-        names = os.listdir(self.descriptor)
+        names = self.folder.names()
         if names and _MARK not in names:  # an empty one is what a run leaves that was killed when it began
             raise self._foreign(_STRANGE)
         self._open_lock(_MARK, _STRANGE)
@@ -180,28 +177,38 @@ class WorkFolder:
 
     def _is_ours(self) -> bool:
         """Whether the folder belongs to the user that new files here belong to: over NFS, root may be nobody."""
-        owner = os.fstat(self.descriptor).st_uid
-        if owner == os.geteuid():
+        owner = self._opened.status().st_uid
+        if not hasattr(os, "geteuid") or owner == os.geteuid():  # Windows has lists of who may do what
             return True
         name = f"{_MARK}.{os.getpid()}"
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=self.descriptor)
+        descriptor = self._opened.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             return os.fstat(descriptor).st_uid == owner
         finally:
-            os.unlink(name, dir_fd=self.descriptor)
+            self._opened.unlink(name)
             os.close(descriptor)
 
     def is_in_place(self) -> bool:
         """Whether the open folder is still the one at `path`."""
-        return self.descriptor >= 0 and _is_same(self.path, self.descriptor)
+        return self.folder is not None and self.folder.is_same(self.path)
+
+    @property
+    def _opened(self) -> OpenFolder:
+        if self.folder is None:
+            raise ValueError(f"{self.path} is closed")
+        return self.folder
 
     def close(self) -> None:
         """Release the locks."""
-        descriptors = [*self._locks, self.descriptor]
-        self._locks, self.descriptor = [], -1  # first: a process that another thread forks now closes them, too
+        folder, self.folder = self.folder, None
+        self._release()
+        if folder is not None:
+            folder.close()
+
+    def _release(self) -> None:
+        descriptors, self._locks = self._locks, []  # first: a process that another thread forks now closes them, too
         for descriptor in descriptors:
-            if descriptor >= 0:
-                os.close(descriptor)
+            os.close(descriptor)
 
     def _foreign(self, what: str) -> OptionError:
         message = f"{self.path}: expected no such name, or the work folder of a {self._work}, found {what}."
@@ -225,30 +232,34 @@ class WorkFolder:
 
     def _open_lock(self, name: str, otherwise: str) -> int:
         try:
-            self._locks.append(os.open(name, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=self.descriptor))
+            self._locks.append(self._opened.open(name, os.O_RDWR | os.O_CREAT))
         except OSError as error:
-            if error.errno in _NOT_OF_KIND:
+            if error.errno in NOT_OF_KIND:
                 raise self._foreign(otherwise) from error
             raise
         return self._locks[-1]
 
+    def open_file(self, name: str, flags: int) -> int:
+        """A descriptor of a file in the folder, as of `os.open`; links are refused."""
+        return self._opened.open(name, flags)
+
     def make_folder(self, name: str) -> None:
         """Make a folder in this one, unless it is there."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o777, dir_fd=self.descriptor)
-        if not stat.S_ISDIR(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode):
+            self._opened.make(name)
+        if not stat.S_ISDIR(self._opened.status(name).st_mode):
             raise self._foreign(f"something else as its folder {name}")
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write JSON behind its checksum, so that after any crash there is the old file, the new one, or none."""
         data = dump_json(value)
         new = f"{name}.{os.urandom(8).hex()}.new"  # others may write the same
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=self.descriptor)
+        descriptor = self._opened.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(descriptor, "wb") as file:
             file.write(f"{hashlib.sha256(data).hexdigest()}\n".encode() + data)
             file.flush()
             os.fsync(descriptor)
-        os.rename(new, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        self._opened.replace(new, name)
         sync((self.path / name).parent)
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -259,9 +270,9 @@ class WorkFolder:
     def read_signed(self, name: str) -> tuple[dict[str, Any], str] | None:
         """As `read`, and the SHA-256 of the JSON."""
         try:
-            descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=self.descriptor)
+            descriptor = self._opened.open(name, os.O_RDONLY)
         except OSError as error:
-            if error.errno in (errno.ENOENT, *_NOT_OF_KIND):
+            if error.errno in (errno.ENOENT, *NOT_OF_KIND):
                 return None
             raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -279,12 +290,12 @@ class WorkFolder:
     def remove_file(self, name: str) -> None:
         """Remove a file, if there is one."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self.descriptor)
+            self._opened.unlink(name)
             sync((self.path / name).parent)
 
     def remove_all_but(self, names: Set[str]) -> None:
         """Remove all but the mark, the paths `names`, and what leads to them. No link is followed."""
-        _remove_all_but({_MARK, *names}, self.descriptor)
+        self._opened.remove_all_but({_MARK, *names})
 
     def new_store(self) -> Path:
         """An empty folder ``store`` in this one, of which nothing else stays."""
@@ -299,21 +310,19 @@ class WorkFolder:
             StoreExistsError: it has.
             ConversionError: the store is whole, but may not survive a power loss.
         """
-        parent = os.open(out.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if os.path.lexists(out):
-                advice = "Remove it and run the same command again."
-                raise taken(out, found="something that has appeared meanwhile", advice=advice)
-            os.rename("store", out.name, src_dir_fd=self.descriptor, dst_dir_fd=parent)
+            self._opened.move("store", out)
+        except FileExistsError as error:
+            advice = "Remove it and run the same command again."
+            raise taken(out, found="something that has appeared meanwhile", advice=advice) from error
+        except OSError as error:
+            if error.filename2 is None:
+                raise
             self.is_over = True
-            try:
-                os.fsync(parent)
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    self.remove()
-                raise ConversionError(unsynced(out, error)) from error
-        finally:
-            os.close(parent)
+            with contextlib.suppress(OSError):
+                self.remove()
+            raise ConversionError(unsynced(out, error)) from error
+        self.is_over = True
         return self.finish()
 
     def finish(self) -> str:
@@ -331,7 +340,7 @@ class WorkFolder:
             return
         with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self):
             self.open()
-            if "store" not in os.listdir(self.descriptor):
+            if "store" not in self._opened.names():
                 self.remove()
 
     def remove_if_new(self) -> None:
@@ -343,8 +352,10 @@ class WorkFolder:
     def remove(self) -> None:
         """Remove the folder, its mark last; an interrupt waits for the end."""
         with uninterrupted():
+            if not HOLDS_FOLDERS:  # open files cannot be removed
+                self._release()
             self.remove_all_but(set())
-            os.unlink(_MARK, dir_fd=self.descriptor)
+            self._opened.unlink(_MARK)
             self.path.rmdir()
 
 
@@ -391,28 +402,3 @@ def _close_all() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_close_all)
-
-
-def _is_same(path: Path | str, descriptor: int, *, dir_fd: int | None = None) -> bool:
-    try:
-        status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(status, os.fstat(descriptor))
-
-
-def _remove_all_but(names: Set[str], folder: int, prefix: str = "") -> None:
-    for name in os.listdir(folder):
-        path = prefix + name
-        if path in names:
-            continue
-        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=folder)
-        elif any(other.startswith(f"{path}/") for other in names):
-            below = os.open(name, _FOLDER, dir_fd=folder)
-            try:
-                _remove_all_but(names, below, f"{path}/")
-            finally:
-                os.close(below)
-        else:
-            shutil.rmtree(name, dir_fd=folder)

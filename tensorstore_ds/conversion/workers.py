@@ -251,7 +251,8 @@ def _work(payload: Job | bytes, connection: Connection, positions: Any, slot: in
     """What a worker process does: say that it is ready, or why not; then blocks, until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A damaged EXIF block and the like: the pixels are still checked, and stderr belongs to the progress bar.
     warnings.filterwarnings("ignore", module=r"PIL\.")

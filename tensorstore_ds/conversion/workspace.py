@@ -40,6 +40,7 @@ from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.manifest_parser import parse_fields, parse_shard
 from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.options import shortened
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import SKIPPED
@@ -174,11 +175,7 @@ class Workspace:
             self.clean((), plan=False)
             self.folder.write("plan.json", plan)
             return
-        differing = [name for name in sorted({*begun, *plan}) if begun.get(name) != plan.get(name)]
-        if differing:
-            names = [f"`{name}`" if name in ConvertOptions.__dataclass_fields__ else name for name in differing]
-            values = [f"was {_brief(begun.get(name))}, is {_brief(plan.get(name))}" for name in differing]
-            changes = "; ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        if changes := changes_between(begun, plan):
             raise OptionError(
                 f"{self.path}: finished shards of another conversion are kept here: {changes}. "
                 "Repeat that one to go on with it, or remove this directory."
@@ -340,6 +337,26 @@ def _journal_name(split: str, index: int) -> str:
     return f"journal/{split}-{index:05d}.json"
 
 
+def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between two plans, for a message.
+
+    >>> changes_between({"size": None, "seed": 0}, {"size": [64, 64], "seed": 0})
+    '`size` was not given, is now (64, 64)'
+    """
+    changes = []
+    for name in sorted(name for name in {*before, *now} if before.get(name) != now.get(name)):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) or isinstance(new, dict):
+            changes.append(f"the {name} differ")
+        else:
+            called = f"`{name}`" if name in ConvertOptions.__dataclass_fields__ else name
+            changes.append(f"{called} was {_brief(old)}, is now {_brief(new)}")
+    return "; ".join(changes)
+
+
 def _brief(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if value is None:
+        return "not given"
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(each, int) for each in value):
+        return f"({value[0]}, {value[1]})"
+    return shortened(value if isinstance(value, str) else json.dumps(value))

@@ -169,7 +169,7 @@ def alignment(m: Measured) -> Iterator[Verdict]:
     if g.aligned >= COPIED * g.whole and g.misaligned < COPIED * g.aligned:
         line = (
             f"Rows are copied at {size(g.misaligned)}/s into an array that begins 16 bytes after a cache line, as "
-            f"numpy.empty's may, and at {size(g.aligned)}/s into one that begins at a page, as the loader's do."
+            f"numpy.empty may return, and at {size(g.aligned)}/s into one that begins at a page, as the loader's do."
         )
         change = "If you call `take` with `out`, pass an array that `take` returned, or another that begins at a page."
         yield Verdict("misaligned-copies", line, change, _speeds(g))

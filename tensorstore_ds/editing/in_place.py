@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds import words
-from tensorstore_ds.conversion.history import with_step
+from tensorstore_ds.conversion.history import note_state, with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
@@ -121,7 +121,12 @@ class InPlace:
             changed = replace(manifest, fields=self._fields, splits=entries, files=files)
             counts = self._skipped.counts
             data = change_root(
-                before, partial(_change, changed, lambda known: with_step({**edited(known), **counts}, **step))
+                before,
+                partial(
+                    _change,
+                    changed,
+                    lambda known: with_step({**edited(known), **counts}, **step, before=[store.sha256]),
+                ),
             )
             parse_root(data)  # a manifest that nobody could open is not written
             write_file(root, data)
@@ -297,7 +302,7 @@ def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
         what: to do, for the advice: "erase the samples".
     """
     if is_url(store):
-        advice = f"Pull it, {what}, and push it to a new URL. tsds push does not overwrite a store."
+        advice = f"Pull it, {what}, and push it with `update=True`."
         raise OptionError(f"{words.place(store)}: expected a store on this disk, found a URL. {advice}")
     path = tidied(store)
     if path.is_file():
@@ -392,10 +397,13 @@ def _take_rest(path: Path, manifest: Manifest) -> None:
         )
     write_file(path / SKIPPED, data)
 
+    root = (path / "zarr.json").read_bytes()
+
     def change(data: dict[str, Any]) -> None:
         data["files"][SKIPPED] = data["files"].pop(REST)
+        note_state(data["provenance"], parse_root(root)[1])
 
-    write_file(path / "zarr.json", change_root((path / "zarr.json").read_bytes(), change))
+    write_file(path / "zarr.json", change_root(root, change))
 
 
 def _remove_rest(path: Path, manifest: Manifest) -> None:

@@ -65,6 +65,6 @@ def open_heif(file: BinaryIO, key: str) -> ImageFile.ImageFile | None:
             return image
         except ImportError as error:
             message = "this is a HEIC file, which is read with the library pillow-heif, which is missing."
-            advice = "Install it with: pip install 'tensorstore-ds[heic]'."
+            advice = "Install it with: pip install '.[heic]' in a clone of tensorstore-ds."
             raise SourceError(Problem(key, "missing-library", message), advice) from error
     return None

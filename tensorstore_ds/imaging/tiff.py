@@ -48,7 +48,7 @@ _UNCOMPRESSED, _JPEG = 1, 7
 #: Their decoders give no more bytes than they are asked for; JPEG's header is read before.
 _COMPRESSIONS = {1, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
-_INSTALL = "Install it with: pip install 'tensorstore-ds[tiff]'."
+_INSTALL = "Install it with: pip install '.[tiff]' in a clone of tensorstore-ds."
 
 
 class _Odd(Exception):

@@ -12,7 +12,7 @@ import torch
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.collate import map_tensors, settle
 from tensorstore_ds.loading.packing import PackedBatch, as_it_is, is_plain
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import meant, refusal
 
 
 def checked_device(device: torch.device | str) -> torch.device:
@@ -30,6 +30,7 @@ def checked_device(device: torch.device | str) -> torch.device:
         reason = str(error).splitlines()[0].partition(": ")[0].rstrip(".")
         raise OptionError(
             f'`device`: expected one that this machine has, found {device} ({reason}). Use `device="cpu"`.'
+            f"{meant(str(device), ('cuda',))}"
         ) from error
     return found
 

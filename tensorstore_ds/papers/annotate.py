@@ -70,7 +70,9 @@ def _replaced(store: Store, texts: Mapping[str, str]) -> Store:
         raise FormatError(Problem(str(store.path), "replaced", "another store has taken its place just now."))
 
     def change(manifest: dict[str, Any]) -> None:
-        manifest["provenance"] = with_step(manifest.get("provenance", {}), "annotate", changed=list(texts))
+        manifest["provenance"] = with_step(
+            manifest.get("provenance", {}), "annotate", changed=list(texts), before=[store.sha256]
+        )
         for name, value in texts.items():
             place = manifest["provenance"] if name == "description" else manifest
             place.pop(name, None)

@@ -249,6 +249,15 @@ class Location:
         except Exception as error:
             raise self._error(name, error) from None
 
+    def files(self, folder: str) -> list[str]:
+        """The files in a folder and below it, by their whole names; raises `RemoteError`."""
+        import obstore
+
+        try:
+            return [each["path"] for part in obstore.list(self._store, f"{folder}/") for each in part]
+        except Exception as error:
+            raise self._error(folder, error) from None
+
     def remove(self, name: str) -> None:
         """Remove a file, if it is there; raises `RemoteError`."""
         import obstore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorstore_ds.conversion.history import is_earlier
+from tensorstore_ds.conversion.history import states_of
 from tensorstore_ds.errors import FormatError, RemoteError, StoreExistsError
 from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.format.root import parse_root
@@ -50,25 +50,13 @@ def is_to_be_replaced(url: str, found: Existing, content: Content, *, update: bo
     if found.sha256 == content.sha256:
         return False
     now = parse_root(content.root)[0]
-    if not is_earlier(found.manifest, now) or not _fits(found.manifest, now):
-        text = f"expected nothing, or the same store, found the store {found.sha256[:12]}.... Choose another URL"
-        raise StoreExistsError(f"{url}: {text}, or remove that one first.")
+    expected = f"{url}: expected nothing, or the same store, found"
+    if content.sha256 in states_of(found.manifest.provenance):
+        raise StoreExistsError(f"{expected} a later state of it, {found.sha256[:12]}.... Pull that one.")
+    if found.sha256 not in states_of(now.provenance):
+        advice = "Choose another URL, or remove that one first."
+        raise StoreExistsError(f"{expected} the store {found.sha256[:12]}.... {advice}")
     if not update:
-        text = f"expected nothing, or the same store, found it as it was before, {found.sha256[:12]}...."
-        raise StoreExistsError(f"{url}: {text} Pass `update=True` to replace it, or choose another URL.")
-    return True
-
-
-def _fits(before: Manifest, now: Manifest) -> bool:
-    """Whether each number of a shard stands for the same shard in both."""
-    for name, split in before.splits.items():
-        if name not in now.splits:
-            return False
-        entry = now.splits[name]
-        shards = dict(zip(entry.numbers, entry.shards, strict=True))
-        for number, shard in zip(split.numbers, split.shards, strict=True):
-            if (number not in shards and number not in entry.replaced) or (
-                number in shards and shards[number].sha256 != shard.sha256
-            ):
-                return False
+        advice = "Replace it with tsds push --update, or choose another URL."
+        raise StoreExistsError(f"{expected} it as it was before, {found.sha256[:12]}.... {advice}")
     return True

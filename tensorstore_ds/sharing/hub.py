@@ -67,19 +67,19 @@ def _commit(
     without: tuple[tuple[str, ...], list[str]],
     head: str | None,
 ) -> None:
-    """Upload what the Hub lacks, then the root; the Hub refuses both if something else was committed since `head`.
+    """Upload shards, then the root with its files; the Hub refuses both if something else was committed since `head`.
 
     `without` has the folders that are not uploaded, and root files of an earlier state that are deleted with its root.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     replaced, gone = without
-
+    beside = [name for name in content.files if "/" not in name]  # those that an earlier state has, too: with the root
     where = {"repo_id": place.name, "repo_type": "dataset", "revision": place.revision}
     before = client.upload_folder(
         folder_path=source,
         path_in_repo=place.path,
-        ignore_patterns=["zarr.json", *(f"{folder}*" for folder in replaced)],  # the root's zarr.json alone
+        ignore_patterns=["zarr.json", *beside, *(f"{folder}*" for folder in replaced)],  # the root's zarr.json alone
         commit_message=f"Files of {place.path}",
         parent_commit=head,
         **where,
@@ -87,6 +87,7 @@ def _commit(
     client.create_commit(
         operations=[
             CommitOperationAdd(f"{place.path}/zarr.json", content.root),
+            *(CommitOperationAdd(f"{place.path}/{name}", source / name) for name in beside),
             *(CommitOperationDelete(f"{place.path}/{name}", is_folder=False) for name in gone),
         ],
         commit_message=f"Add {place.path}, the store {content.sha256[:12]}",

@@ -220,8 +220,7 @@ class _Pull:
     # --- fetching ---
 
     def _fetch(self, content: Content) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open("parts.log", flags, 0o600, dir_fd=self._folder.descriptor)
+        descriptor = self._folder.open_file("parts.log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self._journal = Journal(descriptor, {name: file.size for name, file in content.files.items()})
         try:
             missing = {name: self._missing(name, file) for name, file in content.files.items()}

@@ -1,7 +1,8 @@
 """Copy a store to a URL, so that nobody ever sees a part of it: its root is written last, over no other store.
 
-While a push runs, a small file ``tsds.push`` at the place holds the digest of its store. It is created only if there is
-none, so that two pushes of different stores never mix their files; the one that ends removes it.
+While a push runs, a small file ``tsds.push`` at the place holds the digest of its store, and which root files of an
+earlier state are to be removed. It is created only if there is none, so that two pushes of different stores never mix
+their files; the one that ends removes it. Nothing is removed at the place without it.
 """
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorstore_ds import words
-from tensorstore_ds.editing.in_place import REST
 from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError, StoreExistsError
 from tensorstore_ds.format.manifest import File, shard_path
-from tensorstore_ds.format.root import listed_files, parse_listing, parse_root
-from tensorstore_ds.format.schema import SIGNATURE
+from tensorstore_ds.format.root import parse_listing, parse_root
+from tensorstore_ds.format.schema import ROOT_NAME, SIGNATURE
 from tensorstore_ds.options import refusal
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import open as open_store
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, SKIPPED
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
 from tensorstore_ds.remote.location import PART_NBYTES, Location, is_url
 from tensorstore_ds.sharing.crew import Crew
 from tensorstore_ds.sharing.existing import Existing, is_to_be_replaced, store_at
@@ -33,6 +33,7 @@ from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
 
 #: Holds the digest of the store that is being pushed. No file of a store is called like this.
 CLAIM = "tsds.push"
+_CLAIM_MAX_NBYTES = 1 << 20
 _WORKERS = 8
 
 
@@ -51,7 +52,8 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
 
     With `update`, a store that has grown or was changed (`append`, `add_fields`, `update`, `erase`, ...) replaces its
     earlier state: new shards are written next to the old ones, then the root is replaced in one step. Only new files
-    are sent. Readers that have the store open go on. Shards that are gone at the path are removed at the URL as well.
+    are sent. Readers that have the store open go on, unless the shards that they read are gone at the path: these are
+    removed at the URL as well.
 
     Args:
         store: path or URL of the store.
@@ -73,6 +75,8 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
         raise refusal("update", "a URL of a server; make a new copy of the store", url)
     if update and local_path(store) is None:
         raise refusal("update", "a store at a path; pull it first", store)
+    if update and Path(local_path(store) or "").is_file():
+        raise refusal("update", "a store that is a folder; unpack it first", store)
     if local_path(url) is not None:
         return pull(store, local_path(url) or url, progress=progress)
     if url.lower().startswith(("http://", "https://")):
@@ -130,20 +134,28 @@ class _Push:
 
     def run(self) -> Transfer:
         if self._is_there() or self._claim():
-            if self._updated is not None:  # the push that put it there may have been interrupted after its root
-                self._remove_replaced()
-                self._release()
+            if self._updated is not None or SIGNATURE in self._content.files:
+                self._tidy()  # the push that put it there may have been interrupted after its root
             return self._transfer(was_there=True)
+        try:
+            self._send()
+        except RemoteError as error:  # an equal push may have ended, and removed what this one was to copy
+            if error.reason != "missing" or not self._is_there():
+                raise
+        self._tidy()
+        return self._transfer()
+
+    def _send(self) -> None:
+        """Upload all files, the root last."""
         content = self._content
         self._counter.begin(0, content.nbytes)
-        above = {name: file for name, file in content.files.items() if name.count("/") < 2}
+        above = {name: file for name, file in content.files.items() if name.count("/") < 2 and name != SIGNATURE}
         within = {name: file for name, file in content.files.items() if name.count("/") >= 2}
         lists = {name: File(len(data), hashlib.sha256(data).hexdigest()) for name, data in content.lists.items()}
         self._read_earlier()
-        for files in (within, {**lists, **above}):
+        for files in (within, lists, above):  # files of the root last: an earlier state has some of them, too
             self._crew.run(self._upload, files.items())
         self._commit()
-        return self._transfer()
 
     def _transfer(self, *, was_there: bool = False) -> Transfer:
         content, counter = self._content, self._counter
@@ -166,9 +178,9 @@ class _Push:
 
         The root is looked for once more afterwards: whoever had the claim before may have ended between.
         """
-        digest = self._content.sha256
+        claim = self._own_claim()
         try:
-            self._place.create(CLAIM, f"{digest}\n".encode())
+            self._place.create(CLAIM, claim)
         except StoreExistsError:
             self._check_claim()
         try:
@@ -178,25 +190,45 @@ class _Push:
             raise
         if is_there:
             self._release()
+        elif self._own_claim() != claim:  # another push of this store has ended between
+            self._place.write(CLAIM, self._own_claim())
         return is_there
 
-    def _check_claim(self) -> None:
-        """Raise `StoreExistsError` unless the claim is this store's."""
+    def _own_claim(self) -> bytes:
+        """The digest of the store, and the root files that only the earlier state may have, a line each."""
+        had = {*self._before.manifest.files, SIGNATURE} if self._before is not None else set[str]()
+        gone = had - self._content.files.keys()
+        return "\n".join([self._content.sha256, *sorted(gone), ""]).encode()
+
+    def _read_claim(self) -> list[str]:
+        """The lines of the claim; none if there is no claim."""
         try:
-            found = self._place.read_all(CLAIM, 1000)[0].decode("ascii", "replace").strip()
+            return self._place.read_all(CLAIM, _CLAIM_MAX_NBYTES)[0].decode("utf-8", "replace").splitlines()
         except RemoteError as error:
             if error.reason != "missing":
                 raise
-            found = "none"
-        if found == self._content.sha256 or (found == "none" and self._is_there()):
+            return []
+
+    def _check_claim(self) -> None:
+        """Raise `StoreExistsError` unless the claim is this store's; one of a push that has ended is taken over."""
+        found = self._read_claim()
+        if found[:1] == [self._content.sha256]:
             return
         where = f"{self._place.url}/{CLAIM}"
-        what = f"another store ({found[:12]}...) is being pushed here, or was and the push was interrupted"
+        if not found:
+            if self._is_there():
+                return
+            raise StoreExistsError(f"{where}: somebody removed this file during the push. Run the same command again.")
+        if self._before is not None and found[0] == self._before.sha256:  # all of it is there; it was killed then
+            self._place.remove(CLAIM)
+            self._place.create(CLAIM, self._own_claim())
+            return
+        what = f"another store ({found[0][:12]}...) is being pushed here, or was and the push was interrupted"
         raise StoreExistsError(f"{where}: {what}. Let it end, choose another URL, or remove this file.")
 
     def _release(self) -> None:
         with contextlib.suppress(RemoteError):  # what is left is in nobody's way
-            if self._place.read_all(CLAIM, 1000)[0].decode("ascii", "replace").strip() == self._content.sha256:
+            if self._read_claim()[:1] == [self._content.sha256]:
                 self._place.remove(CLAIM)
 
     # --- files ---
@@ -252,7 +284,28 @@ class _Push:
             except StoreExistsError:
                 if not self._is_there():
                     raise
-        self._remove_replaced()
+
+    # --- what is left of an earlier state ---
+
+    def _tidy(self) -> None:
+        """Give the store its signature, remove what only an earlier state has, and release the claim.
+
+        While another store is being pushed, it does nothing: that push removes what is left.
+        """
+        signature = self._content.files.get(SIGNATURE)
+        claim = self._read_claim()
+        if not claim and (self._updated is not None or signature is not None):
+            with contextlib.suppress(StoreExistsError):
+                self._place.create(CLAIM, self._own_claim())
+            claim = self._read_claim()
+        if claim[:1] != [self._content.sha256]:
+            return
+        found = store_at(self._place)
+        if found is not None and found.sha256 == self._content.sha256:
+            if signature is not None:
+                self._crew.run(self._upload, [(SIGNATURE, signature)])
+            if self._updated is not None:
+                self._remove_replaced(claim[1:], self._updated)
         self._release()
 
     def _read_earlier(self) -> None:
@@ -261,7 +314,7 @@ class _Push:
             return
         now, before = parse_root(self._content.root)[0], self._before.manifest
         for split, entry in before.splits.items():
-            kept = now.splits[split].numbers
+            kept = now.splits[split].numbers if split in now.splits else ()
             for number, shard in zip(entry.numbers, entry.shards, strict=True):
                 if number not in kept:
                     where = f"{shard_path(split, number)}/zarr.json"
@@ -269,33 +322,22 @@ class _Push:
                     listing = parse_listing(data, where, shard)
                     self._earlier |= {file: f"{shard_path(split, number)}/{path}" for path, file in listing.items()}
 
-    def _remove_replaced(self) -> None:
+    def _remove_replaced(self, gone: Sequence[str], path: Path) -> None:
         """Remove what the store has had, and what is gone at its path: shards, root files and a signature.
 
         A number above all that the store has had may be of another push, of a later state.
+
+        Args:
+            gone: root files that the claim names; what cannot be one is not removed.
+            path: of the store.
         """
-        if self._updated is None:
-            return
-        listed = self._before.manifest.files if self._before is not None else {}
-        for name in {*listed, SKIPPED, REST, SIGNATURE} - self._content.files.keys():
-            self._place.remove(name)
+        for name in set(gone) - self._content.files.keys():
+            if ROOT_NAME.fullmatch(name) and name != "zarr.json":
+                self._place.remove(name)
         for split, entry in parse_root(self._content.root)[0].splits.items():
             last = max((*entry.numbers, *entry.replaced), default=-1)
-            had = {shard_path(split, number) for number in range(last + 1)} - {
-                shard_path(split, number) for number in entry.numbers
-            }
             for folder in self._place.folders(split):
-                if folder in had and not (self._updated / folder).is_dir():
-                    self._remove_shard(folder)
-
-    def _remove_shard(self, folder: str) -> None:
-        """Remove a shard's files, its list last: an interrupted call goes on with it."""
-        where = f"{folder}/zarr.json"
-        try:
-            data, _ = self._place.read_all(where, MANIFEST_MAX_NBYTES)
-        except RemoteError as error:
-            if error.reason != "missing":
-                raise
-            return
-        self._crew.run(self._place.remove, [f"{folder}/{path}" for path in listed_files(data, where)])
-        self._place.remove(where)
+                number = folder.removeprefix(f"{split}/")
+                had = number.isdecimal() and int(number) <= last and int(number) not in entry.numbers
+                if had and folder == shard_path(split, int(number)) and not (path / folder).is_dir():
+                    self._crew.run(self._place.remove, self._place.files(folder))

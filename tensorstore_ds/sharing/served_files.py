@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tensorstore_ds.conversion.history import is_earlier
+from tensorstore_ds.conversion.history import states_of
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import parse_root
@@ -128,7 +128,7 @@ class Content:
             root = _root(self.store)
         except FormatError:  # another one, unless it was updated
             now = _open(_place(self.store), None)
-            if not is_earlier(self.store.manifest, now.store.manifest):
+            if self.store.sha256 not in states_of(now.store.manifest.provenance):
                 raise
             return self if self.is_fixed else now
         return self if self.is_fixed or root == self.root else _open(_place(self.store), None)

@@ -211,7 +211,7 @@ def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
 
 
 def _kinds(split: Split) -> str:
-    return ", ".join(f"{name} ({field.kind})" for name, field in split.fields.items())
+    return ", ".join(name if name == field.kind else f"{name} ({field.kind})" for name, field in split.fields.items())
 
 
 def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:

@@ -256,7 +256,10 @@ def _notes(run: Run) -> Iterator[str]:
             yield f"{unlabelled:,} of {samples:,} samples of {split.name} have no label: they {what}"
     if run.eval_split is None:
         labelled = " with labels" if run.task.label_field else ""
-        yield f"there is no split{labelled} to evaluate on (val or test): convert with `split_into=train=0.9,val=0.1`"
+        yield (
+            f"there is no split{labelled} to evaluate on (val or test): convert with `split_into=train=0.9,val=0.1`, "
+            "or divide the store with tsds split"
+        )
     elif unseen := unseen_classes(run.task, run.split, run.eval_split, run.fold):
         names = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
         where, advice = f"{run.eval_split.name} has", f"{run.split.name} has none of: {names}"

@@ -15,7 +15,9 @@ import tensorstore_ds as tsds
 from remote.conftest import set_credentials
 from remote.fault_proxy import Proxy
 from remote.test_push import names
-from small_stores import tsds as command
+from small_stores import tsds as command, voc
+from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.root import change_root
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing import push as pushing
 from tensorstore_ds.sharing.push import CLAIM
@@ -43,7 +45,7 @@ def grown(tmp_path: Path, bucket: str) -> tuple[Path, str]:
 
 
 def add_field(path: Path, name: str = "loss") -> None:
-    tsds.add_fields(path, {name: {"train": np.arange(ROWS, dtype=np.float32)}})
+    tsds.add_fields(path, {name: {"train": np.arange(len(tsds.open(path)["train"]), dtype=np.float32)}})
 
 
 def append(path: Path) -> None:
@@ -158,7 +160,7 @@ def test_what_was_interrupted_goes_on(grown: tuple[Path, str], monkeypatch: pyte
 
 
 def test_root_files_and_signatures_that_are_gone(grown: tuple[Path, str]) -> None:
-    """Also if the push that left them was interrupted after its root: nothing is known of the state before then."""
+    """Also if the push that left them was interrupted after its root: its claim names what may be left."""
     path, url = grown
     place = Location(url)
     (path / "zarr.json.sig").write_bytes(b"of the first state")
@@ -169,11 +171,13 @@ def test_root_files_and_signatures_that_are_gone(grown: tuple[Path, str]) -> Non
     tsds.push(path, f"{url}2", update=True)
     assert remote_bytes(path, f"{url}2").keys() == names(path)
     tsds.push(path, url, update=True)
-    for name in ("zarr.json.sig", "skipped.jsonl", "skipped-rest"):  # what names samples that were erased
+    left = ["zarr.json.sig", "skipped.jsonl", "skipped-rest"]  # what names samples that were erased
+    for name in [*left, "notes.txt"]:
         place.write(name, b"{}")
-    place.create(CLAIM, f"{tsds.open(path).sha256}\n".encode())
+    unsafe = ["zarr.json", "train/zarr.json", "../other", "train/00000/zarr.json", "/etc"]
+    place.create(CLAIM, "\n".join([tsds.open(path).sha256, *left, *unsafe]).encode())
     assert tsds.push(path, url, update=True).was_there
-    assert remote_bytes(path, url).keys() == names(path)
+    assert remote_bytes(path, url).keys() == {*names(path), "notes.txt"}
 
 
 def test_another_push_that_is_quicker(grown: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,12 +213,18 @@ def test_the_root_is_replaced_by_version(grown: tuple[Path, str]) -> None:
 def test_what_is_refused(grown: tuple[Path, str], other: tsds.Store, tmp_path: Path) -> None:
     path, url = grown
     early = shutil.copytree(path, tmp_path / "early.tsds")
-    for store in (other.path, early):
-        add_field(path) if store == early else None
-        if store == early:
-            tsds.push(path, url, update=True)
-        with pytest.raises(tsds.StoreExistsError, match="expected nothing, or the same store, found the store"):
-            tsds.push(store, url, update=True)
+    with pytest.raises(tsds.StoreExistsError, match="expected nothing, or the same store, found the store"):
+        tsds.push(other.path, url, update=True)
+    add_field(path)
+    tsds.push(path, url, update=True)
+    with pytest.raises(tsds.StoreExistsError, match=r"found a later state of it, \w+\.\.\.\. Pull that one\."):
+        tsds.push(early, url, update=True)
+    tsds.filter_store(path, tmp_path / "filtered.tsds", where="label == 'a'")
+    with pytest.raises(tsds.StoreExistsError, match="found the store"):
+        tsds.push(tmp_path / "filtered.tsds", url, update=True)
+    tsds.pack(path, tmp_path / "s.tsds.zip")
+    with pytest.raises(tsds.OptionError, match="`update`: expected a store that is a folder; unpack it first"):
+        tsds.push(tmp_path / "s.tsds.zip", url, update=True)
     with pytest.raises(tsds.OptionError, match="`update`: expected a store at a path; pull it first"):
         tsds.push(url, f"{url}2", update=True)
     with pytest.raises(tsds.OptionError, match="`update`: expected a URL of a server"):
@@ -225,6 +235,156 @@ def test_by_command(grown: tuple[Path, str]) -> None:
     path, url = grown
     add_field(path)
     refused = command("push", path, url)
-    assert refused.exit_code == 1 and "Pass --update to replace it" in refused.stderr
+    assert refused.exit_code == 1 and "Replace it with tsds push --update" in refused.stderr
     done = command("push", path, url, "--update")
     assert done.exit_code == 0 and tsds.open(url).sha256 == tsds.open(path).sha256
+
+
+def erase_first(path: Path) -> None:
+    tsds.erase(path, rows={"train": [0]})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [erase_first, erase_first],
+        [erase_first, add_field],
+        [add_field, append, erase, erase_first],
+        [lambda path: tsds.annotate(path, description="cats"), erase],
+        [lambda path: tsds.annotate(path, license="CC0-1.0"), append],
+    ],
+)
+def test_several_changes_without_a_push_between(
+    grown: tuple[Path, str], changes: list[Callable[[Path], None]], tmp_path: Path
+) -> None:
+    path, url = grown
+    for change in changes:
+        change(path)
+    assert tsds.push(path, url, update=True).sha256 == tsds.open(path).sha256
+    replaced = tuple(f"{shard_path('train', n)}/" for n in tsds.open(path).manifest.splits["train"].replaced)
+    assert remote_bytes(path, url).keys() - names(path) == set()
+    assert {name for name in names(path) - remote_bytes(path, url).keys() if not name.startswith(replaced)} == set()
+    assert tsds.pull(url, tmp_path / "p.tsds", verify=True).sha256 == tsds.open(path).sha256
+
+
+def test_skipped_lines_that_move_between_two_pushes(bucket: str, tmp_path: Path) -> None:
+    """What waits in a file of its own becomes `skipped.jsonl` before the next change: one more state of the store."""
+    root = voc(tmp_path / "voc", *"abcdef", boxes=(("cat", 1, 2, 8, 9), ("cat", 3, 3, 3, 5)))
+    path, url = tmp_path / "s.tsds", f"{bucket}/s.tsds"
+    tsds.convert(root, path, workers=0, on_error="skip", size=(8, 8))
+    tsds.push(path, url)
+    for name in "ca":
+        tsds.erase(path, keys=[f"JPEGImages/{name}.png"])
+        assert path.joinpath("skipped.jsonl").read_text("utf-8").count("box-empty") < 6
+        tsds.push(path, url, update=True)
+        assert tsds.pull(url, tmp_path / f"{name}.tsds", verify=True).sha256 == tsds.open(path).sha256
+        assert remote_bytes(path, url).keys() == names(path)
+
+
+def test_an_equal_name_and_time_make_no_earlier_state(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    url, paths = f"{bucket}/s.tsds", [tmp_path / name / "s.tsds" for name in "xy"]
+    for i, path in enumerate(paths):
+        write_images(path.with_name("images"), 20 * i, 4)
+        monkeypatch.chdir(path.parent)
+        tsds.convert("images", path, workers=0)
+    tsds.push(paths[0], url)
+    erase_first(paths[1])
+    with pytest.raises(tsds.StoreExistsError, match="found the store"):
+        tsds.push(paths[1], url, update=True)
+    assert tsds.open(url).sha256 == tsds.open(paths[0]).sha256
+
+
+def test_a_push_of_the_same_state_leaves_files_of_another_push_alone(
+    grown: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, url = grown
+    other = shutil.copytree(path, tmp_path / "other.tsds")
+    (path.with_name("images") / "a/bad.png").write_bytes(b"bad")
+    write_images(path.with_name("images"), ROWS, 3)
+    tsds.append(path, path.with_name("images"), on_error="skip")
+    commit = pushing._Push._commit
+
+    def beside(push: Any) -> None:
+        monkeypatch.setattr(pushing._Push, "_commit", commit)
+        assert tsds.push(other, url, update=True).was_there  # all files of the new state are there, its root is not
+        commit(push)
+
+    monkeypatch.setattr(pushing._Push, "_commit", beside)
+    tsds.push(path, url, update=True)
+    assert tsds.verify(url) == []
+    assert remote_bytes(path, url).keys() == names(path)
+
+
+def test_nothing_stays_of_a_first_push_that_was_interrupted(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shards that were sent have no list yet, and are erased before the next push."""
+    write_images(tmp_path / "images", 0, 12)
+    path, url = tmp_path / "s.tsds", f"{bucket}/s.tsds"
+    tsds.convert(tmp_path / "images", path, encoding="raw", workers=0)
+    write = Location.write
+
+    def stopped(place: Location, name: str, *others: Any, **options: Any) -> None:
+        if name == "train/00000/zarr.json":
+            raise KeyboardInterrupt
+        write(place, name, *others, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Location, "write", stopped)
+        tsds.push(path, url)
+    assert any("/00000/image/" in name for name in remote_bytes(path, url))
+    erase(path)
+    Location(url).remove(CLAIM)
+    tsds.push(path, url, update=True)
+    assert remote_bytes(path, url).keys() == names(path)
+
+
+def test_a_claim_that_is_left_by_a_push_that_had_ended(grown: tuple[Path, str]) -> None:
+    path, url = grown
+    Location(url).create(CLAIM, f"{tsds.open(url).sha256}\n".encode())
+    add_field(path)
+    tsds.push(path, url, update=True)
+    assert remote_bytes(path, url).keys() == names(path)
+
+
+def test_a_claim_that_somebody_removes(grown: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, url = grown
+    add_field(path)
+    commit = pushing._Push._commit
+
+    def removed(push: Any) -> None:
+        Location(url).remove(CLAIM)
+        commit(push)
+
+    with monkeypatch.context() as patch, pytest.raises(tsds.StoreExistsError, match="Run the same command again"):
+        patch.setattr(pushing._Push, "_commit", removed)
+        tsds.push(path, url, update=True)
+    assert tsds.push(path, url, update=True).sha256 == tsds.open(url).sha256
+
+
+@pytest.mark.parametrize("update", [False, True])
+def test_a_signature_that_is_made_after_the_push(grown: tuple[Path, str], *, update: bool) -> None:
+    path, url = grown
+    (path / "zarr.json.sig").write_bytes(b"a signature")
+    assert tsds.push(path, url, update=update).was_there
+    assert Location(url).read_all("zarr.json.sig", 1000)[0] == b"a signature"
+    (path / "zarr.json.sig").unlink()
+    assert tsds.push(path, url, update=update).was_there  # the signature of this state stays
+    assert Location(url).find("zarr.json.sig") is not None
+    assert Location(url).find(CLAIM) is None
+
+
+def test_a_number_without_end_takes_no_time(grown: tuple[Path, str]) -> None:
+    path, url = grown
+    add_field(path)
+    root = (path / "zarr.json").read_bytes()
+
+    def change(data: dict[str, Any]) -> None:
+        data["splits"]["train"]["replaced"].append(2**52)
+
+    (path / "zarr.json").write_bytes(change_root(root, change))
+    tsds.push(path, url, update=True)
+    assert tsds.open(url).sha256 == tsds.open(path).sha256
