@@ -43,10 +43,40 @@ print(sum(len(batch["image"]) for batch in loader), loader.residency)
 
 CONVERT = """
 import sys
+from pathlib import Path
+import numpy as np
 import tensorstore_ds as tsds
-print(tsds.convert(sys.argv[1], sys.argv[2], tsds.ConvertOptions(workers=0)).rows)
-print(tsds.repack(sys.argv[2], sys.argv[2] + "-small", layout="zarr").rows)
-assert tsds.verify(sys.argv[2]) == tsds.verify(sys.argv[2] + "-small") == []
+source, out = sys.argv[1], Path(sys.argv[2])
+out.mkdir()
+options = tsds.ConvertOptions(workers=0, size=16, shard_nbytes=3000)
+print(tsds.convert(source, out / "s", options).rows)
+def stop(progress):
+    if progress.done > 5:
+        raise KeyboardInterrupt
+try:
+    tsds.convert(source, out / "resumed", options, progress=stop)
+except KeyboardInterrupt:
+    pass
+tsds.convert(source, out / "resumed", options)
+tsds.plan(source, out / "planned", tasks=2, size=16)
+for task in range(2):
+    tsds.convert_task(out / "planned", task, workers=0)
+tsds.commit(out / "planned")
+with tsds.Writer(out / "written") as writer:
+    for i in range(3):
+        writer.append("train", image=np.full((8, 8, 3), i, np.uint8), key=str(i))
+tsds.repack(out / "s", out / "small", layout="zarr")
+tsds.filter_store(out / "s", out / "cats", where="label == 'cat'")
+tsds.pack(out / "s", out / "packed.zip")
+tsds.unpack(out / "packed.zip", out / "unpacked")
+tsds.copy(out / "s", out / "copied")
+tsds.export(out / "s", out / "exported", "folders")
+tsds.append(out / "s", source, key_prefix="more/", workers=0)
+tsds.annotate(out / "s", license="CC0-1.0")
+stores = [path for path in sorted(out.iterdir()) if (path / "zarr.json").is_file()]
+assert all(tsds.verify(path) == [] for path in stores)
+print(*(path.name for path in stores))
+assert len(tsds.open(out / "s")["train"]) == 20
 """
 
 
@@ -91,9 +121,12 @@ def test_batches_are_loaded(system: str, store: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_a_source_is_converted(system: str, source: Path, tmp_path: Path) -> None:
-    printed = without(system, CONVERT, tmp_path, source, tmp_path / "out", before="numpy,hashlib,psutil,PIL.Image,zarr")
-    assert printed == 2 * "{'train': 10}\n"
-    assert {path.name for path in tmp_path.iterdir()} == {"script.py", "out", "out-small"}
+    """In one process: worker processes are spawned by Windows alone."""
+    before = "numpy,hashlib,psutil,PIL.Image,zarr,yaml"
+    printed = without(system, CONVERT, tmp_path, source, tmp_path / "out", before=before)
+    assert printed == "{'train': 10}\ncats copied planned resumed s small unpacked written\n"
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names - {"s.append"} == {*printed.splitlines()[1].split(), "packed.zip", "exported"}
 
 
 # --- what stands in for what is missing --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ process writes has a lock of its own in the journal, ``train-00000.json.lock``.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import time
@@ -28,6 +29,7 @@ import numcodecs
 import numpy as np
 import PIL
 
+from tensorstore_ds.conversion.open_folder import HOLDS_FOLDERS
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
 from tensorstore_ds.conversion.skipped import skipped_lines
@@ -42,7 +44,7 @@ from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.options import shortened
 from tensorstore_ds.reading.columns import RaggedColumn
-from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import SKIPPED
 from tensorstore_ds.version import __version__
 
@@ -300,9 +302,9 @@ class Workspace:
         self._add("zarr.json", dump_root(manifest))
         sync(self.store)
         try:
-            store = open_store(self.store)
-            if check_keys:
-                self._check_keys(store)
+            self._check(keys=check_keys)
+            if not HOLDS_FOLDERS:  # what is mapped cannot be renamed
+                gc.collect()
         except FormatError as error:
             self.clean(())  # none of it can be relied on
             message = f"the finished store does not open ({error.problems[0]}) and was removed."
@@ -317,10 +319,12 @@ class Workspace:
             file.write(data)
         return check_in_file(self.store / name)
 
-    def _check_keys(self, store: Store) -> None:
-        for name in store:
-            keys = cast(RaggedColumn, store[name]["key"])
-            for reason, message in KeyField().check(keys, lambda rows: np.empty((len(rows), 2))):
+    def _check(self, *, keys: bool) -> None:
+        """Open the store, and look for keys that two samples have."""
+        store = open_store(self.store)
+        for name in store if keys else ():
+            column = cast(RaggedColumn, store[name]["key"])
+            for reason, message in KeyField().check(column, lambda rows: np.empty((len(rows), 2))):
                 raise SourceError(Problem(name, reason, message), "Give each sample a key of its own.")
 
 
