@@ -296,7 +296,7 @@ def test_without_pillow_heif_one_line_says_what_to_install(tmp_path: Path, monke
     with pytest.raises(SourceError) as caught:
         tsds.convert(tmp_path / "photos", tmp_path / "o.tsds", workers=0)
     assert caught.value.reason == "missing-library"
-    assert "pip install 'tensorstore-ds[heic]'" in str(caught.value)
+    assert "pip install '.[heic]'" in str(caught.value)
 
 
 def test_a_pillow_without_avif_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_the_page_is_made_of_the_results() -> None:
 def test_the_table_of_the_readme_is_made_of_them_too() -> None:
     text = README.read_text()
     assert text == text_with(text, short_table(RESULTS["loading"])) and text.count(END) == 1
-    assert len(short_table(RESULTS["loading"]).splitlines()) == 2 + 5 + 2
+    assert len(short_table(RESULTS["loading"]).splitlines()) == 2 + 6 + 2
 
 
 def test_so_is_the_figure_of_the_first_page() -> None:

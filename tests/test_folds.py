@@ -343,7 +343,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=message) as error:
             tsds.folds(split, **options)
         assert "\n" not in str(error.value)
-    with pytest.raises(UnknownNameError, match="the split train, found 'val'"):
+    with pytest.raises(UnknownNameError, match="its only split train, found 'val'"):
         tsds.folds(store, split="val")
     with pytest.raises(OptionError, match="`data`: expected a Split, a StoreDataset or a store, found a list"):
         tsds.folds([1, 2])

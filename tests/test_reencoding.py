@@ -203,7 +203,7 @@ def test_an_interrupted_run_goes_on_from_the_shards_that_were_finished(folder, t
     with pytest.raises(KeyboardInterrupt):
         tsds.repack(before.path, tmp_path / "a.tsds", progress=stop, **options)
     assert not (tmp_path / "a.tsds").exists()
-    with pytest.raises(tsds.OptionError, match=r"finished shards.*`quality` was 90, is 50"):
+    with pytest.raises(tsds.OptionError, match=r"finished shards.*`quality` was 90, is now 50"):
         tsds.repack(before.path, tmp_path / "a.tsds", quality=50, **options)
     done = tsds.repack(before.path, tmp_path / "a.tsds", **options)
     assert done.resumed >= 1

@@ -350,7 +350,7 @@ def test_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write(tmp_path / "s/a/x.tif", picture(3), big=False, tile=(64, 64))
     np.testing.assert_array_equal(converted(tmp_path / "s", tmp_path / "o.tsds")["image"][0], picture(3))
     write(tmp_path / "t/a/x.tif", picture(5), tile=(64, 64))
-    with pytest.raises(SourceError, match=r"tifffile and imagecodecs, .* pip install 'tensorstore-ds\[tiff\]'"):
+    with pytest.raises(SourceError, match=r"tifffile and imagecodecs, .* pip install '\.\[tiff\]'"):
         tsds.convert(tmp_path / "t", tmp_path / "p.tsds", workers=0)
 
 

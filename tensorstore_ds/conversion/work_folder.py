@@ -195,7 +195,7 @@ class WorkFolder:
     @property
     def _opened(self) -> OpenFolder:
         if self.folder is None:
-            raise ValueError(f"{self.path} is closed")
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self.path))
         return self.folder
 
     def close(self) -> None:

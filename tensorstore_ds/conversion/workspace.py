@@ -350,8 +350,8 @@ def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     changes = []
     for name in sorted(name for name in {*before, *now} if before.get(name) != now.get(name)):
         old, new = before.get(name), now.get(name)
-        if isinstance(old, dict) or isinstance(new, dict):
-            changes.append(f"the {name} differ")
+        if name == "fields":
+            changes.append("the fields differ")
         else:
             called = f"`{name}`" if name in ConvertOptions.__dataclass_fields__ else name
             changes.append(f"{called} was {_brief(old)}, is now {_brief(new)}")

@@ -30,7 +30,7 @@ def checked_device(device: torch.device | str) -> torch.device:
         reason = str(error).splitlines()[0].partition(": ")[0].rstrip(".")
         raise OptionError(
             f'`device`: expected one that this machine has, found {device} ({reason}). Use `device="cpu"`.'
-            f"{meant(str(device), ('cuda',))}"
+            f"{'' if str(device).startswith('cuda') else meant(str(device), ('cuda',))}"
         ) from error
     return found
 
