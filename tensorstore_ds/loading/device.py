@@ -28,6 +28,8 @@ def checked_device(device: torch.device | str) -> torch.device:
             torch.empty(0, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].partition(": ")[0].rstrip(".")
+        if reason.startswith("Expected one of"):  # and a list of what no machine here has
+            reason = "torch has no device of this name"
         raise OptionError(
             f'`device`: expected one that this machine has, found {device} ({reason}). Use `device="cpu"`.'
             f"{'' if str(device).startswith('cuda') else meant(str(device), ('cuda',))}"
