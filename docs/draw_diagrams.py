@@ -5,7 +5,7 @@ A test compares the files with what this script draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -110,6 +110,13 @@ class Drawing:
             f'<rect class="frame" x="{x}" y="{y}" width="{width}" height="{height}"/>'
         )
 
+    def chain(self, y: int, steps: Sequence[tuple[str, str, str]]) -> None:
+        """Boxes in a row with arrows between them: of each its text, the text under it, and its kind."""
+        for i, (text, under, kind) in enumerate(steps):
+            self.box(20 + i * 182, y, 152, 58, text, kind, under)
+            if i:
+                self.arrow(f"M{20 + i * 182 - 30} {y + 29}h26")
+
     def svg(self) -> str:
         """The file."""
         return "\n".join([*self._parts, "</svg>\n"])
@@ -128,10 +135,7 @@ def image_way() -> Drawing:
         ("shard", "rows of many images", "box"),
         ("store", "appears in one step", "box"),
     )
-    for i, (text, under, kind) in enumerate(steps):
-        made.box(20 + i * 182, 50, 152, 58, text, kind, under)
-        if i:
-            made.arrow(f"M{20 + i * 182 - 30} 79h26")
+    made.chain(50, steps)
     made.arrow("M824 108v26H96v62", head=True)
     made.text(
         460, 128, "mapped into memory, by any number of processes", "quiet", "middle"
@@ -144,10 +148,7 @@ def image_way() -> Drawing:
         ("transform", "whole batches", "gpu"),
         ("model", "on the GPU", "gpu"),
     )
-    for i, (text, under, kind) in enumerate(steps):
-        made.box(20 + i * 182, 200, 152, 58, text, kind, under)
-        if i:
-            made.arrow(f"M{20 + i * 182 - 30} 229h26")
+    made.chain(200, steps)
     made.text(
         20,
         284,

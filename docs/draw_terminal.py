@@ -1,7 +1,7 @@
 """Draw a terminal in which the first commands are typed, as docs/terminal.svg: ``python docs/draw_terminal.py``.
 
-The commands and what they print are those of the pages of the commands, which `tests/command_pages.py` writes. A test
-compares the file with what this script draws.
+The commands and their outputs come from docs/commands, which `tests/command_pages.py` writes. A test compares the file
+with the drawing.
 """
 
 from __future__ import annotations

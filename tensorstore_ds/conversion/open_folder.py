@@ -40,9 +40,9 @@ class OpenFolder:
         made.descriptor = os.open(name, _FOLDER, dir_fd=self.descriptor)
         return made
 
-    def open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """A descriptor of a file, as of `os.open`."""
-        return os.open(name, flags | _FILE, mode, dir_fd=self.descriptor)
+    def open(self, name: str, flags: int) -> int:
+        """Open a file as `os.open` does, and return its descriptor. A new file is readable by its owner alone."""
+        return os.open(name, flags | _FILE, 0o600, dir_fd=self.descriptor)
 
     def status(self, name: str | None = None) -> os.stat_result:
         """Of what has a name, or of the folder."""
@@ -71,23 +71,8 @@ class OpenFolder:
         os.replace(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def move(self, name: str, to: Path) -> None:
-        """Rename what is in it to a path that nothing has, and wait until that is on disk.
-
-        Raises:
-            FileExistsError: something is there.
-            OSError: the system fails; `filename2` is `to` if it was moved, but may not survive a power loss.
-        """
-        parent = os.open(to.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.path.lexists(to):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(to))
-            os.rename(name, to.name, src_dir_fd=self.descriptor, dst_dir_fd=parent)
-            try:
-                os.fsync(parent)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, name, None, str(to)) from error
-        finally:
-            os.close(parent)
+        """Rename what is in it to a path, which nothing may have."""
+        os.rename(name, to, src_dir_fd=self.descriptor)
 
     def sync(self) -> None:
         """Wait until the names in it are on disk."""
@@ -107,7 +92,7 @@ class OpenFolder:
             return False
 
     def has_open(self, name: str, descriptor: int) -> bool:
-        """Whether a name in it is that of an open file."""
+        """Whether a file in it is this open one."""
         try:
             return os.path.samestat(self.status(name), os.fstat(descriptor))
         except FileNotFoundError:
@@ -145,44 +130,42 @@ class NamedFolder(OpenFolder):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def below(self, name: str) -> Self:
-        """As of an `OpenFolder`."""
+        """See `OpenFolder`."""
         return type(self)(self._path / name)
 
-    def open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """As of an `OpenFolder`."""
+    def open(self, name: str, flags: int) -> int:
+        """See `OpenFolder`."""
         path = self._path / name
         if os.path.lexists(path) and stat.S_ISDIR(_status_of(path).st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        return os.open(path, flags | _FILE, mode)
+        return os.open(path, flags | _FILE, 0o600)
 
     def status(self, name: str | None = None) -> os.stat_result:
-        """As of an `OpenFolder`."""
+        """See `OpenFolder`."""
         return self._status if name is None else os.lstat(self._path / name)
 
     def names(self) -> list[str]:
-        """As of an `OpenFolder`."""
+        """See `OpenFolder`."""
         return os.listdir(self._path)
 
     def make(self, name: str) -> None:
-        """As of an `OpenFolder`."""
+        """See `OpenFolder`."""
         (self._path / name).mkdir()
 
     def unlink(self, name: str) -> None:
-        """As of an `OpenFolder`."""
+        """See `OpenFolder`."""
         (self._path / name).unlink()
 
     def rmtree(self, name: str) -> None:
-        """As of an `OpenFolder`."""
+        """See `OpenFolder`."""
         shutil.rmtree(self._path / name)
 
     def replace(self, old: str, new: str) -> None:
-        """As of an `OpenFolder`."""
+        """See `OpenFolder`."""
         (self._path / old).replace(self._path / new)
 
     def move(self, name: str, to: Path) -> None:
-        """As of an `OpenFolder`."""
-        if os.path.lexists(to):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(to))
+        """See `OpenFolder`."""
         (self._path / name).rename(to)
 
     def sync(self) -> None:

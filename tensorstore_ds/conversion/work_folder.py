@@ -240,7 +240,7 @@ class WorkFolder:
         return self._locks[-1]
 
     def open_file(self, name: str, flags: int) -> int:
-        """A descriptor of a file in the folder, as of `os.open`; links are refused."""
+        """Open a file in the folder as `os.open` does, and return its descriptor; links are refused."""
         return self._opened.open(name, flags)
 
     def make_folder(self, name: str) -> None:
@@ -310,19 +310,17 @@ class WorkFolder:
             StoreExistsError: it has.
             ConversionError: the store is whole, but may not survive a power loss.
         """
-        try:
-            self._opened.move("store", out)
-        except FileExistsError as error:
+        if os.path.lexists(out):
             advice = "Remove it and run the same command again."
-            raise taken(out, found="something that has appeared meanwhile", advice=advice) from error
+            raise taken(out, found="something that has appeared meanwhile", advice=advice)
+        self._opened.move("store", out)
+        self.is_over = True
+        try:
+            sync(out.parent)
         except OSError as error:
-            if error.filename2 is None:
-                raise
-            self.is_over = True
             with contextlib.suppress(OSError):
                 self.remove()
             raise ConversionError(unsynced(out, error)) from error
-        self.is_over = True
         return self.finish()
 
     def finish(self) -> str:
