@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -10,6 +11,7 @@ from PIL import Image
 import tensorstore_ds
 from small_stores import tsds
 from training_stores import annotated, labelled, small
+from tsds_cli.predict import _line
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,19 @@ def test_lines(run: Path) -> None:
     done = tsds("predict", run / "run" / "last.pt", image)
     share = r"\d+\.\d%"
     assert re.fullmatch(rf"{image}: [abc] {share} \([abc] {share}, [abc] {share}\)\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("scores", "line"),
+    [
+        ([0.9, 0.2], "cat 90.0% at (1, 2, 3, 4)"),
+        ([0.42, 0.2], "no object of 50% or more, the best has 42.0%: see --score"),
+        ([], "no object of 50% or more"),
+    ],
+)
+def test_objects_below_the_score(scores: list[float], line: str) -> None:
+    objects = [{"class": "cat", "score": score, "box": (1, 2, 3, 4)} for score in scores]
+    assert _line(SimpleNamespace(says={"objects": objects}), 0.5) == line
 
 
 def test_keypoints_and_several_labels(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +51,26 @@ def test_a_format_without_image_files(tmp_path: Path) -> None:
     assert "files: expected image files in the folder of the source, found none (arrays)" in done.stdout
     assert done.stdout.splitlines()[-1].endswith(f"tsds convert {tmp_path}/digits.npz digits.tsds")
     assert os.listdir(tmp_path) == ["digits.npz"]
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_store_that_is_slower_is_not_recommended(tmp_path: Path, factor: float, monkeypatch: Any) -> None:
+    """Measured rates of files and of the store, as if the store came to `factor` times the files' rate."""
+    monkeypatch.chdir(tmp_path)
+    class_folders(tmp_path / "pets", per_class=4)
+    found = tsds.forecast("pets", seconds=2, batch_size=4, model="none", device="cpu")
+    stores = {way.name for way in found.comparison.ways if way.group == "store"}
+    cells = [replace(cell, rate=factor if cell.way in stores else 1.0) for cell in found.comparison.cells if cell.rate]
+    monkeypatch.setattr(
+        tsds, "forecast", lambda *_, **__: replace(found, comparison=replace(found.comparison, cells=cells))
+    )
+    last = run_tsds("doctor", "pets").stdout.splitlines()[-1]
+    if factor > 1:
+        assert last.startswith("next: ") and last.endswith("/pets pets.tsds")
+    else:
+        assert (
+            last == "as measured, a store is not faster than the files. Is the machine busy? Then measure again later"
+        )
 
 
 def test_links_stay_in_their_folder(tmp_path: Path) -> None:
