@@ -56,7 +56,7 @@ def coco_map(detections: NDArray[np.floating], objects: NDArray[np.floating], cl
         from pycocotools.cocoeval import COCOeval
 
         truth = COCO()
-        boxes = _as_coco(objects)
+        boxes = coco_boxes(objects)
         truth.dataset = {
             "images": [{"id": int(image)} for image in np.unique(np.concatenate([objects[:, 0], detections[:, 0]]))],
             "categories": [{"id": number} for number in range(classes)],
@@ -68,7 +68,7 @@ def coco_map(detections: NDArray[np.floating], objects: NDArray[np.floating], cl
         }
         truth.createIndex()
         order = detections[:, [0, 3, 4, 5, 6, 2, 1]].astype(np.float64)
-        order[:, 1:5] = _as_coco(detections)
+        order[:, 1:5] = coco_boxes(detections)
         found = COCOeval(truth, truth.loadRes(order), "bbox")
         found.evaluate()
         found.accumulate()
@@ -85,7 +85,7 @@ def coco_map(detections: NDArray[np.floating], objects: NDArray[np.floating], cl
     return Precision({name: float(v) for name, v in metrics.items()}, ap, curves[0].mean(axis=0), counted)
 
 
-def _as_coco(rows: NDArray[np.floating]) -> NDArray[np.float64]:
+def coco_boxes(rows: NDArray[np.floating]) -> NDArray[np.float64]:
     """(n, 4) x, y, width and height."""
     corners = rows[:, 3:].astype(np.float64)
     return np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])

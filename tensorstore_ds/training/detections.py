@@ -25,7 +25,7 @@ from tensorstore_ds.pictures.drawing import draw_boxes
 from tensorstore_ds.reading.store import Split, open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.training.checkpoint import load_model
-from tensorstore_ds.training.coco_map import Precision, coco_map
+from tensorstore_ds.training.coco_map import Precision, coco_boxes, coco_map
 from tensorstore_ds.training.data import split_of
 from tensorstore_ds.training.detector import letterboxed_back
 from tensorstore_ds.training.prediction import first_split, stored_batches
@@ -83,16 +83,12 @@ class StoreDetections:
         """Results of COCO: `image_id`, `category_id`, `bbox` x, y, width, height, and `score`, each detection one.
 
         Ids are those of ``tsds export --to coco``: they count from 1, images in the order of rows, categories in that
-        of classes.
+        of classes. Numbers are not rounded, so that pycocotools comes to the average precision of `precision`.
         """
+        boxes = coco_boxes(self.detections).tolist()
         return [
-            {
-                "image_id": int(row) + 1,
-                "category_id": int(label) + 1,
-                "bbox": [round(v, 2) for v in (x1, y1, x2 - x1, y2 - y1)],
-                "score": round(score, 5),
-            }
-            for row, label, score, x1, y1, x2, y2 in self.detections.tolist()
+            {"image_id": int(row) + 1, "category_id": int(label) + 1, "bbox": box, "score": score}
+            for (row, label, score, *_), box in zip(self.detections.tolist(), boxes, strict=True)
         ]
 
     def write_results(self, path: str | os.PathLike[str]) -> None:
