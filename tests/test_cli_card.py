@@ -33,7 +33,7 @@ def test_strict_is_an_error_with_the_list(store: Path) -> None:
 
 
 def test_json_and_another_folder(store: Path, tmp_path: Path) -> None:
-    found = json.loads(tsds("card", store, tmp_path / "a" / "b", "--huggingface", "--json").output)
+    found = json.loads(tsds("card", store, tmp_path / "a" / "b", "--croissant", "--json").output)
     assert found["path"] == str(tmp_path / "a" / "b")
     assert {"README.md", "croissant.json", "preview/train.parquet"} <= set(found["files"])
     assert all((tmp_path / "a" / "b" / name).is_file() for name in found["files"])

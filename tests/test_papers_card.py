@@ -223,7 +223,7 @@ def test_the_card_tells_all_that_was_done_to_a_store(tmp_path: Path, monkeypatch
 def test_the_store_is_not_touched(tmp_path: Path) -> None:
     store = small(tmp_path / "pets.tsds")
     before = {p: p.stat().st_mtime_ns for p in store.rglob("*")}
-    tsds.card(store, huggingface=True)
+    tsds.card(store, croissant=True)
     assert {p: p.stat().st_mtime_ns for p in store.rglob("*")} == before
 
 
@@ -308,7 +308,7 @@ def head_of(made: tsds.Card) -> Any:
 def test_a_detection_store(tmp_path: Path) -> None:
     source = voc(tmp_path / "voc", "a", "b", boxes=[("cat", 1, 2, 8, 9), ("dog", 3, 3, 3, 7)])
     tsds.convert(source, tmp_path / "v.tsds", tsds.ConvertOptions(workers=0, on_error="skip"))
-    made = tsds.card(tmp_path / "v.tsds", huggingface=True)
+    made = tsds.card(tmp_path / "v.tsds", croissant=True)
     assert head_of(made)["task_categories"] == ["object-detection"]
     paths = [each["path"] for each in head_of(made)["configs"][0]["data_files"]]
     assert paths and all((made.path / path).is_file() for path in paths)
@@ -318,7 +318,7 @@ def test_a_detection_store(tmp_path: Path) -> None:
 
 def test_a_store_of_landmarks(tmp_path: Path) -> None:
     samples = [{k: v for k, v in each.items() if k != "labels"} for each in detections()]
-    made = tsds.card(store_of(tmp_path / "s.tsds", samples).path, huggingface=True)
+    made = tsds.card(store_of(tmp_path / "s.tsds", samples).path, croissant=True)
     assert head_of(made)["task_categories"] == ["object-detection", "keypoint-detection"]
     assert "3 keypoints" in text_of(made) and "## Classes" not in text_of(made)
 
@@ -329,13 +329,13 @@ def test_a_store_of_masks(tmp_path: Path) -> None:
         {"image": rng.integers(0, 256, (8, 8, 3), np.uint8), "mask": rng.integers(0, 2, (8, 8), np.uint8)}
         for _ in range(4)
     ]
-    made = tsds.card(store_of(tmp_path / "s.tsds", samples, ("ground", "road")).path, huggingface=True)
+    made = tsds.card(store_of(tmp_path / "s.tsds", samples, ("ground", "road")).path, croissant=True)
     assert head_of(made)["task_categories"] == ["image-segmentation"]
     assert "## Classes of mask\n\n2 classes; the numbers are pixels." in text_of(made)
 
 
 def test_a_store_without_labels(tmp_path: Path) -> None:
-    made = tsds.card(store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 1), np.uint8)}]).path, huggingface=True)
+    made = tsds.card(store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 1), np.uint8)}]).path, croissant=True)
     assert "task_categories" not in head_of(made)
     assert made.missing[-2:] == ("license", "citation")
     assert "No license was given" in text_of(made) and "license" not in head_of(made)
@@ -386,7 +386,7 @@ def test_hostile_names_are_only_names(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", samples, HOSTILE)
 
     tsds.annotate(store.path, citation="\n".join(["```", "<img src=x>", *HOSTILE]), description="Plain.")
-    made = tsds.card(store.path, huggingface=True)
+    made = tsds.card(store.path, croissant=True)
     text = text_of(made)
     body, citation = text.split("## License and citation")
     assert "<" not in body.replace("n<1K", "") and not re.search("[\x1b\u202e]", text)
@@ -422,7 +422,7 @@ def test_a_hostile_manifest_is_only_text(tmp_path: Path) -> None:
             "description": 5,
         },
     )
-    made = tsds.card(store, huggingface=True)
+    made = tsds.card(store, croissant=True)
     text = text_of(made)
     body = text.split("\n---\n")[1].split("\n```\nx\n")[0]
     assert "<b>" not in body and "\x1b" not in text
@@ -448,4 +448,4 @@ def test_a_block_of_code_ends_where_it_should() -> None:
 def test_samples_that_are_an_iterator_of_other_types(tmp_path: Path) -> None:
     samples = [{"image": np.linspace(0, 1, 48, dtype=np.float32).reshape(4, 4, 3), "label": 0}]
     tsds.convert(Samples(samples, ["a"]), tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
-    assert "preview/train.parquet" in tsds.card(tmp_path / "s.tsds", huggingface=True).files
+    assert "preview/train.parquet" in tsds.card(tmp_path / "s.tsds", croissant=True).files

@@ -88,5 +88,5 @@ def test_without_pyarrow_one_line_says_what_to_install(tmp_path: Path, monkeypat
     store = store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 1), np.uint8)}])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(tsds.OptionError, match=r"pip install '\.\[hub\]' in a clone of tensorstore-ds"):
-        tsds.card(store.path, huggingface=True)
+        tsds.card(store.path, croissant=True)
     assert "README.md" in tsds.card(store.path).files

@@ -22,12 +22,9 @@ from tsds_cli.options import json_option, option, path as path_type, path_argume
     show_default="card.yaml in OUT_DIR, which the first call creates",
 )
 @option("--croissant", is_flag=True, help="Also write croissant.json, and small samples as Parquet in preview/.")
-@option("--huggingface", is_flag=True, help="Write all other files of a Hugging Face Hub repository for the store.")
 @option("--strict", is_flag=True, help="Fail if answers are missing, and list them.")
 @json_option
-def card(
-    store: Path, out: Path | None, answers: Path | None, croissant: bool, huggingface: bool, strict: bool, as_json: bool
-) -> None:
+def card(store: Path, out: Path | None, answers: Path | None, croissant: bool, strict: bool, as_json: bool) -> None:
     """Write a dataset card for a STORE, with a preview.
 
     OUT_DIR is by default the folder NAME-card next to the store. README.md describes the data, how it was made and its
@@ -38,11 +35,11 @@ def card(
     Examples:
       tsds card photos.tsds
       tsds card photos.tsds photos-card --croissant --strict
-      tsds card photos.tsds hub --from card.yaml --huggingface
+      tsds card photos.tsds hub --from card.yaml --croissant
     """
     import tensorstore_ds as tsds
 
-    written = tsds.card(store, out, answers=answers, croissant=croissant, huggingface=huggingface, strict=strict)
+    written = tsds.card(store, out, answers=answers, croissant=croissant, strict=strict)
     if as_json:
         text.echo_json(written)
         return

@@ -47,7 +47,6 @@ def card(
     *,
     answers: str | os.PathLike[str] | None = None,
     croissant: bool = False,
-    huggingface: bool = False,
     strict: bool = False,
 ) -> Card:
     """Write the papers of the store at `path` into a folder beside it: a card, pictures, and how to cite the data.
@@ -66,9 +65,8 @@ def card(
         path: path of the store, which is not changed.
         out: the folder; None: ``NAME-card`` beside ``NAME.tsds``. It is made if it does not exist.
         answers: path of another file of answers, YAML or TOML.
-        croissant: also `croissant.json`, and the folder `preview` with small samples as Parquet; so they are, too,
-            where an earlier call wrote them.
-        huggingface: as `croissant`; the folder is what a repository of the Hub has beside the store.
+        croissant: also write `croissant.json`, and the folder `preview` with small samples as Parquet. Both are also
+            written if an earlier call wrote them. The folder is then what a repository of the Hub has beside the store.
         strict: refuse to write papers where an answer is missing.
 
     Raises:
@@ -89,7 +87,7 @@ def card(
     if strict and missing:
         advice = "Fill them in; license and citation are noted by tsds annotate."
         raise OptionError(f"{questions}: expected answers to all questions, missing {', '.join(missing)}. {advice}")
-    describes = croissant or huggingface or (folder / "croissant.json").exists()  # which would be wrong by now
+    describes = croissant or (folder / "croissant.json").exists()  # which would be wrong by now
     previews = _previews(facts) if describes else {}
     papers = {
         **{f"preview/{name}.parquet": data for name, data in previews.items()},
