@@ -21,7 +21,8 @@ import tensorstore_ds as tsds
 from tensorstore_ds.editing import expression
 from tensorstore_ds.editing.expression import Condition
 
-FLOATS = {"float16": "e", "float32": "f", "float64": "d"}
+#: Of `struct`, in standard size: only there, what is beyond the range of a float32 is an error, and not infinite.
+FLOATS = {"float16": "<e", "float32": "<f", "float64": "<d"}
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 CLASSES = ("cat", "dog", "Dog")
 ROWS = 24
@@ -118,7 +119,7 @@ def negated(part: Part) -> Part:
 def arithmetic(a: Part, sign: str, b: Part) -> Part:
     is_constant = a.is_constant and b.is_constant
     result = Part(f"({a.text}) {sign} ({b.text})", lambda row: calculated(sign, a.value(row), b.value(row)))
-    digits = "d" if not is_constant and isinstance(result.value(0), float) else ""
+    digits = "<d" if not is_constant and isinstance(result.value(0), float) else ""
     return Part(result.text, result.value, digits, is_constant)
 
 
