@@ -44,7 +44,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
             self.app.display_warning(f"tensorstore-ds without its kernels in C, so some work is slower: {reason}")
         elif not is_editable:
             build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{_platform()}"
+            version = "cp{}{}".format(*sys.version_info)
+            abi = f"{version}-{version}t" if names["IS_FREE_THREADED"] else "cp311-abi3"
+            build_data["tag"] = f"{abi}-{_platform()}"
         if not is_editable:
             build_data["force_include"][str(made)] = (NATIVE / made.name).as_posix()
 

@@ -78,6 +78,12 @@ def draw(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{DRAW} {request.node.name} {getattr(request.cls, '__name__', '')}")
 
 
+@pytest.fixture
+def eighth(draw: random.Random) -> slice:
+    """Of a list of cases: one in eight of them, which the seed draws, or all where all variants of tests run."""
+    return slice(None) if DRAW == "all" else slice(draw.randrange(8), None, 8)
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Of torch, so that sums are made in one order; and on a busy machine, its threads wait for each other for long."""

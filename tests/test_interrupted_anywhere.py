@@ -74,7 +74,7 @@ for at, place in enumerate(run(0), 1):
     times[place] += 1
     if times[place] <= 2:
         chosen.append(at)
-for at in chosen[:: int(sys.argv[5])]:
+for at in chosen[{cases!r}]:
     run(at)
 print(len(chosen))
 """
@@ -117,10 +117,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return folder / "store.tsds", folder / "more", folder / "packed.tsds"
 
 
-def sweep(name: str, made: tuple[Path, Path, Path], new: Path, stride: int) -> None:
+def sweep(name: str, made: tuple[Path, Path, Path], new: Path, cases: slice) -> None:
     watched, call, prepare, check = CALLS[name]
-    code = SWEEP.format(watched=watched, call=call, prepare=prepare, check=check)
-    words = [sys.executable, "-c", code, *map(str, (*made, new, stride))]
+    code = SWEEP.format(watched=watched, call=call, prepare=prepare, check=check, cases=cases)
+    words = [sys.executable, "-c", code, *map(str, (*made, new))]
     run = subprocess.run(words, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     *found, total = run.stdout.splitlines()
@@ -130,11 +130,10 @@ def sweep(name: str, made: tuple[Path, Path, Path], new: Path, stride: int) -> N
 
 @pytest.mark.parametrize("name", CALLS)
 def test_at_some_lines(name: str, made: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    sweep(name, made, tmp_path, STRIDES.get(name, 5))
+    sweep(name, made, tmp_path, slice(None, None, STRIDES.get(name, 5)))
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", CALLS)
-def test_at_every_line(name: str, made: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    sweep(name, made, tmp_path, 1)
+def test_at_every_line(name: str, made: tuple[Path, Path, Path], tmp_path: Path, eighth: slice) -> None:
+    sweep(name, made, tmp_path, eighth)

@@ -133,7 +133,7 @@ def stopped(loader: tsds.DataLoader[Any], epochs: int, batches: int) -> tuple[An
     return iterator, json.loads(json.dumps(loader.state_dict()))
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.drawn(15)])])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.drawn(6)])])
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 @pytest.mark.parametrize("name", [*OURS, *TORCHS])
 def test_the_very_next_batch_comes_and_then_the_same_epochs(

@@ -11,12 +11,16 @@ import hashlib
 import os
 import platform
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 IS_WINDOWS = sys.platform == "win32"
+#: Whether this Python is built without the GIL: it has no stable ABI, so a module is for one version.
+IS_FREE_THREADED = "t-" in EXTENSION_SUFFIXES[0]
 #: The module, by the names that Python looks for, and the note that says why there is none.
-MODULE, NOTE = "_core.pyd" if IS_WINDOWS else "_core.abi3.so", "_not_compiled.txt"
+MODULE = f"_core{EXTENSION_SUFFIXES[0] if IS_FREE_THREADED else '.pyd' if IS_WINDOWS else '.abi3.so'}"
+NOTE = "_not_compiled.txt"
 #: Without contraction into fused multiply-adds: results are equal on all processors. What overflows wraps around.
 FLAGS = (
     *("-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-Wno-psabi"),
@@ -50,18 +54,19 @@ def compile_module(out: Path = HERE / MODULE, *more: str) -> Path:
     import sysconfig
     import tempfile
 
-    if sysconfig.get_config_var("Py_GIL_DISABLED") or platform.python_implementation() != "CPython":
-        raise CompileError("the kernels are for CPython with the GIL, whose stable ABI they use")
+    if platform.python_implementation() != "CPython":
+        raise CompileError("the kernels are for CPython")
     headers = sysconfig.get_path("include")
     if not Path(headers, "Python.h").is_file():
         raise CompileError(f"Python.h is not in {headers}: install the headers of Python, such as python3-dev")
     compiler = shlex.split(os.environ.get("CC") or ("clang" if IS_WINDOWS else "cc"))
     common = [*_words("CFLAGS"), *FLAGS, *more, f"-I{headers}"]
+    gil = {"Py_GIL_DISABLED": "1"} if IS_FREE_THREADED and IS_WINDOWS else {}  # elsewhere pyconfig.h has it
     fresh = out.with_name(f".{os.getpid()}{out.name}")
     try:
         with tempfile.TemporaryDirectory(prefix="tsds-compile-") as folder:
             linked, objects = str(Path(folder, out.name)), [str(Path(folder, "module.o"))]
-            defined = _defined(SOURCES=f'"{sources_digest()}"')
+            defined = _defined(SOURCES=f'"{sources_digest()}"', **gil)
             _call([*compiler, *common, *defined, "-c", str(HERE / "module.c"), "-o", objects[0]])
             for name, own in VARIANTS.get(platform.machine(), {"plain": ()}).items():
                 objects.append(str(Path(folder, f"{name}.o")))
@@ -119,7 +124,8 @@ def _link() -> list[str]:
 
 
 def _libraries() -> list[str]:
-    return [f"-L{Path(sys.base_prefix, 'libs')}", "-lpython3"] if IS_WINDOWS else ["-lm"]
+    version = "{}{}t".format(*sys.version_info) if IS_FREE_THREADED else "3"
+    return [f"-L{Path(sys.base_prefix, 'libs')}", f"-lpython{version}"] if IS_WINDOWS else ["-lm"]
 
 
 def _call(command: list[str]) -> None:

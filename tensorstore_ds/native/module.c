@@ -1,7 +1,11 @@
-/* The Python side, in the limited API of 3.11: one build for all versions from there on.
+/* The Python side, in the limited API of 3.11: one build for all versions from there on. A Python without the GIL has no
+ * such API: there, a build is for one version.
  *
  * Each function checks that its buffers fit each other, and lets go of the GIL while it works. */
+#include <pyconfig.h>
+#ifndef Py_GIL_DISABLED
 #define Py_LIMITED_API 0x030B0000
+#endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -96,10 +100,10 @@ static PyObject *add(PyObject *self, PyObject *args) {
     if (table && shard >= 0 && (size_t)shard < table->rows.shards) {
         size_t rows = (size_t)(table->rows.edges[shard + 1] - table->rows.edges[shard]);
         if ((size_t)buffer.len == rows * table->rows.nbytes) {
-            if (!table->shards[shard].obj) {
-                table->shards[shard] = buffer;
-                atomic_store_explicit(&table->rows.from[shard], buffer.buf, memory_order_release);
-            } else
+            const unsigned char *none = NULL;
+            if (rows && atomic_compare_exchange_strong(&table->rows.from[shard], &none, buffer.buf))
+                table->shards[shard] = buffer; /* of whoever was first, and read again by free_table alone */
+            else
                 PyBuffer_Release(&buffer);
             Py_RETURN_NONE;
         }
@@ -393,6 +397,10 @@ static int start(PyObject *module) {
     return 0;
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)start}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)start},
+#ifdef Py_GIL_DISABLED
+                                   {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+                                   {0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_core", NULL, 0, methods, slots, NULL, NULL, NULL};
 PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&definition); }
