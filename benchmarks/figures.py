@@ -37,18 +37,18 @@ _HEAD = """# Figures
 measured on a CPU, except results in [On a GPU](#on-a-gpu).
 
 A ratio is the quotient of two medians. If the medians are printed next to it, the range of the rounds follows in
-brackets. The default is 7 rounds; a row that is known to have fewer shows their number."""
+brackets. The default is 7 rounds; a row with fewer shows their number, if it is known."""
 _LOADING = """## Loading
 
 The table shows images per second, in shuffled epochs from the page cache. "Ours: 5 x" means that this project's
-loader is 5x faster. The loaders took turns, as their documentation advises, with two threads or two workers. Each
+loader is 5x faster. The loaders took turns, each as its documentation advises, with two threads or two workers. Each
 delivered every sample once.{rounds}
 
 ![Images per second of every loader, as bars](loading.png)"""
 _COLD = """The memory of the host can cache a disk, and cannot be emptied from inside the machine. The note of the
 first epoch reports signs of this."""
-_BENCH = "The numbers are seconds per epoch. Numbers with ~ are estimates from a part of an epoch."
-_EPOCHS = "Each number is the median of {epochs}. Ratios are not shown for fewer than 7."
+_BENCH = "The table shows seconds per epoch. Numbers with ~ are estimates from a part of an epoch."
+_EPOCHS = "Each number is the median of {epochs}. Ratios need at least 7."
 _TRAIN = """On a few cores, the model takes most of the time, with any loader. Only a few steps were measured, and
 their times differ by 20 %. This project's loader was **not measured on a GPU**."""
 _LEARNING = """## Training
@@ -66,15 +66,15 @@ A conversion pays off when the epochs have saved its time. "The first batch" is 
 `import tensorstore_ds` to the batch, after `import torch`."""
 _TRANSFORMS = """## Batch transforms
 
-The table shows images per second with a batch transform, and the share of the loader's rate without one. On the CPU,
-the threads that gather also transform. `Normalize` makes float32, so it writes 4x more bytes. The rates without a
+The table shows images per second with a batch transform, and their share of the rate without one. On the CPU, the
+threads that gather also transform. `Normalize` makes float32, so it writes 4x more bytes. The rates without a
 transform are lower than in [Loading](#loading), for an unknown reason: compare rates only within one table."""
 _TORCHVISION = """## Batch transforms and torchvision
 
 These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU.
-The images are {images}. Transforms with a probability change every image. "CPU" is the median and the range of the
-microseconds of processor time per image. Other programs used the machine, so factors compare medians of processor
-time; the factor of wall time follows in brackets. 2.0 x means that this project is 2x faster.
+The images are {images}. Transforms with a probability change every image. "CPU" is the processor time per image in
+microseconds, median and range. Other programs used the machine, so factors compare medians of processor time; the
+factor of wall time follows in brackets. 2.0 x means that this project is 2x faster.
 
 - **Image by image**: torchvision transforms each image separately. Collating is not timed.
 - **Whole batch**: torchvision makes the same change to all images of the batch in one call. `MixUp` and `CutMix`
@@ -104,19 +104,17 @@ are whole images with boxes.
 it less. Each cell is the median of the rounds, with the range in brackets. "kB per image" is the size of the files
 that a loader reads:
 
-- `jpeg`: JPEG files of quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
+- `jpeg`: quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
 - `source`: the original JPEG files. Only the crop is decoded.
 - `raw`: pixels, at most 500 pixels a side. `smart`: each image as `raw` or as `jpeg`.
-- FFCV `jpg`: JPEG files of quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with
-  `jpeg`. FFCV decodes each image whole.
-- FFCV `jpg, full size`: JPEG files of quality 90 without a limit of the side, because FFCV cannot store the original
-  files. Compare it with `source`.
+- FFCV `jpg`: quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with `jpeg`. FFCV
+  decodes each image whole.
+- FFCV `jpg, full size`: quality 90 at full size, because FFCV cannot store the original files. Compare it with
+  `source`.
 - Files: the original JPEG files, in folders. torchvision, torchcodec, DALI (on the CPU) and SPDL read them."""
-_KERNELS = """The next table compares the loader with its compiled kernels and without them ({kernels};
-{photographs}). The factors are quotients of the medians."""
+_KERNELS = """The next table compares the loader with and without its compiled kernels ({kernels}; {photographs})."""
 _PROFILE = """The next table shows the CPU time of a training crop in microseconds, in one thread, by the functions
-of the compiled kernels, sampled with Linux' perf. Below it are the images per second with more threads and the
-encoding `jpeg`."""
+of the compiled kernels, sampled with Linux' perf. Below it are the rates with more threads and the encoding `jpeg`."""
 _CONVERTING = """A conversion decodes with Pillow, as the bare loop does. It also lists the files twice, counts
 statistics, and syncs and hashes every byte. Filter, sample and merge also check their input."""
 
@@ -132,9 +130,8 @@ _VIEWER = """## The viewer
 boxes, in Chromium without a GPU, in a window of 1280 x 800 pixels. The columns of two filters are loaded before the
 jumps and clicks."""
 
-_PULLING = """The processor limits a pull from a server on the same machine: unlike obstore alone, it computes
-SHA-256, syncs files to disk, and writes a journal for interrupted pulls. The pull runs at about 1 GB/s, or 8 Gbit/s:
-with a slower network, the network is the limit."""
+_PULLING = """The processor limits a pull from the same machine to about 1 GB/s, or 8 Gbit/s: unlike obstore alone, a
+pull computes SHA-256, syncs files, and writes a journal. With a slower network, the network is the limit."""
 
 
 def load_results(folder: Path = RESULTS) -> dict[str, Any]:
