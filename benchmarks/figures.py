@@ -32,117 +32,106 @@ _Bar = tuple[str, Mapping[str, Any], str]  # its name, the way that it shows, it
 
 _HEAD = """# Figures
 
-This page shows the figures that the project measures, with their targets. `python -m benchmarks` measures them,
-stores the results in `benchmarks/results/`, and generates this page from them. `benchmarks/README.md` describes each
-measurement. The machine and the date are below each table. There was no GPU, except where [On a GPU](#on-a-gpu) shows
-a result: everything else was measured on a CPU.
+`python -m benchmarks` measures these figures and generates this page from `benchmarks/results/`.
+`benchmarks/README.md` describes each measurement. The machine and the date are below each table. Everything was
+measured on a CPU, except results in [On a GPU](#on-a-gpu).
 
 A ratio is the quotient of two medians. If the medians are printed next to it, the range of the rounds follows in
-brackets. The default is 7 rounds; a row that is known to have fewer shows their number."""
+brackets. The default is 7 rounds; a row with fewer shows their number, if it is known."""
 _LOADING = """## Loading
 
 The table shows images per second, in shuffled epochs from the page cache. "Ours: 5 x" means that this project's
-loader is 5x faster. Every loader runs as its own documentation advises, with two threads or two workers, in turn with
-the others. A mark per sample proves that each loader delivered every sample once.{rounds}
+loader is 5x faster. The loaders took turns, each as its documentation advises, with two threads or two workers. Each
+delivered every sample once.{rounds}
 
 ![Images per second of every loader, as bars](loading.png)"""
-_COLD = """The disk of a machine can have a cache, such as the memory of its host, which cannot be emptied from inside.
-The note of the first epoch reports signs of such a cache."""
-_BENCH = "The numbers are seconds per epoch. Numbers with ~ are estimates from a part of an epoch."
-_EPOCHS = "Each number is the median of {epochs}. Ratios are not shown for fewer than 7."
-_TRAIN = """On a few cores, the model takes most of the time of training, with any loader. Only a few steps were
-measured, and their times differ by 20 %. This project's loader was **not measured on a GPU**."""
+_COLD = """The memory of the host can cache a disk, and cannot be emptied from inside the machine. The note of the
+first epoch reports signs of this."""
+_BENCH = "The table shows seconds per epoch. Numbers with ~ are estimates from a part of an epoch."
+_EPOCHS = "Each number is the median of {epochs}. Ratios need at least 7."
+_TRAIN = """On a few cores, the model takes most of the time, with any loader. Only a few steps were measured, and
+their times differ by 20 %. This project's loader was **not measured on a GPU**."""
 _LEARNING = """## Training
 
-The accuracy of `tsds train` on MNIST is on the page [From folder to
-training](training.md#learning-rate-batch-size-and-augmentation). In the demo, 0.983 of the test digits are correct
-after 39 seconds (one run, one thread, 2026-11-21)."""
+[From folder to training](training.md#learning-rate-batch-size-and-augmentation) shows the accuracy of `tsds train`
+on MNIST. In the demo, 0.983 of the test digits are correct after 39 seconds (one run, one thread, 2026-11-21)."""
 _GPU = """## On a GPU
 
-`python -m benchmarks gpu` measures these parts on your GPU in 10 minutes: [On your GPU](measuring.md#on-your-gpu)
-explains how, and how to send the result. The expected values are estimates for an H100 with PCIe 5 and 16 cores. They
-were not measured. The scripts run in the tests, on a fake CUDA runtime that computes on the CPU."""
+`python -m benchmarks gpu` measures these parts on your GPU in 10 minutes: see [On your
+GPU](measuring.md#on-your-gpu). The expected values are estimates for an H100 with PCIe 5 and 16 cores. They were not
+measured. Tests run the scripts on a fake CUDA runtime."""
 _JOB = """## The whole job
 
 A conversion pays off when the epochs have saved its time. "The first batch" is timed in a new process, from
 `import tensorstore_ds` to the batch, after `import torch`."""
 _TRANSFORMS = """## Batch transforms
 
-The table shows images per second with a batch transform, and the share of the loader's rate without one. On the CPU,
-the threads that gather also transform. On a GPU, the GPU transforms. `Normalize` makes float32, so it writes 4x more
-bytes than the loader. The rates without a transform are lower than in [Loading](#loading), and the reason is not
-known; compare rates only within one table."""
+The table shows images per second with a batch transform, and their share of the rate without one. On the CPU, the
+threads that gather also transform. `Normalize` makes float32, so it writes 4x more bytes. The rates without a
+transform are lower than in [Loading](#loading), for an unknown reason: compare rates only within one table."""
 _TORCHVISION = """## Batch transforms and torchvision
 
 These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU.
-They were not measured on a GPU. The images are {images}. Transforms with a probability change every image. "CPU" is
-the median and the range of the microseconds of processor time per image. Other programs used the machine at the same
-time. Therefore, each factor is the quotient of two medians of processor time, and the factor of wall time follows in
-brackets. 2.0 x means that this project is 2x faster.
+The images are {images}. Transforms with a probability change every image. "CPU" is the processor time per image in
+microseconds, median and range. Other programs used the machine, so factors compare medians of processor time; the
+factor of wall time follows in brackets. 2.0 x means that this project is 2x faster.
 
-- **Image by image**: torchvision transforms each image of the batch, with a draw for each. Collating is not timed.
-- **Whole batch**: torchvision transforms the batch in one call. This does less: it draws once, and all images of the
-  batch get the same change. `MixUp` and `CutMix` exist only in this form, and `MixUp` raises an error for uint8 images.
-- **Contiguous**: the factor against torchvision image by image if this project's images are also contiguous. In the
-  other columns they are in channels-last memory, as the loader returns them.
+- **Image by image**: torchvision transforms each image separately. Collating is not timed.
+- **Whole batch**: torchvision makes the same change to all images of the batch in one call. `MixUp` and `CutMix`
+  exist only in this form, and `MixUp` raises an error for uint8 images.
+- **Contiguous**: the factor against image by image if this project's images are also contiguous. Otherwise they are
+  in channels-last memory, as the loader returns them.
 
-At 224x224x3, some transforms with few operations per pixel are below 1, mostly of float32 images. A batch transform
-copies each changed image into the batch, which torchvision does only when the batch is collated. In channels-last
-memory, separating and interleaving the channels takes time too. At 32x32x3, torchvision spends most of its time per
-call, not per pixel."""
+At 224x224x3, some transforms with few operations per pixel are below 1, mostly of float32 images: a batch transform
+also copies each changed image into the batch, and separates and interleaves channels-last memory. At 32x32x3,
+torchvision spends most of its time per call."""
 _ROW_SIZES = """## Row sizes
 
 Random rows are gathered from memory in one thread, into two buffers. One begins at a page boundary, as large buffers
-of the loader and of `take` do. The other one begins 16 bytes after it. Small rows are slower, because each one has a
-fixed cost. Whether the misaligned buffer is slower depends on the processor and the C library: `tsds doctor` measures
-it on your machine. The speed of `memcpy` differs between the tables of this page; compare speeds only within one
-table.
+of the loader and of `take` do, the other one 16 bytes later. Each row has a fixed cost, so small rows are slower.
+Whether the misaligned buffer is slower depends on the processor and the C library; `tsds doctor` measures it. The
+speed of `memcpy` differs between tables, so compare speeds only within one table.
 
 ![Gigabytes per second by the size of a row, as lines](row_sizes.png)"""
 _PHOTOGRAPHS = """## Photographs
 
-The tables show epochs of JPEG photographs from the page cache. All loaders read the same photographs and take turns,
-epoch by epoch, with 2 threads or 2 worker processes, unless a row names 1 thread. Training crops are
-`RandomResizedCrop(224)`. Validation crops are the center 224x224 of images whose shorter side is resized to 256. Both
-are batches of 256 uint8 images. For detection, batches are whole images with boxes.
+The tables show epochs of JPEG photographs from the page cache. The loaders take turns, with 2 threads or 2 worker
+processes, unless a row names 1 thread. Training crops are `RandomResizedCrop(224)`. Validation crops are the center
+224x224 of images whose shorter side is resized to 256. Both are batches of 256 uint8 images. For detection, batches
+are whole images with boxes.
 
-"Images per second" is measured by the clock. "Images per CPU second" divides by the CPU time of the process, its
-threads and its workers, so other programs on the machine affect it less. Each cell is the median of the rounds, with
-the range in brackets. "kB per image" is the size of the files that a loader reads:
+"Images per CPU second" divides by the CPU time of the process, its threads and its workers, so other programs affect
+it less. Each cell is the median of the rounds, with the range in brackets. "kB per image" is the size of the files
+that a loader reads:
 
-- `jpeg`: JPEG files of quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
-- `source`: the JPEG files as they are, with their own size and quality. Only the crop is decoded.
+- `jpeg`: quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
+- `source`: the original JPEG files. Only the crop is decoded.
 - `raw`: pixels, at most 500 pixels a side. `smart`: each image as `raw` or as `jpeg`.
-- FFCV `jpg`: JPEG files of quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with
-  `jpeg`. FFCV decodes each image whole.
-- FFCV `jpg, full size`: JPEG files of quality 90 without a limit of the side. Compare it with `source`. FFCV's writer
-  encodes each image again, so it cannot store the files as they are.
-- Files: the JPEG files as they are, in folders. torchvision, torchcodec, DALI (on the CPU) and SPDL read them."""
-_KERNELS = """The next table compares the loader with its compiled kernels and without them ({kernels}; {photographs}).
-The factors are quotients of the medians."""
-_PROFILE = """The next table shows where the time of a training crop goes: microseconds of CPU time, in one thread,
-by the functions of the compiled kernels, which Linux' perf samples. Below it are the images per second with more
-threads, with the encoding `jpeg`."""
-_CONVERTING = """A conversion decodes with Pillow, as the bare loop does. In addition, it lists the files twice (to
-recognize the format, and to scan), counts statistics, and syncs and hashes every byte.
-
-Filter, sample and merge do more than copy: they check their input, count statistics, and hash their output."""
+- FFCV `jpg`: quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with `jpeg`. FFCV
+  decodes each image whole.
+- FFCV `jpg, full size`: quality 90 at full size, because FFCV cannot store the original files. Compare it with
+  `source`.
+- Files: the original JPEG files, in folders. torchvision, torchcodec, DALI (on the CPU) and SPDL read them."""
+_KERNELS = """The next table compares the loader with and without its compiled kernels ({kernels}; {photographs})."""
+_PROFILE = """The next table shows the CPU time of a training crop in microseconds, in one thread, by the functions
+of the compiled kernels, sampled with Linux' perf. Below it are the rates with more threads and the encoding `jpeg`."""
+_CONVERTING = """A conversion decodes with Pillow, as the bare loop does. It also lists the files twice, counts
+statistics, and syncs and hashes every byte. Filter, sample and merge also check their input."""
 
 _TILES = """## Tiles of large images
 
-Random [tiles](tiles.md) of 640 x 640 pixels, cut out of one image of 20,000 x 20,000 pixels by one thread. The image
-shows photographs side by side, and is stored as a JPEG file of quality 90: with restart markers (`jpeg`), or without
-(`source`). The same tiles of images of 1,000 x 1,000 pixels, which are parts of it, are the reference."""
+One thread cuts random [tiles](tiles.md) of 640 x 640 pixels out of one image of 20,000 x 20,000 pixels. The image
+shows photographs side by side, as a JPEG file of quality 90 with restart markers (`jpeg`) or without (`source`). The
+reference is the same tiles of its parts of 1,000 x 1,000 pixels."""
 
 _VIEWER = """## The viewer
 
 [`tsds view`](viewer.md) shows a store of a million images of 24 x 24 pixels, each with a label, a number and two
-boxes, in Chromium without a GPU. The window has 1280 x 800 pixels. The columns of two filters are loaded before the
+boxes, in Chromium without a GPU, in a window of 1280 x 800 pixels. The columns of two filters are loaded before the
 jumps and clicks."""
 
-_PULLING = """A pull from a server on the same machine is limited by the processor: SHA-256, syncing the files to
-disk, and a journal for interrupted pulls take time that obstore alone does not need. The pull runs at about 1
-GB/s, or 8 Gbit/s: with a slower network, the network is the limit."""
+_PULLING = """The processor limits a pull from the same machine to about 1 GB/s, or 8 Gbit/s: unlike obstore alone, a
+pull computes SHA-256, syncs files, and writes a journal. With a slower network, the network is the limit."""
 
 
 def load_results(folder: Path = RESULTS) -> dict[str, Any]:
@@ -245,8 +234,8 @@ def _rounds(result: Result) -> str:
     if any("seconds" in way for one in result["races"] for way in one["ways"]):
         return " In brackets are the range of the rounds, and their number if it is below 7."
     return (
-        "\nThe rounds of this measurement were not stored, so the table shows no ranges: 7 is the default, and a loader"
-        " that needs\nmore than 15 seconds has fewer."
+        "\nThe rounds of this measurement were not stored: 7 is the default, and a loader that needs more than 15"
+        " seconds\nhas fewer."
     )
 
 
