@@ -34,7 +34,7 @@ class Problem:
     Attributes:
         where: file, sample or place in the manifest, relative to the store or source.
         reason: a code from ``formats/v1/reasons.md``, such as ``file-size``.
-        message: what was expected and what was found.
+        message: text that states the expected and the found value.
     """
 
     where: str
@@ -188,7 +188,7 @@ class TrainingStopped(TrainingError):
 
 
 class RemoteError(TsdsError, ConnectionError):
-    """A server cannot be reached, refuses access, or sends something other than what was requested.
+    """A server cannot be reached, refuses access, or sends something other than the requested data.
 
     Attributes:
         reason: ``missing``, ``no-bucket``, ``refused``, ``replaced``, ``unreachable``, ``no-ranges`` or ``wrong``.

@@ -133,7 +133,7 @@ class DataLoader(data.DataLoader[Batches]):
             of every image. In tuples, the first member is the `PaddedImages` of these three. Each view is padded to its
             own size, with ``image_0_mask`` and ``image_0_size`` in addition to ``image_0``. Masks are padded with their
             ignored value. Boxes and keypoints keep their coordinates.
-        size_divisor: number of which padded heights and widths are multiples.
+        size_divisor: padded heights and widths are multiples of this number.
         residency: source of the rows. ``page-cache`` reads the page cache, which all processes share. ``locked`` also
             locks the pages in memory while this loader exists, also for worker processes. ``device`` makes a copy of
             the whole split on `device` and gathers there. ``auto`` is ``device`` if it takes at most half of a GPU's

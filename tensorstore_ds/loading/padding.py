@@ -70,7 +70,7 @@ def pad_images(
 
     Args:
         images: one or more tensors (C, H, W), or one tensor (B, C, H, W), which is not copied if no padding is needed.
-        size_divisor: number of which the height and width of the batch are multiples, as a network with a stride needs.
+        size_divisor: the height and width of the batch are multiples of this number, as a network with a stride needs.
         pool: buffers to reuse. None allocates new memory.
 
     Raises:
