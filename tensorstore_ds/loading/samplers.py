@@ -237,7 +237,7 @@ class SubsetSampler(ShuffleSampler):
         order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`.
 
     Raises:
-        TypeError: `rows` are not integers, but for example a mask.
+        TypeError: `rows` are not integers, for example if they are a mask.
         ValueError: `rows` does not have the shape (m,), or contains a negative number.
     """
 

@@ -98,8 +98,8 @@ class Policy(Warp):
         """The operations of each sample, in their order.
 
         `operations` (B, n) int64 are indices into `OPERATIONS`, and `amounts` (B, n) float64 are torchvision's
-        magnitudes. `inverse` (B, n, 3, 3) float64 is for operations that move pixels, and `blends` (B, n) int64 for
-        those of `blend`.
+        magnitudes. `inverse` (B, n, 3, 3) float64 is for operations that move pixels, and `blends` (B, n) int64
+        for operations that `blend` computes.
         """
         drawn = uniforms(keys, 3 * self.num_ops).reshape(len(keys), self.num_ops, 3)
         operations = (drawn[..., 0] * len(OPERATIONS)).astype(np.int64)
