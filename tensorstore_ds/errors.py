@@ -1,19 +1,19 @@
-"""The exceptions of this library, each with the built-in class that it also is::
+"""Exceptions of this library. Each also derives from a built-in exception::
 
     TsdsError
-    ├── FormatError       a store, or a part of it, is not what the format says   (ValueError)
-    ├── SourceError       a data set to be converted cannot be read as it is      (ValueError)
-    ├── OptionError       options that contradict each other or the data          (ValueError)
-    │   └── UnknownNameError  a split or field that a store does not have         (KeyError)
-    ├── ConversionError   the machine failed during a conversion: disk, worker    (RuntimeError)
-    ├── ResidencyError    bytes that cannot be held, locked or dropped here       (RuntimeError)
-    ├── TrainingError     a run that cannot go on: loss, memory, checkpoint       (RuntimeError)
-    │   └── TrainingStopped  a run that was asked to stop, and kept what it had
-    ├── RemoteError       a server that cannot be reached, refuses or is wrong    (ConnectionError)
-    ├── OutputError       a checkpoint, report or picture that cannot be written  (RuntimeError)
-    └── StoreExistsError  the target of a conversion is already there             (FileExistsError)
+    ├── FormatError       a store, or a part of it, breaks a rule of the format       (ValueError)
+    ├── SourceError       a data set cannot be converted as it is                     (ValueError)
+    ├── OptionError       options contradict each other or the data                   (ValueError)
+    │   └── UnknownNameError  a store or split has no split or field of this name     (KeyError)
+    ├── ConversionError   the machine failed during a conversion: disk, worker        (RuntimeError)
+    ├── ResidencyError    a store cannot be held, locked or dropped on this machine   (RuntimeError)
+    ├── TrainingError     a training run cannot continue: loss, memory, checkpoint    (RuntimeError)
+    │   └── TrainingStopped  a signal stopped the run, which wrote a checkpoint first
+    ├── RemoteError       a server is unreachable, refuses access or sends wrong data (ConnectionError)
+    ├── OutputError       a checkpoint, report or picture cannot be written           (RuntimeError)
+    └── StoreExistsError  the target of a conversion already exists                   (FileExistsError)
 
-A message is one line: where, what was expected and what was found, and what to do.
+A message is one line. It states where the error is, what was expected, what was found, and what to do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One error in one place of a store or a source.
+    """One error at one place in a store or a source.
 
     >>> Path("photos.tsds/val/00000/label/zarr.json").unlink()
     >>> problem = tsds.verify("photos.tsds")[0]
@@ -34,7 +34,7 @@ class Problem:
     Attributes:
         where: file, sample or place in the manifest, relative to the store or source.
         reason: a code from ``formats/v1/reasons.md``, such as ``file-size``.
-        message: text with what was expected and what was found.
+        message: text that states the expected and the found value.
     """
 
     where: str
@@ -46,10 +46,10 @@ class Problem:
 
 
 class TsdsError(Exception):
-    """Base of all errors raised here; its message is one line.
+    """Base class of all exceptions of this library.
 
-    You can catch all errors of this library as one. An error about a store or a source has a `reason`, a code that
-    stays the same when the message changes:
+    Catch it to handle every error of this library. Its message is one line. An error about a store or a source has a
+    `reason`, a code that stays the same when the message changes:
 
     >>> try:
     ...     tsds.open("nothing.tsds")
@@ -65,7 +65,7 @@ class TsdsError(Exception):
 
 
 class _ProblemError(TsdsError, ValueError):
-    """An error that carries the list of problems behind it."""
+    """An error with the list of problems that caused it."""
 
     def __init__(self, problems: Problem | Sequence[Problem] | str, advice: str = "") -> None:
         if isinstance(problems, str):  # torch makes an exception of a worker process anew, from its traceback
@@ -86,7 +86,7 @@ class _ProblemError(TsdsError, ValueError):
 
 
 class FormatError(_ProblemError):
-    """A store breaks a rule of the format; ``problems`` holds every rule found broken.
+    """A store breaks a rule of the format. ``problems`` lists every broken rule that was found.
 
     >>> Path("photos.tsds/val/00000/zarr.json").unlink()
     >>> try:
@@ -98,7 +98,7 @@ class FormatError(_ProblemError):
 
 
 class SourceError(_ProblemError):
-    """A source, or a sample of it, cannot be converted; ``problems`` holds all that was found.
+    """A source, or a sample in it, cannot be converted. ``problems`` lists every problem that was found.
 
     >>> _ = Path("photos/train/cat/broken.png").write_bytes(b"no image")
     >>> try:
@@ -112,7 +112,7 @@ class SourceError(_ProblemError):
 
 
 class OptionError(TsdsError, ValueError):
-    """Options that contradict each other or the data.
+    """Options contradict each other or the data.
 
     >>> try:
     ...     tsds.ConvertOptions(size=24, max_side=32)
@@ -123,7 +123,7 @@ class OptionError(TsdsError, ValueError):
 
 
 class UnknownNameError(OptionError, KeyError):
-    """A store has no split of this name, or a split no field of it.
+    """The store has no split of this name, or the split has no field of this name.
 
     >>> try:
     ...     tsds.open("photos.tsds")["train"]["lable"]
@@ -137,7 +137,7 @@ class UnknownNameError(OptionError, KeyError):
 
 
 class ConversionError(TsdsError, RuntimeError):
-    """A conversion was stopped by the machine: a full disk, a dead worker process."""
+    """The machine stopped a conversion, for example because the disk is full or a worker process died."""
 
 
 class UnfinishedError(ConversionError):
@@ -165,15 +165,15 @@ class UnfinishedError(ConversionError):
 
 
 class ResidencyError(TsdsError, RuntimeError):
-    """This machine cannot hold, lock or drop a store's bytes as it was asked to."""
+    """This machine cannot hold, lock or drop a store's bytes as requested."""
 
 
 class TrainingError(TsdsError, RuntimeError):
-    """A training run that cannot go on: the loss is no number, memory is full, a checkpoint is damaged."""
+    """Training cannot continue, for example because the loss is not finite, memory is full or a checkpoint damaged."""
 
 
 class TrainingStopped(TrainingError):
-    """A run that was asked to stop by a signal, and wrote a checkpoint first.
+    """A signal stopped the training run, which wrote a checkpoint first.
 
     Attributes:
         signal: number of the signal.
@@ -188,7 +188,7 @@ class TrainingStopped(TrainingError):
 
 
 class RemoteError(TsdsError, ConnectionError):
-    """A server cannot be reached, refuses, or sends something else than what was asked for.
+    """A server cannot be reached, refuses access, or sends something other than the requested data.
 
     Attributes:
         reason: ``missing``, ``no-bucket``, ``refused``, ``replaced``, ``unreachable``, ``no-ranges`` or ``wrong``.
@@ -203,11 +203,11 @@ class RemoteError(TsdsError, ConnectionError):
 
 
 class OutputError(TsdsError, RuntimeError):
-    """A checkpoint, a report or a picture that cannot be written: a full disk, a folder that is missing."""
+    """A checkpoint, report or picture cannot be written, for example because a disk is full or a folder missing."""
 
 
 class StoreExistsError(TsdsError, FileExistsError):
-    """The target of a conversion exists already; nothing was touched.
+    """The target of a conversion already exists. It is left unchanged.
 
     >>> try:
     ...     tsds.convert("photos", "photos.tsds")
@@ -218,5 +218,5 @@ class StoreExistsError(TsdsError, FileExistsError):
 
 
 def one_line(text: str) -> str:
-    """``text`` with control characters (a newline in a file's name, say) escaped."""
+    """Escape control characters in ``text``, such as a newline in a file's name."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -1,6 +1,6 @@
 """Memory and CPU cores that this process may use, within the limits of a container.
 
-On Linux, pages of the page cache count as available where they can be dropped at once; locked ones cannot.
+On Linux, pages of the page cache count as available if the system can drop them immediately. Locked pages do not.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: So much is taken without a look at how much there is.
+#: Smaller amounts are allocated without checking how much memory is available.
 _UNASKED_NBYTES = 256 * 1024**2
-#: Of glibc's malloc.h: from which size on a piece of memory is mapped for itself.
+#: From glibc's malloc.h: larger allocations get their own memory map.
 _M_MMAP_THRESHOLD = -3
 
 
 def memory_limit() -> int:
-    """Bytes that this process may use now: the least of `memory_limits`.
+    """Number of bytes that this process may use now, the smallest of `memory_limits`.
 
     >>> tsds.memory_limit() == min(tsds.memory_limits().values())
     True
@@ -40,7 +40,9 @@ def memory_limit() -> int:
 
 
 def memory_limits() -> dict[str, int]:
-    """Bytes that each limit leaves to this process now: of ``machine``, and by the directory of a control group.
+    """Number of bytes that each limit leaves to this process now, by the name of the limit.
+
+    The limit ``machine`` is the memory available on this machine. The others are control groups, by directory.
 
     >>> sorted(tsds.memory_limits())[-1]  # control groups are named by their directories
     'machine'

@@ -1,7 +1,7 @@
-"""Declare an option once: help, default, range, and whether it changes the result.
+"""Declare an option once, with its help, default, range, and whether it changes the result.
 
-From the declaration follow the check of its value, the description in its class's docstring, what two runs are compared
-by, and the flags of the command::
+The declaration determines the check of the value, the description in the docstring of the class, the comparison of two
+runs, and the flag of the command::
 
     @declared
     class Options:
@@ -10,7 +10,7 @@ by, and the flags of the command::
         def __post_init__(self) -> None:
             check(self)
 
-Choices are those of a `Literal` annotation. What relates two options is checked by the class itself.
+A `Literal` annotation lists the choices. The class itself checks conditions that involve two options.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from tensorstore_ds.errors import OptionError, UnknownNameError, one_line
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: The largest whole number that an option may have, unless its range ends before.
+#: Largest integer that an option may have, unless its own limit is smaller.
 LARGEST = 2**63 - 1
-#: So many characters of what was found are repeated in a message.
+#: Largest number of characters of a value that a message repeats.
 _LONGEST = 200
-#: What people write for a choice that has another name here.
+#: Common words for choices that have a different name here.
 _OTHER_NAMES = {
     **{"pascal": "voc", "pascal-voc": "voc", "pascal_voc": "voc", "imagefolder": "folders", "imagenet": "folders"},
     **{"darknet": "yolo", "ultralytics": "yolo", "dlib": "imglab", "ffcv": "beton", "streaming": "mds"},
     **{"mnist": "idx", "csv": "list", "gpu": "cuda"},
 }
 
-#: What `shown` is for a device that is None.
+#: Text for a device that is None.
 ANY_DEVICE = "a GPU if there is one"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option.
+    """The declaration of an option.
 
     Attributes:
-        help: what it does, in sentences.
-        at_least, at_most: ends of its range, which belong to it; of each number where it has several.
-        above, below: likewise, but they do not belong to it.
-        shown: what the default comes to, where its value does not say so.
-        among: what a text may be, where its type does not say so.
+        help: description of the option, in sentences.
+        at_least, at_most: inclusive limits. They apply to each number if the option has several.
+        above, below: exclusive limits, in the same way.
+        shown: text for the default, if the value itself is not clear.
+        among: allowed texts, if the type does not list them.
         unit: ``bytes`` for a number of bytes.
-        decides: whether it may change what comes out, and not only how fast or whether.
-        recorded: whether it is noted in what was made; a path is not, because it is private.
-        group: title of its group in the help of commands.
-        was: its earlier name, which commands still take and an error explains.
-        name, type, default: as the class declares them; the type without None.
+        decides: whether the option can change the result, and not only the speed.
+        recorded: whether the value is stored with the result. Paths are not stored, because they are private.
+        group: title of the group in the help of commands.
+        was: former name of the option. Commands still accept it, and an error explains it.
+        name, type, default: as declared in the class, the type without None.
     """
 
     help: str
@@ -82,17 +82,17 @@ class Option:
 
     @property
     def item(self) -> Any:
-        """The type of a value's items where it has several of one type, else the type."""
+        """The type of the items if the value is a sequence of one type, else the type."""
         return get_args(self.type)[0] if get_origin(self.type) not in (None, Literal) else self.type
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that a text may have; none: any."""
+        """The allowed texts, or none if any text is allowed."""
         return self.among or (get_args(self.item) if get_origin(self.item) is Literal else ())
 
     @property
     def expected(self) -> str:
-        """The values that it may have, in words.
+        """The allowed values, in words.
 
         >>> Option("", at_least=1, at_most=95).expected, Option("", at_least=0, below=1).expected
         ('1 to 95', 'in [0, 1)')
@@ -110,10 +110,12 @@ class Option:
         return "a positive number" if self.above == 0 else "a number"
 
     def taken(self, value: Any) -> Any:
-        """A value as it is kept: of Python's own types, one side of a square as (height, width), sequences as tuples.
+        """Convert a value to the form in which it is stored, and check it.
+
+        Scalars become Python's own types, one side of a square becomes (height, width), and sequences become tuples.
 
         Raises:
-            OptionError: it is not of the option's type, in its range or among its choices.
+            OptionError: the value is not of the option's type, in its range or among its choices.
         """
         value, several, items = _plain(value), get_origin(self.type), get_args(self.type)
         if several is Mapping:
@@ -189,12 +191,12 @@ class Option:
 
 
 def option(help: str, *, default: Any = MISSING, **declaration: Any) -> Any:
-    """A field of a `declared` class; the declaration has the attributes of `Option`."""
+    """A field of a `declared` class. The keywords of `declaration` are the attributes of `Option`."""
     return field(default=default, metadata={"option": Option(help, **declaration)})
 
 
 def changed(declaration: Option, *, default: Any, **changes: Any) -> Any:
-    """A field as another class declares it, with another default."""
+    """A field as another class declares it, with a different default."""
     return field(default=default, metadata={"option": replace(declaration, **changes)})
 
 
@@ -215,7 +217,7 @@ def declarations(cls: type[Any]) -> Mapping[str, Option]:
 
 
 def check(options: Any) -> None:
-    """Keep every option of an object as `Option.taken` has it; raise an `OptionError` for what cannot be taken."""
+    """Replace each option of an object by its `Option.taken`. Raises `OptionError` for a value that is not allowed."""
     for name, declaration in declarations(type(options)).items():
         value = getattr(options, name)
         if value is not None or declaration.default is not None:
@@ -223,11 +225,11 @@ def check(options: Any) -> None:
 
 
 def takes_options(cls: type[Any], *, default: Any = MISSING) -> Callable[[_F], _F]:
-    """Decorate a function whose ``**keywords`` are the options of a class: its signature lists them by name.
+    """Decorate a function whose ``**keywords`` are the options of a class, so that its signature lists them by name.
 
     Args:
         cls: a `declared` class. The annotation of the keywords is its `TypedDict` in `tensorstore_ds.keywords`.
-        default: shown in place of the defaults of the class.
+        default: default shown in the signature instead of the defaults of the class.
     """
 
     def decorate(function: _F) -> _F:
@@ -249,10 +251,10 @@ def takes_options(cls: type[Any], *, default: Any = MISSING) -> Callable[[_F], _
 
 
 def chosen(options: Any, cls: type[_T], keywords: Mapping[str, Any]) -> _T:
-    """The options of a function: an object or the defaults of its class for None, with the keywords put over them.
+    """The options of a function, which are an object, or the defaults if it is None, updated with the keywords.
 
     Raises:
-        OptionError: `options` is not of the class, a keyword names no option, or the options contradict each other.
+        OptionError: `options` is not of the class, a keyword is not an option, or the options contradict each other.
     """
     if options is not None and not isinstance(options, cls):
         raise OptionError(
@@ -266,7 +268,7 @@ def chosen(options: Any, cls: type[_T], keywords: Mapping[str, Any]) -> _T:
 
 
 def with_changes(options: _T, changes: Mapping[str, Any]) -> _T:
-    """The options with some changed by their names; raises an `OptionError` for a name that is none of them."""
+    """The options with some values replaced by name. Raises `OptionError` for an unknown name."""
     _check_names(changes, type(options))
     return replace(options, **changes) if changes else options  # type: ignore[type-var]  # a declared class is a dataclass
 
@@ -286,13 +288,13 @@ def _annotation(cls: type[Any], name: str) -> str:
 
 
 def refusal(name: str, expected: str, found: object, choices: Iterable[str] = ()) -> OptionError:
-    """The error of an option whose value cannot be taken, with that of the choices that was perhaps meant."""
+    """The error for an option with an invalid value. It suggests the choice with the most similar name."""
     text = shortened(str(found))
     return OptionError(f"`{name}`: expected {expected}, found {text}.{meant(text, choices)}")
 
 
 def unknown_name(where: object, what: str, found: object, choices: Iterable[str]) -> UnknownNameError:
-    """The error of a split or field that is not there.
+    """The error for a split or field that does not exist.
 
     >>> print(unknown_name("photos.tsds", "split", "vall", ["train", "val"]))
     photos.tsds: expected one of the splits train, val, found 'vall'. Did you mean val?
@@ -305,7 +307,7 @@ def unknown_name(where: object, what: str, found: object, choices: Iterable[str]
 
 
 def meant(word: str, choices: Iterable[str]) -> str:
-    """A question that ends a message, if a choice looks like the word that was found.
+    """A question for the end of a message, if a choice is similar to the word that was found.
 
     >>> meant("jpg", ("raw", "jpeg", "source")), meant("shard_size", ("seed", "shard_nbytes")), meant("x", ("raw",))
     (' Did you mean jpeg?', ' Did you mean shard_nbytes?', '')
@@ -319,7 +321,7 @@ def meant(word: str, choices: Iterable[str]) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text that a message repeats: its beginning, if it is long.
+    """A text for a message, cut off if it is long.
 
     >>> shortened("9" * 5000)
     '99999999999999999999... (5,000 characters)'
@@ -328,12 +330,12 @@ def shortened(text: str) -> str:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """A path that a user gives, with ``~`` as the user's own folder."""
+    """The path that a user passed, with ``~`` replaced by the user's home folder."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  # that of Path raises for a user who does not exist
 
 
 def deciding(options: Any) -> dict[str, Any]:
-    """Names and values, as plain data, of the options that decide what comes out."""
+    """Names and values, as plain data, of the options that can change the result."""
     known, values = declarations(type(options)), asdict(options)
     plain = {name: one_line(str(value)) if isinstance(value, Path) else value for name, value in values.items()}
     return {name: value for name, value in plain.items() if known[name].decides}

@@ -1,10 +1,10 @@
-"""Derive random numbers from a seed and a place.
+"""Derive random numbers from a seed and a position.
 
-Nothing is drawn "next": an order follows from (seed, epoch), an augmentation from (seed, epoch, row). So a run that is
-resumed draws what it would have drawn, with any number of threads, processes and batches.
+No generator has a running state. An order depends on (seed, epoch), an augmentation on (seed, epoch, row). A resumed
+run therefore draws the same numbers, with any number of threads, processes and batches.
 
 There are two ways. `generator` makes one NumPy generator for a whole sequence, such as the order of an epoch. `fold`
-hashes words to 64 bits for many places at once, such as every row of a batch, without a generator for each.
+hashes words to 64 bits for many positions at once, such as every row of a batch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _LOW64 = (1 << 64) - 1
 
 
 def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
-    """The generator of an epoch; `stream` separates generators that must be independent, such as those of ranks.
+    """A NumPy generator for an epoch.
 
-    NumPy's SeedSequence mixes the words, so that neighboring seeds and epochs have nothing in common (O'Neill,
-    Developing a seed_seq alternative, 2015; PCG64 is the generator).
+    `stream` separates generators that must be independent, such as for different ranks. NumPy's SeedSequence mixes the
+    words, so that neighboring seeds and epochs have nothing in common (O'Neill, Developing a seed_seq alternative,
+    2015; PCG64 is the generator).
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, *stream))))
 
 
 def fold(*words: int | Bits) -> Bits:
-    """64 random bits for each tuple of words: integers, modulo 2^64, or arrays of them that broadcast."""
+    """64 random bits for each tuple of words. Words are integers, modulo 2^64, or arrays of them that broadcast."""
     state: int | Bits = 0
     for word in words:
         if isinstance(state, int) and isinstance(word, int):  # ten times as quick as an array of one
@@ -43,7 +44,7 @@ def fold(*words: int | Bits) -> Bits:
 
 
 def torch_seeds(*words: int | Bits) -> list[int]:
-    """`fold` as seeds that `torch.manual_seed` takes: 63 bits, not negative."""
+    """`fold` as seeds for `torch.manual_seed`, of 63 bits and not negative."""
     seeds: list[int] = (fold(*words) >> np.uint64(1)).tolist()
     return seeds
 
@@ -56,9 +57,9 @@ def uniforms(keys: Bits, count: int) -> NDArray[np.float64]:
 
 
 def betas(keys: Bits, alpha: float) -> NDArray[np.float64]:
-    """(B,) numbers in [0, 1] of the distribution Beta(alpha, alpha), from keys (B,) of `fold`.
+    """(B,) numbers in [0, 1] with the distribution Beta(alpha, alpha), from keys (B,) of `fold`.
 
-    x / (x + y) of two gamma variables. These are computed as logarithms: small `alpha` makes them underflow.
+    x / (x + y) of two gamma variables, computed from their logarithms, because a small `alpha` makes them underflow.
     """
     x, y = (_log_gammas(fold(keys, side), alpha) for side in (1, 2))
     share: NDArray[np.float64] = 1 / (1 + np.exp((y - x).clip(-700, 700)))
@@ -86,8 +87,8 @@ def _log_gammas(keys: Bits, alpha: float, attempts: int = 16) -> NDArray[np.floa
 def splitmix64(state: Bits) -> Bits:
     """The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014; constants: Stafford's variant 13).
 
-    A one-to-one map of 64 bits, in which every bit depends on every bit. The n-th output of that generator from a seed
-    is that of ``seed + n * GOLDEN``.
+    A one-to-one map of 64 bits, in which every bit depends on every bit. For a seed, the generator's n-th output is
+    ``splitmix64(seed + n * GOLDEN)``.
     """
     mixed = state ^ (state >> np.uint64(30))
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

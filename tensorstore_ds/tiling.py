@@ -1,4 +1,4 @@
-"""Where the tiles of an image lie: one rule for tiles that are stored and for tiles that are cut while loading."""
+"""Positions of the tiles of an image. Stored tiles and tiles cut while loading follow the same rule."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.options import refusal
 
-#: The largest side of an image that is cut out: memory for it is taken before anything else can be known.
+#: Largest side of a tile or crop, because its memory is allocated before anything else is checked.
 MOST_SIDE = 2**15
 
 
 def size_of(size: int | Sequence[int]) -> tuple[int, int]:
-    """(height, width) of one number or two; raises `OptionError`."""
+    """(height, width) from one number or two. Raises `OptionError`."""
     try:
         height, width = map(operator.index, (size, size) if hasattr(size, "__index__") else size)
     except (TypeError, ValueError):
@@ -27,7 +27,7 @@ def size_of(size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def tile_overlap(overlap: float | Sequence[float]) -> tuple[float, float]:
-    """The share of a tile that its neighbor shows again, (down, across), from one number or two; raises `OptionError`.
+    """The overlap of neighboring tiles as shares (down, across), from one number or two. Raises `OptionError`.
 
     >>> tile_overlap(0.2), tile_overlap((0, 0.5))
     ((0.2, 0.2), (0.0, 0.5))
@@ -41,7 +41,7 @@ def tile_overlap(overlap: float | Sequence[float]) -> tuple[float, float]:
 def count_tiles(
     sizes: ArrayLike, size: tuple[int, int], overlap: tuple[float, float] = (0.2, 0.2)
 ) -> NDArray[np.int64]:
-    """(n, 2) how many tiles lie one below the other, and side by side, in images of (n, 2) heights and widths.
+    """(n, 2) number of tiles down and across, for images of (n, 2) heights and widths.
 
     >>> count_tiles([[500, 900], [10, 10]], (500, 500), (0, 0.2)).tolist()
     [[1, 2], [1, 1]]
@@ -53,16 +53,16 @@ def count_tiles(
 def tile_corners(
     sizes: ArrayLike, size: tuple[int, int], overlap: tuple[float, float] = (0.2, 0.2)
 ) -> NDArray[np.int64]:
-    """(m, 3) number of the image, y and x of the upper left corner of all tiles, image by image and row by row.
+    """(m, 3) image number, y and x of the upper left corner of every tile, image by image and row by row.
 
-    Along an axis, tiles begin at 0 and are ``round(size * (1 - overlap))`` pixels apart, at least 1. The last one is
-    moved inwards to end with the image, as SAHI does. If the image is not longer than a tile, there is one tile, which
-    may reach beyond the image.
+    Along an axis, tiles begin at 0 and are ``round(size * (1 - overlap))`` pixels apart, at least 1. The last tile is
+    moved inwards so that it ends with the image, as in SAHI. If the image is not longer than a tile, there is one tile,
+    which may extend beyond the image.
 
     Args:
-        sizes: (n, 2) heights and widths of the images, or those of one.
+        sizes: (n, 2) heights and widths of the images, or (height, width) of one image.
         size: (height, width) of the tiles.
-        overlap: the share of a tile, in [0, 1), that the next one shows again: (down, across).
+        overlap: overlap with the next tile as a share of a tile, in [0, 1), (down, across).
 
     >>> tile_corners((500, 900), (500, 500), (0, 0.2)).tolist()
     [[0, 0, 0], [0, 0, 400]]

@@ -1,4 +1,4 @@
-"""The version of this library; the format has its own, in `format.manifest.FORMAT_VERSION`."""
+"""The version of this library. The version of the format is separate, in `format.manifest.FORMAT_VERSION`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __version__ = "0.1.0"
 class Installation:
     """Result of `installation`, as `tsds --version --json` prints it."""
 
-    version: str  #: of this library
+    version: str  #: version of this library
     python: str  #: version of Python
-    torch: str | None  #: version of torch; None if it is not installed
-    kernels: str | None  #: instruction set of the compiled kernels in use, such as ``avx2``; None if none are
-    why_not: str  #: why no compiled kernels are in use; empty if they are
-    advice: str  #: what to do about it; empty if they are
+    torch: str | None  #: version of torch, or None if torch is not installed
+    kernels: str | None  #: instruction set of the compiled kernels in use, such as ``avx2``, or None
+    why_not: str  #: reason why no compiled kernels are in use, or empty
+    advice: str  #: how to get the compiled kernels, or empty if they are in use
 
 
 def installation() -> Installation:
-    """Versions, and whether the compiled kernels are in use. torch is not imported.
+    """Report the installed versions, and whether the compiled kernels are in use. torch is not imported.
 
     >>> import tensorstore_ds as tsds
     >>> found = tsds.installation()

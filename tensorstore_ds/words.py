@@ -11,7 +11,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 
 def size(nbytes: float) -> str:
-    """Bytes, in decimal units.
+    """Format a number of bytes in decimal units.
 
     >>> size(999), size(1536), size(4 * 1024**3), size(250e6)
     ('999 B', '1.5 kB', '4.3 GB', '250 MB')
@@ -24,7 +24,7 @@ def size(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time: to three digits below a second, to tenths below a minute.
+    """Format a time, with three digits below a second and tenths below a minute.
 
     >>> duration(0.0000123), duration(0.034), duration(9.87), duration(75), duration(7300)
     ('12.3 µs', '34 ms', '9.9 s', '1 min 15 s', '2 h 2 min')
@@ -42,7 +42,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(samples: float) -> str:
-    """Samples per second, to three digits.
+    """Format samples per second, with three digits.
 
     >>> rate(1234567.0), rate(86.42), rate(0.513)
     ('1,230,000 samples/s', '86.4 samples/s', '0.513 samples/s')
@@ -54,7 +54,7 @@ def rate(samples: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share.
+    """Format a share in percent.
 
     >>> percent(0.003), percent(0.25), percent(0)
     ('0.3 %', '25 %', '0 %')
@@ -63,7 +63,7 @@ def percent(share: float) -> str:
 
 
 def nbytes(text: str) -> int | None:
-    """The bytes that a text such as ``4GiB``, ``500MB`` or ``65536`` means; None if it means none.
+    """Parse a number of bytes such as ``4GiB``, ``500MB`` or ``65536``. None if the text is not one.
 
     >>> nbytes("500MB"), nbytes("1.5 GiB"), nbytes("65536"), nbytes("much")
     (500000000, 1610612736, 65536, None)
@@ -73,16 +73,16 @@ def nbytes(text: str) -> int | None:
     return number if number < 2**62 else None
 
 
-#: A URL, also one with a slash too few: its beginning, and the rest.
+#: A URL, possibly with a slash missing, as its beginning and the rest.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*:[/\\]+)(.*)", re.IGNORECASE | re.DOTALL)
-#: A host and port, a path that begins with a slash, and what is behind it.
+#: Host and port, a path that begins with a slash, and the rest.
 _PLAIN = re.compile(r"([^/?#@:]*|[^/?#@]*\[[^/?#@]*\])(:\d*)?(/[^?#]*)?[?#].*", re.DOTALL)
 
 
 def place(store: str | os.PathLike[str]) -> str:
-    """A path; or a URL without user, password, query and fragment, and without a slash at its end.
+    """A path as it is, or a URL without user, password, query, fragment and trailing slash.
 
-    Whatever looks like ``USER:PASSWORD@`` is left out up to the last ``@``, even if it is no part of a valid URL.
+    Text that looks like ``USER:PASSWORD@`` is removed up to the last ``@``, even if the URL is not valid.
 
     >>> place("https://me:secret@example.org/a.tsds/?key=1"), place("photos.tsds"), place("me:se/cret@host/x")
     ('https://example.org/a.tsds', 'photos.tsds', 'host/x')
@@ -107,7 +107,7 @@ def place(store: str | os.PathLike[str]) -> str:
 
 
 def missing_path(path: Path) -> str:
-    """A path where nothing is: it may be a URL that was misspelled, with a password."""
+    """A path that does not exist, for a message. It may be a misspelled URL with a password, which is then removed."""
     with contextlib.suppress(OSError, ValueError):  # not below the working directory
         given = str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
         if place(given) != given:

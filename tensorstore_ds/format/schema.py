@@ -1,6 +1,6 @@
-"""What is said of a store's arrays and samples: dtypes, shapes, names, one encoded sample. No input or output.
+"""Describe the arrays and samples of a store: dtypes, shapes, names, and one encoded sample. No input or output.
 
-What a kind of field makes of these is in `tensorstore_ds.format.kinds`.
+The module `tensorstore_ds.format.kinds` builds the kinds of fields on these.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class EncodedSample:
 
 @dataclass(frozen=True, slots=True)
 class Keypoints:
-    """Names of keypoints in their stored order, and the pairs that a left-right flip swaps (indices).
+    """Names of keypoints in their stored order, and the pairs of indices that a left-right flip swaps.
 
     >>> keypoints = tsds.Keypoints(("left eye", "right eye", "nose"), flip_pairs=((0, 1),))
     >>> keypoints.names[keypoints.flip_pairs[0][1]]

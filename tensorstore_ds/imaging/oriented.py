@@ -1,4 +1,4 @@
-"""Oriented boxes: center, sides and angle, and their four corners; in NumPy or in torch."""
+"""Oriented boxes, as center, sides and angle or as four corners, in NumPy or in torch."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: A rectangle along another edge is taken only if its area is this much smaller: all are equal but for rounding where a
-#: rectangle was moved, turned, mirrored or scaled, and then its own `w` stays its `w`.
+#: A rectangle along another edge is chosen only if its area is smaller by this factor. For a rectangle that was moved,
+#: rotated, mirrored or scaled, all areas are equal except for rounding, and `w` must stay the same side.
 _SMALLER = 1 - 1e-4
-#: What is left by rounding, in double precision, of a side that is 0, as a share of the coordinates.
+#: Rounding error of a side that is 0, in double precision, as a share of the coordinates.
 _ROUNDING = 1e-9
 
 
 def oriented_to_corners(boxes: Any) -> Any:
-    """The corners of oriented boxes.
+    """Compute the corners of oriented boxes.
 
-    The first edge, from corner 0 to corner 1, has the length w and the direction of the angle; the corners go around
-    clockwise, as they are seen. For a box that is not turned they are the upper left, upper right, lower right and
-    lower left one.
+    The edge from corner 0 to corner 1 has the length w and the direction of the angle. The corners are in clockwise
+    order on the screen. For a box with angle 0 they are upper left, upper right, lower right and lower left.
 
     Args:
         boxes: (M, 5) of cx, cy, w, h in pixels and the angle in radians, an array or a tensor of floats.
@@ -42,16 +41,17 @@ def oriented_to_corners(boxes: Any) -> Any:
 
 
 def corners_to_oriented(corners: Any) -> Any:
-    """The smallest oriented boxes around four corners each.
+    """Compute the smallest oriented box around each group of four corners.
 
-    Of a rectangle, whichever way it was turned or mirrored, it is this rectangle, and w is the length of the edge from
-    corner 0 to corner 1. Of another quadrilateral, such as a sheared rectangle, it is the smallest rectangle that has a
-    side along one of the edges; w is its side that is closer to the first edge. (The smallest rectangle around a convex
-    polygon has a side along one of its edges: Freeman and Shapira, Determining the minimum-area encasing rectangle for
-    an arbitrary closed curve, Communications of the ACM 18(7), 1975.)
+    If the corners form a rectangle, rotated or mirrored in any way, the result is this rectangle, and w is the length
+    of the edge from corner 0 to corner 1. If they form another quadrilateral, such as a sheared rectangle, the result
+    is the smallest rectangle with a side along one of the edges, and w is the side whose direction is closer to the
+    first edge. (The smallest rectangle around a convex polygon has a side along one of its edges: Freeman and Shapira,
+    Determining the minimum-area encasing rectangle for an arbitrary closed curve, Communications of the ACM 18(7),
+    1975.)
 
     Args:
-        corners: (M, 4, 2) of x and y in pixels in order around each box, an array or a tensor of floats.
+        corners: (M, 4, 2) of x and y in pixels, in order around each box, an array or a tensor of floats.
 
     Returns:
         (M, 5) of cx, cy, w, h in pixels and the angle in radians in [-pi, pi], a new array or tensor of the same type.

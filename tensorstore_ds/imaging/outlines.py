@@ -1,4 +1,4 @@
-"""Outlines of objects: masks as the lengths of their runs, as COCO has them, and polygons back to back."""
+"""Outlines of objects, as COCO's run-length encoding (RLE) or as polygons in one array."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.imaging.codecs import bad_image
 
-#: Characters of a number in COCO's compressed form hold five bits each, and say whether another one follows.
+#: Each character of a number in COCO's compressed form holds 5 bits, and a flag for whether another character follows.
 _BITS, _MORE, _SIGN = 5, 0x20, 0x10
 _FIRST = 48
 _LONGEST = 7  # characters of a number: 35 bits
@@ -39,7 +39,7 @@ def split_polygons(corners: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def draw_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Masks (M, H, W) of the objects of a sample: of their `rle`, or their `polygons`, as pycocotools draws them.
+    """Draw the masks of a sample's objects from their `rle` or `polygons`, with the same pixels as pycocotools.
 
     An object with neither has an empty mask.
 
@@ -48,12 +48,16 @@ def draw_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> NDArray[np.
     [[[1, 1, 0], [0, 0, 0]]]
 
     Args:
-        objects: as ``split["objects"][row]`` gives them.
+        objects: the objects of a sample, as ``split["objects"][row]`` returns them.
         size: (height, width) of the image.
+
+    Returns:
+        (M, H, W) bool, a mask for each object.
 
     Raises:
         OptionError: pycocotools is not installed.
-        SourceError: the runs are those of an image of another size; polygons have edges of many million pixels.
+        SourceError: an RLE mask belongs to an image of another size, or the edges of polygons are many million pixels
+            long.
     """
     polygons, runs = objects.get("polygons", ()), objects.get("rle", ())
     masks = np.zeros((max(len(polygons), len(runs), len(objects.get("boxes", ()))), *size), np.bool_)

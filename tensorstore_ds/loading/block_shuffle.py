@@ -1,7 +1,6 @@
-"""Shuffling for stores larger than memory: blocks of neighboring rows are read whole and mixed a few at a time.
+"""Shuffle stores that are larger than memory, by reading blocks of neighboring rows and mixing a few blocks at a time.
 
-And what belongs to it: the system reads the blocks to come while batches are gathered, and a number says how well an
-order is mixed.
+While batches are gathered, the system reads the next blocks. `shuffle_quality` measures how well an order is mixed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _AHEAD, _BEGUN = 4, 256
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """Row ranges in the order in which a rank comes to need them; the arrays are (m,) int64."""
+    """Row ranges in the order in which a rank needs them. The arrays are (m,) int64."""
 
     starts: NDArray[np.int64]  #: the first row of each range
     stops: NDArray[np.int64]
@@ -43,11 +42,11 @@ class ReadAhead:
 
 
 class BlockShuffleSampler(RowSampler):
-    """Every row once in an epoch: blocks in random order, and rows in random order within a window of blocks.
+    """Visit every row once per epoch, with blocks in random order, and rows in random order within a window of blocks.
 
-    Each rank takes a stretch of the shuffled blocks, so that it reads whole blocks and no two ranks read the same ones
-    (but for a block that lies across the end of a stretch). A window is ``window_blocks * block_rows`` rows of the
-    stretch. So this order depends on the number of ranks, as no other does.
+    Each rank takes a contiguous part of the shuffled blocks. It reads whole blocks, and no two ranks read the same
+    block, except for a block at the border of two parts. A window is ``window_blocks * block_rows`` consecutive rows of
+    a part. Unlike the orders of the other samplers, this order therefore depends on the number of ranks.
 
     ::
 
@@ -58,9 +57,9 @@ class BlockShuffleSampler(RowSampler):
         rank 0                         11  7  6 10     2  0  1  3
         rank 1                          8  4  9  5    12 15 14 13
 
-    A block is what the disk reads at once: some MiB. In memory are, for every rank on a machine, the window in use and
-    the one that is read ahead: ``2 * window_blocks * block_rows`` rows. `shuffle_quality` says how well an order is
-    mixed. For 1,281,167 rows in blocks of 64, with its default batches of 256 rows and 100 parts:
+    Choose blocks of some MiB, which a disk reads with one request. For every rank on a machine, the current window and
+    the next one are in memory, which are ``2 * window_blocks * block_rows`` rows. `shuffle_quality` measures how well
+    an order is mixed. For 1,281,167 rows in blocks of 64, with its default batches of 256 rows and 100 parts:
 
     ==================  ====  ====  ====  ====  ====  =====================
     blocks in a window  4     16    64    256   1024  all (a full shuffle)
@@ -72,10 +71,10 @@ class BlockShuffleSampler(RowSampler):
     [8, 4, 9, 5, 12, 15, 14, 13]
 
     Args:
-        data: a number of rows, or a data set, whose length is asked for in every epoch.
-        block_rows: neighboring rows that stay together in reading.
-        window_blocks: blocks whose rows are mixed.
-        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
+        data: number of rows, or a data set, whose length is read again in every epoch.
+        block_rows: number of neighboring rows in a block.
+        window_blocks: number of blocks whose rows are mixed.
+        order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`.
     """
 
     is_elastic: ClassVar[bool] = False
@@ -111,11 +110,11 @@ class BlockShuffleSampler(RowSampler):
 
     @property
     def window_rows(self) -> int:
-        """Rows that are mixed with each other."""
+        """Number of rows in a window, which are mixed with each other."""
         return self.window_blocks * self.block_rows
 
     def read_ahead(self) -> ReadAhead:
-        """The row ranges of this rank's epoch, in the order of need: each lies in one block and one window."""
+        """Return the row ranges of this rank's epoch in the order of use, each inside one block and one window."""
         rows = self._stretch(self._order())
         positions = np.arange(1, len(rows))
         goes_on = (np.diff(rows) == 1) & (rows[1:] % self.block_rows > 0) & (positions % self.window_rows > 0)
@@ -187,14 +186,16 @@ def will_need(column: Column, start: int, stop: int) -> None:
 def shuffle_quality(
     rows: ArrayLike, *, batch_size: int = 256, parts: int = 100, labels: ArrayLike | None = None
 ) -> float:
-    """How evenly batches are mixed: 1 as after a full shuffle, 0 where every batch comes from one part of the store.
+    """Measure how evenly batches are mixed, from 0 (each batch is from one part of the store) to 1 (a full shuffle).
 
-    The store is cut into `parts` equal stretches, as if it were sorted by that many classes. The quality is the Shannon
-    entropy of the parts in a batch, ``-sum(p_k log p_k)`` where p_k is the share of part k, in the mean of all batches,
-    over the mean that the same rows in random order would have: a fortunate order is a little above 1. (Over the
-    greatest possible entropy it would be Pielou's evenness, J. Theor. Biol. 13, 1966; but 256 rows drawn at random from
-    100 parts do not reach that. What they reach is calculated exactly: how many rows of a part are in a batch is then
-    hypergeometric.)
+    The store is divided into `parts` equal contiguous parts, as if it were sorted by that many classes. For each batch,
+    the Shannon entropy ``-sum(p_k log p_k)`` is computed, where p_k is the share of part k in the batch. The quality is
+    the mean entropy of all batches, divided by the expected entropy of the same rows in random order. It can be
+    slightly above 1.
+
+    The expected entropy is computed exactly, because the number of rows of a part in a random batch has a
+    hypergeometric distribution. Dividing by the largest possible entropy instead would be Pielou's evenness (J. Theor.
+    Biol. 13, 1966), but 256 random rows from 100 parts do not reach it.
 
     >>> shuffle_quality(np.arange(25_600))
     0.0
@@ -202,13 +203,13 @@ def shuffle_quality(
     True
 
     Args:
-        rows: (m,) integers, not negative, as a sampler's `rows()`: of one rank or of all.
-        batch_size: rows in a batch; a last short batch is left out if there is another.
-        parts: of the store, up to the largest row in `rows`.
-        labels: (n,) integers: the class of each row of the store, -1 without one, to be used instead of parts.
+        rows: (m,) integers, not negative, such as a sampler's `rows()`, of one rank or of all ranks.
+        batch_size: number of rows in a batch. An incomplete last batch is ignored if there is another one.
+        parts: number of parts into which the rows from 0 to the largest one in `rows` are divided.
+        labels: (n,) integers, the class of each row of the store, or -1. Classes then replace the parts.
 
     Raises:
-        ValueError: there are no rows, or a number is out of its range.
+        ValueError: `rows` is empty, or a number is out of range.
     """
     rows = np.asarray(rows)
     if rows.ndim != 1 or not rows.size or rows.min() < 0:

@@ -1,6 +1,6 @@
-"""Objects of a batch, any number a sample: packed as they are stored, or in the shape that a model wants.
+"""Collate the objects of a batch, whose number varies from sample to sample, into the form that a model needs.
 
-All of it is done on whole tensors; nothing here is called once an object.
+All operations work on whole tensors. Nothing is done for each object separately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PADDED_LABEL = -100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedObjects:
-    """The objects of B samples, back to back: those of sample i are ``[offsets[i], offsets[i + 1])``.
+    """The objects of B samples in one table. Sample i has the rows ``[offsets[i], offsets[i + 1])``.
 
     >>> boxes = torch.tensor([[0.0, 0, 8, 8], [4, 4, 12, 12], [2, 2, 6, 6]])
     >>> packed = tsds.PackedObjects(torch.tensor([0, 2, 2, 3]), {"boxes": boxes})  # of 2, 0 and 1 objects
@@ -33,15 +33,16 @@ class PackedObjects:
     (3, torch.Size([2, 4]), torch.Size([0, 4]))
 
     Attributes:
-        offsets: (B + 1,) int64, from 0 to M, never falling.
-        values: by name, tensors of M rows on the device of `offsets`: `boxes` (M, 4) float32, x1 y1 x2 y2 in pixels;
-            `oriented_boxes` (M, 5) float32, cx, cy, w, h in pixels and the angle in radians, clockwise on the screen,
-            NaN where absent; `labels` (M,) int64; `keypoints` (M, K, 2) float32, x y in pixels, NaN where absent;
-            `difficult`, `truncated`, `occluded` (M,) uint8. Any may be missing, others may be there.
+        offsets: (B + 1,) int64, from 0 to M, in ascending order.
+        values: tensors of M rows by name, on the device of `offsets`. `boxes` is (M, 4) float32, x1 y1 x2 y2 in pixels.
+            `oriented_boxes` is (M, 5) float32, cx, cy, w, h in pixels and the angle in radians, clockwise on the
+            screen, NaN where absent. `labels` is (M,) int64. `keypoints` is (M, K, 2) float32, x y in pixels, NaN where
+            absent. `difficult`, `truncated` and `occluded` are (M,) uint8. All of these are optional, and there may be
+            others.
 
     Raises:
-        ValueError: `offsets` is not (B + 1,) int64, or the tensors have different numbers of rows. What the offsets
-            say is not checked: on a GPU that would wait for it.
+        ValueError: `offsets` is not (B + 1,) int64, or the tensors have different numbers of rows. The values of the
+            offsets are not checked, because on a GPU this would synchronize.
     """
 
     offsets: Tensor
@@ -60,7 +61,7 @@ class PackedObjects:
         return len(self.offsets) - 1
 
     def __getitem__(self, sample: int) -> dict[str, Tensor]:
-        """Views of one sample's values."""
+        """Return the values of one sample, as views."""
         if not -len(self) <= sample < len(self):
             raise IndexError(f"sample {sample} is outside of a batch of {len(self)}")
         sample %= len(self)
@@ -68,15 +69,15 @@ class PackedObjects:
         return {name: value[start:stop] for name, value in self.values.items()}
 
     def part(self, start: int, stop: int) -> PackedObjects:
-        """The objects of samples ``[start, stop)``: views, but for the offsets."""
+        """Return the objects of the samples ``[start, stop)``. The values are views, the offsets a copy."""
         first, last = self.offsets[[start, stop]].tolist()
         values = {name: value[first:last] for name, value in self.values.items()}
         return PackedObjects(self.offsets[start : stop + 1] - first, values)
 
     def take(self, samples: Tensor, total: int | None = None) -> PackedObjects:
-        """A copy of the objects of some samples, (n,) int64, back to back.
+        """Copy the objects of some samples, (n,) int64, into a new table.
 
-        `total` is how many objects they have. On a GPU this waits for it, if it is not known.
+        On a GPU this synchronizes, unless you pass `total`, the number of objects of these samples.
         """
         starts, lengths = self.offsets[samples], self.lengths[samples]
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
@@ -96,27 +97,27 @@ class PackedObjects:
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) int64: how many objects each sample has."""
+        """(B,) int64, the number of objects of each sample."""
         return self.offsets.diff()
 
     @property
     def image_index(self) -> Tensor:
-        """(M,) int64: the sample of the batch that each object belongs to."""
+        """(M,) int64, the sample in the batch that each object belongs to."""
         samples = torch.arange(len(self), device=self.offsets.device)
         return torch.repeat_interleave(samples, self.lengths, output_size=self.total)  # the size spares a wait on GPUs
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedObjects:
-        """The same on a device; tensors that are there already are not copied."""
+        """Move the objects to a device. Tensors that are already there are not copied."""
         moved: PackedObjects = map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
         return moved
 
     def pin_memory(self) -> PackedObjects:
-        """A copy in page-locked memory; torch's own `DataLoader` calls this for ``pin_memory=True``."""
+        """Copy the objects to pinned memory. torch's own `DataLoader` calls this for ``pin_memory=True``."""
         pinned: PackedObjects = map_tensors(self, Tensor.pin_memory)
         return pinned
 
     def select(self, keep: Tensor) -> PackedObjects:
-        """A copy of the objects where `keep` (M,) bool is true; every sample stays. On a GPU this waits for it."""
+        """Copy the objects for which `keep`, (M,) bool, is true. All samples remain. On a GPU this synchronizes."""
         before = torch.nn.functional.pad(keep.cumsum(0), (1, 0))  # (M + 1,): how many are kept before each object
         return PackedObjects(before[self.offsets], {name: value[keep] for name, value in self.values.items()})
 
@@ -141,9 +142,9 @@ def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
 
 
 def collate_objects(packed: PackedObjects, how: Collate) -> Any:
-    """Bring the objects of a batch into the shape that a model wants.
+    """Collate the objects of a batch into the form that a model needs.
 
-    ``list`` and ``padded`` must know lengths: on a GPU they wait for it, so collate before the copy.
+    ``list`` and ``padded`` need the lengths on the host. On a GPU this synchronizes, so collate before the copy.
 
     >>> boxes = torch.tensor([[0.0, 0, 8, 8], [4, 4, 12, 12], [2, 2, 6, 6]])
     >>> packed = tsds.PackedObjects(torch.tensor([0, 2, 3]), {"boxes": boxes})
@@ -155,19 +156,19 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
 
     Args:
         packed: M objects of B samples.
-        how: form of the result, one of
+        how: form of the result.
 
-            - ``list``: B dicts of (m, ...) tensors, views of `packed`: what torchvision's detection models take;
-            - ``padded``: a dict of (B, N, ...) tensors, N the largest number of objects of a sample (0 if there are
-              none), and ``mask`` (B, N) bool, true where there is an object. Elsewhere `labels` is `PADDED_LABEL`,
-              which torch's cross entropy ignores, and everything else 0; keypoints too, because a masked loss is NaN
-              where 0 times NaN is summed;
-            - ``packed``: a dict of the (M, ...) tensors themselves and ``offsets`` (B + 1,) int64;
-            - ``nested``: a dict of jagged nested tensors (B, j, ...) over the same memory; they share their offsets, so
-              that they can be combined.
+            - ``list``: B dicts of (m, ...) tensors, views of `packed`, as torchvision's detection models take them.
+            - ``padded``: a dict of (B, N, ...) tensors, where N is the largest number of objects of a sample (0 if
+              there are none), and ``mask`` (B, N) bool, true where there is an object. Elsewhere `labels` is
+              `PADDED_LABEL`, which torch's cross entropy ignores, and all other values are 0. Keypoints are also 0 and
+              not NaN, because 0 times NaN would make a masked loss NaN.
+            - ``packed``: a dict of the (M, ...) tensors themselves and ``offsets`` (B + 1,) int64.
+            - ``nested``: a dict of jagged nested tensors (B, j, ...) that share memory with `packed`. They also share
+              their offsets, so that you can combine them.
 
     Raises:
-        ValueError: `how` is none of these, or a value has the name of what is added.
+        ValueError: `how` is not one of these, or a value has the name of an added one.
     """
     values = packed.values
     added = {"padded": "mask", "packed": "offsets"}.get(how)

@@ -1,4 +1,4 @@
-"""A split of a store as a torch data set: sample by sample, or a whole batch with one gather for each column."""
+"""A split of a store as a torch data set, sample by sample, or in whole batches with one gather for each column."""
 
 from __future__ import annotations
 
@@ -58,8 +58,6 @@ _MOST_REPLACED = 64
 class StoreDataset(Samples):
     """The samples of one split of a store.
 
-    It pickles as its arguments, so every process that uses it maps the files itself.
-
     A sample is a dict by field. Images are uint8 tensors (C, H, W), and labels are numbers:
 
     >>> dataset = tsds.StoreDataset("photos.tsds", "train")
@@ -77,11 +75,13 @@ class StoreDataset(Samples):
     >>> {name: value.shape for name, value in sample["objects"].items()}
     {'boxes': torch.Size([2, 4]), 'labels': torch.Size([2])}
 
-    With ``return_as="tuple"`` a sample is (image, label), as torchvision has it:
+    With ``return_as="tuple"`` a sample is (image, label), as in torchvision:
 
     >>> image, label = tsds.StoreDataset("photos.tsds", "train", return_as="tuple")[7]
     >>> image.shape, int(label)
     (torch.Size([3, 32, 32]), 1)
+
+    A data set pickles as its arguments, so each process that uses it maps the files itself.
 
     Args:
         path: path of the store, its URL, or an open `Store`. From an open store, the data set keeps the path or URL and
@@ -92,7 +92,8 @@ class StoreDataset(Samples):
             version does not know.
         transform: function that is called with every sample, in the thread or process that makes the sample. If it has
             a keyword `generator`, it gets a `torch.Generator` that depends only on (seed, epoch, row). Its random
-            numbers do not depend on the number of threads or on the batch. All threads share torch's global generator.
+            numbers do not depend on the number of threads or on the batch. Otherwise, all threads share torch's global
+            generator.
         transform_of: argument of `transform`. ``sample`` is the whole sample, in the form of `return_as`. ``image`` is
             the image alone, as in torchvision's ImageFolder and in timm. With several views, it is each view in turn.
         return_as: form of a sample. ``dict`` is a dict by field. ``tuple`` is (image, label) as in torchvision, or
@@ -101,25 +102,26 @@ class StoreDataset(Samples):
             background), `area`, `iscrowd`, and the row as `image_id` (in batches if `collate` is ``list``).
         as_pil: whether images are PIL images, for transforms that need them.
         zero_copy: whether single samples are views of the read-only map instead of copies. This is faster for large
-            images, and dangerous. torch does not know read-only memory, and writing to such a tensor ends the process.
+            images, but dangerous, because torch does not support read-only memory. Writing to such a tensor crashes the
+            process.
         decode: plan that crops and resizes images before they are decoded. It is a `RandomResizedCrop`, `RandomCrop`,
             `CenterCrop`, `Resize`, `Letterbox`, `Pad`, `RandomHorizontalFlip`, or a `Compose` of these. Only the part
             of an image that is needed is decoded. Boxes, keypoints and masks are transformed with it. Random steps
-            depend on (their seed, epoch, row). With other loaders than this library's, call `set_epoch`.
-            A list of plans makes a view of each image by each plan. Samples then have ``image_0``, ``image_1`` and so
-            on instead of ``image``, and tuples begin with them. Each file is read once. View 0 draws the random numbers
-            of its plan alone. The others fold their number into it, so that two equal plans differ. Fields with
-            coordinates (objects and masks) cannot be loaded with several views. Leave them out with `fields`.
+            depend on (their seed, epoch, row). With other loaders than this library's, call `set_epoch`. A list of
+            plans creates several views of each image, one for each plan. Samples then have ``image_0``, ``image_1`` and
+            so on instead of ``image``, and tuples begin with them. Each file is read once. View 0 uses the random
+            numbers of its plan alone. The other views also use their number, so that two equal plans differ. Fields
+            with coordinates (objects and masks) cannot be loaded with several views. Leave them out with `fields`.
         on_error: how to treat an image that cannot be decoded. ``raise`` raises a `SourceError` with the name of the
             sample. ``replace`` takes a random other sample, which depends on (seed, epoch, row), and counts it in
-            `replaced`. If 64 such samples are damaged as well, the error is raised.
+            `replaced`. If 64 such samples are also damaged, the error is raised.
         outlines: whether objects contain the values with which `draw_instance_masks` and `draw_class_masks` draw their
             polygons and RLE masks in pixels of the batch. These are `outline` (M, 2) int64, row and number of the
             object, and `frame` (M, 2, 2) float32, the corners of the stored image in pixels of the batch's image. They
             cannot be combined with a `transform`, which would not move them.
 
     Attributes:
-        path: path of the store. For a store by URL, a text, the URL without user, password and query.
+        path: path of the store. For a store by URL, the URL as a string without user, password and query.
     """
 
     #: Whether a sample is a row of the split, not a part of one.
@@ -190,24 +192,24 @@ class StoreDataset(Samples):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields of the split, and the views of its images."""
+        """Fields of the split by name, including the views of its images."""
         return self._with_views(self.split.fields)
 
     @property
     def title(self) -> str:
-        """Store and split."""
+        """Name of the store and of the split."""
         return f"{self.store_name}, {self.split_name}"
 
     @property
     def split(self) -> Split:
-        """The split, opened in this process when it is first asked for."""
+        """The split, which each process opens at first use."""
         if self._split is None:
             store = self.open_store()
             self._split, self._sha256 = store[self.split_name], store.sha256
         return self._split
 
     def open_store(self) -> Store:
-        """Open the store again; raises as `tensorstore_ds.open`."""
+        """Open the store again. Raises as `tensorstore_ds.open`."""
         if self._origin is None:
             try:
                 return open_store(self.path, sha256=self._sha256)
@@ -225,14 +227,15 @@ class StoreDataset(Samples):
 
     @property
     def replaced(self) -> list[int]:
-        """Rows of damaged images that this process has replaced, in no certain order."""
+        """Rows of damaged images that this process has replaced, in no particular order."""
         return self._replaced
 
     @property
     def targets(self) -> list[int]:
-        """The class index of every sample, as torchvision's data sets have it, -1 where a sample has no label.
+        """Class index of every sample, as in torchvision's data sets, or -1 for a sample without a label.
 
-        AttributeError without a field of labels.
+        Raises:
+            AttributeError: the split has no field of labels.
         """
         name = next((name for name, field in self.split.fields.items() if isinstance(field, LabelField)), None)
         if name is None:
@@ -242,24 +245,27 @@ class StoreDataset(Samples):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its fields in the store, of the whole split; of encoded images, those of the files."""
+        """Number of bytes of the loaded fields in the whole split, as stored.
+
+        Encoded images count with the size of their files.
+        """
         return sum(self.split[name].nbytes for name in self.fields)
 
     @property
     def row_nbytes(self) -> float:
-        """Bytes of its fields in a row of the split, on average."""
+        """Mean number of bytes of the loaded fields in a row of the split."""
         return self.nbytes / max(1, len(self.split))
 
     @property
     def image_sizes(self) -> NDArray[np.int32]:
-        """(n, 2) int32, height and width of every sample's image as it is stored."""
+        """(n, 2) int32, height and width of every sample's stored image."""
         return self.split.image_shapes[self._image_rows, :2]
 
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)
 
     def __getitem__(self, index: int) -> Sample:
-        """One sample: tensors of their own memory, unless `zero_copy`."""
+        """Return one sample. Its tensors are copies, unless `zero_copy` is set."""
         if not self.zero_copy or self._places:
             return super().__getitem__(index)
         rows = self.store_rows([self._index(index)])
@@ -275,11 +281,11 @@ class StoreDataset(Samples):
         return self.rows_of_images(self.store_rows(np.arange(len(self))))
 
     def rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of the split that samples have their images, labels and objects of; `rows` are those of a batch."""
+        """Return the rows of the split with the images, labels and objects of samples, from the `rows` of a batch."""
         return rows
 
     def placed(self, rows: NDArray[np.int64]) -> Placements:
-        """The part of its image that each sample is, before any plan."""
+        """Return the part of its image that each sample covers, before any plan."""
         return Placements.whole(self._reader.shapes[rows, :2])
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
@@ -356,7 +362,7 @@ class StoreDataset(Samples):
         return self._images
 
     def with_decode(self, decode: Decode | None) -> Self:
-        """The same data set with another decode plan, or with a list of plans for several views."""
+        """Return the same data set with a different decode plan, or with a list of plans for several views."""
         changed = self._changed(decode=frozen(decode), _replaced=[])
         changed._check_plan()
         return changed
@@ -386,16 +392,23 @@ class StoreDataset(Samples):
             raise refusal("decode", expected, f"{', '.join(moving)}: use fields={others}")
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Rows of the split that the data set's `indices` stand for, (n,) int64."""
+        """Return the rows of the split for the data set's `indices`, (n,) int64."""
         numbers = np.asarray(indices, np.int64)
         return numbers if self.rows is None else self.rows[numbers]
 
     def key(self, row: int) -> str:
-        """The name of the sample of a row of the split, as `Split.key`."""
+        """Return the name of the sample in a row of the split, as `Split.key`."""
         return self.split.key(row)
 
     def subset(self, rows: ArrayLike) -> Self:
-        """A data set of some samples, given by their index in this one, in that order."""
+        """Return a data set of some samples, by their indices in this one, in this order.
+
+        Args:
+            rows: (m,) integers, or a mask (n,) bool.
+
+        Raises:
+            IndexError: an index is out of range.
+        """
         chosen = np.asarray(rows)
         if chosen.dtype == np.bool_:
             chosen = np.flatnonzero(chosen)
@@ -404,10 +417,17 @@ class StoreDataset(Samples):
         return self._changed(rows=self.store_rows(chosen))
 
     def filter(self, predicate: Callable[..., ArrayLike], *names: str) -> Self:
-        """A data set of the samples that `predicate` chooses, as in ``filter(lambda label: label == 3, "label")``.
+        """Return a data set of the samples that `predicate` selects.
 
-        It is called once, with the fields `names` as arrays (n, ...) or a `Ragged` of all samples, and returns (n,)
-        bool.
+        For example, ``filter(lambda label: label == 3, "label")`` selects class 3.
+
+        Args:
+            predicate: function that is called once. Its arguments are the fields `names` of all samples, each as an
+                array (n, ...) or a `Ragged`. It returns (n,) bool.
+            names: names of fields.
+
+        Raises:
+            ValueError: the predicate returns something else.
         """
         rows = self._image_rows
         mask = np.asarray(predicate(*(self.split[name].take(rows) for name in names)))

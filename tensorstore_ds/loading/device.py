@@ -1,4 +1,4 @@
-"""Batches to a device while the model works: copies on a stream of their own, some batches ahead."""
+"""Copy batches to a device on a separate stream, while the model works on earlier batches."""
 
 from __future__ import annotations
 
@@ -116,14 +116,15 @@ def record_stream(batch: Any, stream: torch.cuda.Stream) -> None:
 
 
 class DevicePrefetcher:
-    """Iterate a loader, any loader, with its batches on a device.
+    """Iterate over any loader, with its batches on a device.
 
-    A batch is copied in the pieces that a `DataLoader` has packed it in, any other one tensor by tensor.
+    A batch of this library's `DataLoader` is copied in the few pieces in which it was packed. Other batches are copied
+    tensor by tensor.
 
-    On a GPU, copies are queued on a side stream, `depth` batches ahead, and do not wait on the host if the batches are
-    pinned. The stream that the model runs on waits for its batch's copy only; no buffer is used again before the copy
-    out of it is done, because pinned memory comes from torch's caching host allocator. Elsewhere batches are moved when
-    they are asked for.
+    On a GPU, copies are queued on a side stream, up to `depth` batches ahead. If the batches are pinned, the host does
+    not wait for the copies. The stream of the model waits only for the copy of its own batch. Buffers are not reused
+    before their copy is done, because pinned memory comes from torch's caching host allocator. On other devices, each
+    batch is moved when you request it.
 
     >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=4)
     >>> for batch in tsds.DevicePrefetcher(loader, "cpu"):  # or "cuda"
@@ -136,8 +137,8 @@ class DevicePrefetcher:
         device: device of the batches.
         depth: number of batches that are copied ahead.
         timer: timer that is told of every copy to a GPU.
-        ready: tells whether the next batch can be had without a wait. A batch that is on the GPU does not wait for
-            those after it. None: always, as far as is known.
+        ready: function that returns whether the next batch is available without waiting. A batch that is already on the
+            GPU does not wait for later ones. None assumes that batches are always available.
     """
 
     def __init__(

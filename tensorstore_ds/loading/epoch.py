@@ -1,7 +1,7 @@
-"""One iteration of a loader: it owns the position in an epoch, and hands out batches that threads gather ahead.
+"""One iteration of a loader. It owns the position in an epoch, and returns batches that threads gather ahead.
 
-Threads, not processes: NumPy's take and Pillow's decoders release the GIL, and processes would add a second copy
-through shared memory and a pipe.
+Threads are used instead of processes, because NumPy's `take` and Pillow's decoders release the GIL. Processes would add
+a second copy through shared memory and a pipe.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.static_batch import StaticBatch
 
-#: Batches of indices that one task gathers together.
+#: Batches of indices that one task gathers.
 Group = list[NDArray[np.int64]]
 
-#: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
+#: Batches smaller than this are gathered several at a time and then divided, because each gather has a fixed cost.
 GROUP_NBYTES = 2 * 1024**2
 _OUR_THREADS = "tsds-"
 _THREAD_NAME = f"{_OUR_THREADS}loader"
@@ -43,18 +43,16 @@ class Position:
     """Where an iteration is."""
 
     epoch: int = 0
-    batch: int = 0  #: batches that were handed out, or left out because a resumed iteration begins after them
-    start: int = 0  #: samples, all ranks together, that another number of ranks had before batch 0
-    drawn: Tensor | None = (
-        None  #: the state of the sampler's generator, if it has one, before it drew this epoch's order
-    )
-    begun: bool = False  #: whether an iterator owns it; the next one then begins with the next epoch
+    batch: int = 0  #: number of batches that were returned, or skipped by a resumed iteration
+    start: int = 0  #: number of samples, all ranks together, that another number of ranks used before batch 0
+    drawn: Tensor | None = None  #: state of the sampler's generator, if any, before this epoch's order was drawn
+    begun: bool = False  #: whether an iterator uses it, so that the next iterator begins with the next epoch
     ended: bool = False  #: whether there are no more batches
 
 
 @dataclass(slots=True)
 class LoaderStats:
-    """Where the time of a loader went, in seconds, summed up since it was made.
+    """Time that a loader spent on each task, in seconds, since the loader was created.
 
     >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2)
     >>> before = loader.stats()
@@ -64,14 +62,15 @@ class LoaderStats:
     4
     """
 
-    batches: int = 0  #: handed out
-    wait: float = 0.0  #: the host waited for a batch, and for copies that block it; not for batch transforms
-    gather: float = 0.0  #: threads gathered, transformed and collated; several may need more than the time that passed
-    copy: float = 0.0  #: copies to a GPU ran on their stream, beside the model; 0 on other devices
-    ready: int = 0  #: tasks (batches, or groups of small ones) that were done when one was asked for, of all requests
-    requests: int = 0  #: how often a task was asked for
-    replaced: int = 0  #: damaged images in whose place another sample came, in this process
-    #: a GPU had nothing to do because the next batch was not there; 0 on other devices. The host may wait without that.
+    batches: int = 0  #: number of batches that were returned
+    wait: float = 0.0  #: seconds in which the host waited for batches and blocking copies, not for batch transforms
+    gather: float = 0.0  #: seconds in which threads gathered, transformed and collated, the sum of all threads
+    copy: float = 0.0  #: seconds of copies to a GPU, which run on a separate stream; 0 on other devices
+    ready: int = 0  #: number of finished tasks (batches, or groups of small ones) at each request, summed up
+    requests: int = 0  #: number of requests for a task
+    replaced: int = 0  #: number of damaged images that this process has replaced with other samples
+    #: seconds in which a GPU was idle because the next batch was not ready; 0 on other devices. The host may wait
+    #: while the GPU still works.
     idle: float = 0.0
 
     @property
@@ -80,23 +79,24 @@ class LoaderStats:
         return self.ready / self.requests if self.requests else 0.0
 
     def __sub__(self, earlier: LoaderStats) -> LoaderStats:
-        """What came since: of an epoch, or of a hundred steps."""
+        """Return the difference to earlier statistics, for example of an epoch or of 100 steps."""
         return LoaderStats(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
 
 
 class Epoch(Iterator[Any]):
-    """Hands out the batches of one epoch, to one thread at a time, in the process that made it.
+    """Iterator over the batches of one epoch, for one thread at a time, in the process that created it.
 
-    It begins when it is first asked for a batch. Once StopIteration or another exception was raised, or it was closed,
-    any subsequent `next` raises StopIteration and changes nothing.
+    It starts when you request the first batch. After StopIteration, another exception or `close`, every further `next`
+    raises StopIteration and changes nothing.
 
     Args:
-        begin: gives the position, and the batches from there on.
-        stats: batches, and the time that the script waited for them, are added to it.
-        transform: called with each batch, its rows and the epoch; `begin` then gives pairs of a batch and its rows.
-        count: gives the number of batches of a whole epoch, or raises TypeError.
-        idle: is told when a batch is asked for, and when it is handed over; None where no GPU gets them.
-        static: the tensors that all batches are copied into; None where each batch has its own.
+        begin: function that returns the position, and the batches from there on.
+        stats: statistics to which the batches and the waiting time of the script are added.
+        transform: function that is called with each batch, its rows and the epoch. `begin` then returns pairs of a
+            batch and its rows.
+        count: function that returns the number of batches of a whole epoch, or raises TypeError.
+        idle: timer that is told when a batch is requested and when it is handed over, or None without a GPU.
+        static: tensors that all batches are copied into, or None if each batch has its own.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Epoch(Iterator[Any]):
         self._over = False
 
     def __next__(self) -> Any:
-        """The next batch; RuntimeError in another process than the one that made it, or while it serves a thread."""
+        """Return the next batch. Raises RuntimeError in a different process, or while it serves another thread."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"loader: expected next() in process {self._process}, which made this iterator and has its threads or "
@@ -138,17 +138,17 @@ class Epoch(Iterator[Any]):
             self._busy.release()
 
     def __len__(self) -> int:
-        """Batches of the whole epoch; TypeError where nobody knows them."""
+        """Number of batches of the whole epoch. Raises TypeError if it is unknown."""
         return self._count()
 
     def __getattr__(self, name: str) -> Any:
-        """What torch's own iterator has, such as its worker processes, once the first batch has come."""
+        """Attributes of torch's own iterator, such as its worker processes, after the first batch."""
         if name.startswith("__") or self.__dict__.get("_batches") is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._batches, name)
 
     def close(self) -> None:
-        """End its threads and processes now; without it they end with the last reference to the iterator."""
+        """Stop the threads and processes now. Otherwise, they end with the last reference to the iterator."""
         self._over, self._batches = True, None
 
     def _next(self) -> Any:

@@ -1,4 +1,4 @@
-"""torch's DataLoader, for a store: whole batches gathered by threads, and copied to a device."""
+"""torch's `DataLoader` for a store. Threads gather whole batches, which are then copied to a device."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
 from tensorstore_ds.reading.store import Split, Store
 
-#: Tasks that wait ready for each thread, if `prefetch_factor` says nothing else.
+#: Number of prefetched tasks for each thread, unless `prefetch_factor` is set.
 PREFETCH_FACTOR = 2
 
 
-#: What torch declares a batch to be; of a `StoreDataset` anything.
+#: Type of a batch, as torch declares it. Batches of a `StoreDataset` may be of any type.
 Batches = TypeVar("Batches", covariant=True)
 
 
 class DataLoader(data.DataLoader[Batches]):
-    """torch's `DataLoader`, which gathers whole batches of a `StoreDataset` in threads.
+    """torch's `DataLoader`, with threads that gather whole batches of a `StoreDataset`.
 
     Arguments have torch's names and meanings. With ``num_workers > 0``, ``batch_size=None``, or another data set,
-    torch's own machinery does the work.
+    torch's own code loads the samples.
 
     A batch is a dict by field. Images of one size are one uint8 tensor (B, C, H, W), labels an int64 tensor (B,):
 
@@ -95,7 +95,7 @@ class DataLoader(data.DataLoader[Batches]):
     >>> batch["image"].shape
     torch.Size([4, 3, 64, 64])
 
-    Objects are a list with a dict of tensors for each image, unless `collate` says otherwise:
+    Objects are a list with a dict of tensors for each image, unless you choose another form with `collate`:
 
     >>> [tuple(objects["boxes"].shape) for objects in batch["objects"]]
     [(1, 4), (2, 4), (1, 4), (2, 4)]
@@ -122,18 +122,18 @@ class DataLoader(data.DataLoader[Batches]):
         seed: seed of the order and of transforms.
         even_batches: whether every rank of `torch.distributed` has the same number of samples. Some samples are then
             repeated if the number of ranks does not divide the number of samples. If False, every sample is loaded
-            exactly once, as exact metrics need it, and a rank may have one batch less than another. Then no operation
-            in the loop may wait for all ranks.
+            exactly once, as exact metrics need it, and a rank may have one batch less than another. Operations in the
+            loop must then not wait for all ranks.
         collate: form of the objects in a batch, ``list``, ``padded``, ``packed`` or ``nested``. `collate_objects`
             describes them.
         collate_images: form of the images in a batch. With ``list``, images of one size are a tensor (B, C, H, W), and
             images of differing sizes are a list of tensors (C, H, W). With ``padded``, images are always (B, C, H, W),
-            in the largest height and width of the batch, with zeros on the right and below. The batch then also has
-            `image_mask` (B, H, W) bool, true where there is image, and `image_size` (B, 2) int64, height and width of
-            every image. In tuples, the first member is the `PaddedImages` of these three. Each view is padded to its
-            own size, with ``image_0_mask`` and ``image_0_size`` in addition to ``image_0``. Masks are padded with the
-            value that is ignored. Boxes and keypoints keep their coordinates.
-        size_divisor: number of which padded heights and widths are multiples.
+            in the largest height and width of the batch, with zeros on the right and below. The batch then also
+            contains `image_mask` (B, H, W) bool, true inside the image, and `image_size` (B, 2) int64, height and width
+            of every image. In tuples, the first member is the `PaddedImages` of these three. Each view is padded to its
+            own size, with ``image_0_mask`` and ``image_0_size`` in addition to ``image_0``. Masks are padded with their
+            ignored value. Boxes and keypoints keep their coordinates.
+        size_divisor: padded heights and widths are multiples of this number.
         residency: source of the rows. ``page-cache`` reads the page cache, which all processes share. ``locked`` also
             locks the pages in memory while this loader exists, also for worker processes. ``device`` makes a copy of
             the whole split on `device` and gathers there. ``auto`` is ``device`` if it takes at most half of a GPU's
@@ -149,7 +149,7 @@ class DataLoader(data.DataLoader[Batches]):
         into: tensors for all batches, as CUDA graphs need them. ``first`` takes copies of the tensors of the first
             batch. You can also pass your own tensors in dicts, lists and tuples, with the names, shapes, types and
             device of a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current
-            stream. Run the step on the stream on which you ask for batches, and have one iterator at a time.
+            stream. Run the step on the stream on which you ask for batches, and use one iterator at a time.
 
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
@@ -297,18 +297,21 @@ class DataLoader(data.DataLoader[Batches]):
     # --- position
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iterator is of; without it they are counted from 0."""
+        """Set the epoch of the next iterator. Without it, epochs are counted from 0."""
         self._position = Position(epoch)
         if has_epochs(self._ordering):
             self._ordering.set_epoch(epoch)
         self._sampler_epoch = epoch_of(self._ordering)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, after any batch: a later `load_state_dict` goes on with the very next one.
+        """Return the position of the loader. You can call this after any batch.
 
-        Of a sampler that draws from a `torch.Generator`, the state has the generator's, as text of some 7 kB; all else
-        are numbers and names. If there are several iterators at once, it is where the one is that began last; make a
-        loader for each to resume them all.
+        A loader that loads this state with `load_state_dict` continues with the next batch. The state contains numbers
+        and names. If the sampler uses a `torch.Generator`, it also contains the generator's state, as text of about 7
+        kB.
+
+        If several iterators exist, the state is the position of the most recent one. To resume all of them, use one
+        loader for each.
 
         >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2, shuffle=True)
         >>> first = next(iter(loader))
@@ -332,19 +335,19 @@ class DataLoader(data.DataLoader[Batches]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called, with any number of threads or workers.
+        """Continue where `state_dict` was called, with any number of threads or workers.
 
-        Batches that were returned are left out, and nothing is read for them. After that, torch's global generator is
-        where it would be without the resume only if the script restores it.
+        Batches that were already returned are skipped, and no data is read for them. The state of torch's global
+        generator is not restored. If you need it, restore it in your script.
 
-        The number of ranks may differ, and with it the batch size, if a sampler of this library deals rows to ranks in
-        turn: all but `BlockShuffleSampler` and `SizeBucketSampler` do. Then the ranks divide what is left of the epoch:
-        no sample comes twice, and none is missing, but for a remainder as `drop_last` has it. The states of all ranks
-        must be of the same batch.
+        The number of ranks may change, and with it the batch size, if a sampler of this library assigns rows to ranks
+        in turn. All of its samplers do, except `BlockShuffleSampler` and `SizeBucketSampler`. The ranks then divide the
+        rest of the epoch. Each remaining sample is used exactly once, except for a remainder, which `drop_last`
+        controls. Load states of the same batch on all ranks.
 
         Raises:
-            OptionError: the state is not of such a loader (another seed, batch size, sampler, number of batches or of
-                ranks), or is in the middle of an epoch whose order cannot be computed again.
+            OptionError: the state is from a different loader (another seed, batch size, sampler, number of batches or
+                of ranks), or from the middle of an epoch whose order cannot be computed again.
         """
         if not isinstance(state, Mapping):
             raise refusal("state", "the dict that state_dict() of a loader returned", f"a {type(state).__name__}")
@@ -402,7 +405,7 @@ class DataLoader(data.DataLoader[Batches]):
         return self._dealt is not None and self._dealt.is_elastic
 
     def stats(self) -> LoaderStats:
-        """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates.
+        """Return a copy of the loader's time statistics since it was created. Call this in the thread that iterates.
 
         >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=4)
         >>> for batch in loader:
@@ -415,11 +418,11 @@ class DataLoader(data.DataLoader[Batches]):
         return replace(self._stats, copy=self._copies.seconds(), replaced=replaced, idle=idle)
 
     def starved(self, stats: LoaderStats) -> float:
-        """Seconds in which training stood still for want of a batch: the GPU, or the host where there is none."""
+        """Seconds in which training waited for a batch. With a GPU, its idle time counts, else the time of the host."""
         return stats.wait if self._idle is None else stats.idle
 
     def __repr__(self) -> str:
-        """Batches, sampler, and who gathers; then the data set with its fields."""
+        """Batches, sampler, threads or workers, and the data set with its fields."""
         setting = self._setting()
         counted = "" if setting["batches"] is None else f"{setting['batches']:,} "
         batches = f"batches of {self.batch_size}" if self.batch_size else "batches" if self.batch_sampler else "samples"
@@ -448,12 +451,13 @@ class DataLoader(data.DataLoader[Batches]):
     # --- iteration
 
     def __iter__(self) -> Epoch:  # type: ignore[override]
-        """An iterator over one epoch. It begins with the first batch that is asked for; its end ends the threads.
+        """Return an iterator over one epoch.
 
-        Another iterator of the same loader is of the next epoch, also while this one lives: ``zip(loader, loader)``
-        goes through two whole epochs side by side, as two of torch's iterators shuffle twice. Persistent workers serve
-        one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
-        asked for a batch in another process than it was made in.
+        It starts when you request the first batch, and stops its threads at the end. A second iterator of the same
+        loader has the next epoch, even while the first one is in use. ``zip(loader, loader)`` iterates over two whole
+        epochs, just as two of torch's iterators shuffle separately. Persistent workers serve one iterator at a time.
+        After another iterator has begun, the earlier one raises RuntimeError. An iterator also raises RuntimeError in a
+        different process than the one that created it.
         """
         count = lambda: len(self._index_batches(self._position.start))  # noqa: E731
         return Epoch(self._begin, self._stats, self._transform, count, self._idle, self._static)

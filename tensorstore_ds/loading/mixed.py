@@ -1,4 +1,4 @@
-"""Several stores as one data set: one after the other, or mixed in exact shares."""
+"""Several stores as one data set, concatenated or mixed in exact shares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.seeding import generator
 
-#: A store: its path, its URL, opened, or as a data set of one of its splits.
+#: A store as its path, its URL, an open store, or a data set of one of its splits.
 Part = str | os.PathLike[str] | Store | StoreDataset
 EpochLength = Literal["first", "shortest"] | int
 Weights = Callable[[int], Sequence[float]]
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class MixedDataset(Samples):
-    """The samples of several stores as one data set, whose batches the `DataLoader` gathers as those of one store.
+    """The samples of several stores as one data set, from which `DataLoader` gathers batches like from one store.
 
     >>> stores = {"photos.tsds": 0.75, "voc.tsds": 0.25}
     >>> mixed = tsds.MixedDataset(stores, fields=["image"], decode=tsds.Resize((32, 32)))
@@ -47,29 +47,31 @@ class MixedDataset(Samples):
     >>> next(iter(loader))["image"].shape  # 3 images of photos.tsds and 1 of voc.tsds
     torch.Size([4, 3, 32, 32])
 
-    Its index counts through all samples of the first store, then through those of the second, and so on. With weights,
-    ``shuffle=True`` draws by `MixedSampler`, which says what an epoch is; without, it shuffles all samples of all
+    Indices run through all samples of the first store, then through all samples of the second, and so on. With shares,
+    ``shuffle=True`` uses `MixedSampler`, which describes an epoch. Without shares, it shuffles all samples of all
     stores.
 
-    Classes are matched by their names: a class of several stores has one index. Images of differing sizes come as a
-    list, as those of one store do; a `decode` plan brings them to one size.
+    Classes are matched by name, so a class that occurs in several stores has one index. Images of differing sizes are a
+    list, as with one store. A `decode` plan gives them one size.
 
     Args:
-        stores: the stores, each with its share, of any sum; or without shares, to be one after the other. A store is a
-            path, a URL, a `Store`, or a `StoreDataset` without a transform, which may be a subset.
-        split: name of the split of each store that is not a `StoreDataset`.
+        stores: the stores, as a dict with the share of each, whose sum does not matter, or as a list, to concatenate
+            them. A store is a path, a URL, a `Store`, or a `StoreDataset` without a transform, which may be a subset.
+        split: name of the split, for each store that is not a `StoreDataset`.
         weights: function that replaces constant shares. It is called with the epoch and returns a share for each store.
-            `epoch_length` must be a number then.
-        epoch_length: an epoch ends when the ``first`` store has shown every sample once, or the ``shortest`` relative
-            to its share has; or is a number of samples.
-        classes: names of the classes in their order; None: those of the first store, then those that others add.
-        fields: names of the fields; None: the fields that the first store loads and all others have.
+            `epoch_length` must then be a number.
+        epoch_length: end of an epoch. With ``first``, it ends when every sample of the first store was used once. With
+            ``shortest``, this applies to the store that is the smallest relative to its share. A number is the number
+            of samples.
+        classes: names of the classes in their order. None takes the classes of the first store, followed by those that
+            other stores add.
+        fields: names of the fields. None takes the fields that the first store loads and all others contain.
         transform, transform_of, return_as, as_pil: as in `StoreDataset`.
         decode, on_error: as in `StoreDataset`, for each store that is not a `StoreDataset`.
 
     Raises:
-        OptionError: stores differ in the dtype or the values of a field, a class is not in `classes`, or an argument
-            makes no sense; it names store and field.
+        OptionError: stores differ in the dtype or the values of a field, a class is not in `classes`, or an argument is
+            invalid. The message contains store and field.
     """
 
     def __init__(
@@ -125,22 +127,22 @@ class MixedDataset(Samples):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields that all stores have, with the classes of all."""
+        """Fields that all stores contain, with the classes of all stores."""
         return self._with_views(self._fields)
 
     @property
     def store_name(self) -> str:
-        """The names of all stores."""
+        """Names of all stores."""
         return " + ".join(part.store_name for part in self.parts)
 
     @property
     def replaced(self) -> list[int]:
-        """Rows of damaged images that this process has replaced, each counted in its own data set."""
+        """Rows of damaged images that this process has replaced. Each row counts within its own data set."""
         return [row for part in self.parts for row in part.replaced]
 
     @property
     def targets(self) -> list[int]:
-        """The class index of every sample, as of `StoreDataset`, by the joined classes."""
+        """Class index of every sample in the joined classes, as in `StoreDataset`."""
         name = next((name for name, field in self._fields.items() if isinstance(field, LabelField)), None)
         if name is None:
             raise AttributeError(f"{self.store_name}: expected a field of labels, found none.")
@@ -153,49 +155,49 @@ class MixedDataset(Samples):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its fields in all stores."""
+        """Number of bytes of the loaded fields in all stores."""
         return sum(part.split[name].nbytes for part in self.parts for name in self.fields)
 
     @property
     def row_nbytes(self) -> float:
-        """Bytes of its fields in a sample, on average."""
+        """Mean number of bytes of the loaded fields in a sample."""
         return self.nbytes / max(1, len(self))
 
     @property
     def image_sizes(self) -> NDArray[np.int32]:
-        """(n, 2) int32, height and width of every sample's image as it is stored."""
+        """(n, 2) int32, height and width of every sample's stored image."""
         return np.concatenate([part.image_sizes for part in self.parts])
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """The same numbers: rows of a mixture are its indices."""
+        """Return the indices themselves, because rows of a mixture are its indices."""
         return np.asarray(indices, np.int64)
 
     def __len__(self) -> int:
-        """Samples of all stores."""
+        """Number of samples of all stores."""
         return int(self._starts[-1])
 
     def sampler(self, **order: Unpack[Order]) -> RowSampler | None:
-        """What ``shuffle=True`` of the `DataLoader` takes; None: a shuffle of all samples."""
+        """Return the sampler for ``shuffle=True`` of `DataLoader`, or None to shuffle all samples."""
         return None if self.shares is None and self.weights is None else MixedSampler(self, **order)
 
     def key(self, row: int) -> str:
-        """What a sample is called in its source, by its index."""
+        """Return the name of a sample in its store, by its index."""
         part = int(self.part_of([row])[0])
         own = self.parts[part]
         return own.key(int(own.store_rows([row - int(self._starts[part])])[0]))
 
     def part_of(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Which store each sample is of, (n,) int64, from the samples' indices: the `rows` of a batch."""
+        """Return the number of each sample's store, (n,) int64, from the indices, such as the `rows` of a batch."""
         owners: NDArray[np.int64] = np.searchsorted(self._starts, np.asarray(indices, np.int64), "right") - 1
         return owners
 
     def with_decode(self, decode: Decode | None) -> MixedDataset:
-        """The same data set with another decode plan, or with a list of plans for several views."""
+        """Return the same data set with a different decode plan, or with a list of plans for several views."""
         parts = tuple(part.with_decode(decode) for part in self.parts)
         return self._changed(parts=parts, decode=parts[0].decode)
 
     def set_epoch(self, epoch: int) -> None:
-        """As of `StoreDataset`, for all stores."""
+        """Set the epoch of all stores, as in `StoreDataset`."""
         self.epoch = epoch
         for part in self.parts:
             part.set_epoch(epoch)
@@ -228,18 +230,18 @@ class MixedDataset(Samples):
 
 
 class MixedSampler(RowSampler):
-    """Rows of several stores in exact shares, each store shuffled on its own.
+    """Sample several stores in exact shares, each store shuffled separately.
 
-    The k-th sample of a store of share w has the key (k + 1/2) / w, and an epoch has the samples in the order of their
-    keys. That is the method of Sainte-Laguë (Webster), by which seats are divided among parties: after every n samples,
-    each store has had its share of n, as nearly as whole numbers allow; so every batch has it, too::
+    The k-th sample of a store with share w has the key (k + 1/2) / w, and an epoch contains the samples in the order of
+    their keys. This is the Sainte-Laguë (Webster) method, which divides the seats of a parliament among parties. After
+    any n samples, and therefore in every batch, each store has its share as nearly as integers allow::
 
         MixedSampler of {a: 0.7, b: 0.3}, where a has 7 samples
-        a a b a a b a a b a      the epoch ends when a has shown all
+        a a b a a b a a b a      the epoch ends after all samples of a
 
-    A store goes through all of its samples in random order before it begins again in another order, whether or not an
-    epoch ends meanwhile: what a large store has not shown in an epoch, it shows in the next. Everything follows from
-    (seed, epoch), and ranks take the rows in turn.
+    A store goes through all of its samples in random order before it starts again in a new order, also across epochs. A
+    large store continues in the next epoch where the last one ended. The order depends only on (seed, epoch), and ranks
+    take the rows in turn.
 
     >>> mixed = tsds.MixedDataset({"photos.tsds": 0.75, "voc.tsds": 0.25}, fields=["image"])
     >>> sampler = tsds.MixedSampler(mixed)
@@ -248,7 +250,7 @@ class MixedSampler(RowSampler):
 
     Args:
         data: the stores, with shares or `weights`.
-        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
+        order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`.
     """
 
     def __init__(self, data: MixedDataset, **order: Unpack[Order]) -> None:
@@ -259,7 +261,7 @@ class MixedSampler(RowSampler):
 
     @property
     def size(self) -> int:
-        """Samples of an epoch, all ranks together."""
+        """Number of samples of an epoch, all ranks together."""
         return int(self._counts(self.epoch).sum())
 
     def _weights(self, epoch: int) -> NDArray[np.float64]:
@@ -363,7 +365,7 @@ def _check_values(name: str, joined: ObjectsField, pairs: Sequence[tuple[StoreDa
             raise OptionError(f"{part.store_name}: expected the keypoints of {name} in the others' order. {_LEAVE_OUT}")
 
 
-#: Advice where fields differ; the command merge fills in what a store lacks.
+#: Advice if fields differ. The command merge fills in missing fields.
 _LEAVE_OUT = "Leave the field out, with `fields`, or unite the stores with tsds merge."
 
 

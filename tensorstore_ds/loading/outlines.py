@@ -1,4 +1,4 @@
-"""Masks of objects, drawn where the image of a batch has come to lie: after crops, resizing and mirroring."""
+"""Draw masks of objects in the pixels of a batch, after crops, resizing and mirroring."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 
-#: Values of objects: their row in the split and their number there; and the corners of the stored image, which
-#: transforms move as they move keypoints. What lies between follows from these two: all that moves images is straight.
+#: Values of objects: their row in the split with their number there, and the corners of the stored image. Transforms
+#: move the corners like keypoints. They determine all other points, because these transforms are linear along x and y.
 OUTLINE, FRAME = "outline", "frame"
 
-#: Of a batch, collated as ``packed`` or ``list``.
+#: The objects of a batch, collated as ``packed`` or ``list``.
 Objects = PackedObjects | Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]
 
 
@@ -42,10 +42,10 @@ def with_frames(objects: PackedObjects, rows: NDArray[np.int64], sizes: NDArray[
 
 
 def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -> list[Tensor]:
-    """For each sample of a batch the masks (m, H, W) bool of its objects, on the device of the objects.
+    """Draw the masks of a batch's objects, in pixels of the batch's images.
 
-    Polygons are drawn as pycocotools draws them, in pixels of the batch's image; runs, which are masks already, move as
-    masks do, to the nearest pixel. An object with neither has an empty mask. They are drawn on the CPU.
+    Polygons are drawn with the same pixels as in pycocotools. RLE masks are transformed to the nearest pixel, like
+    other masks. An object with neither has an empty mask. The CPU draws them.
 
     >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
     >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
@@ -56,12 +56,18 @@ def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -
 
     Args:
         split: split of the batch, which is the `split` of the data set.
-        objects: objects of the batch after all transforms, as ``packed`` or ``list``, such as those of one sample.
+        objects: objects of the batch after all transforms, as ``packed`` or ``list``, such as the objects of one
+            sample.
         size: (height, width) of the batch's images.
 
+    Returns:
+        For each sample the masks (m, H, W) bool of its objects, on the device of the objects.
+
     Raises:
-        OptionError: the objects have no outlines, or are collated otherwise; pycocotools is not installed.
-        SourceError: runs are those of an image of another size; polygons have edges of many million pixels.
+        OptionError: the objects have no outlines, or another form than ``packed`` or ``list``, or pycocotools is not
+            installed.
+        SourceError: an RLE mask belongs to an image of another size, or the edges of polygons are many million pixels
+            long.
     """
     masks = [[mask for mask, _, _ in _drawn(split, each, size)] for each in _samples(objects)]
     stacked = (np.stack(each) if each else np.zeros((0, *size), np.bool_) for each in masks)
@@ -77,9 +83,10 @@ def draw_class_masks(
     first: int = 1,
     ignored: int = 255,
 ) -> Tensor:
-    """The class of each pixel (B, H, W) int64, from the masks of `draw_instance_masks`.
+    """Draw the class of each pixel, from the masks of `draw_instance_masks`.
 
-    Where objects overlap, the one with fewer pixels is seen. Crowds (`iscrowd`) are `ignored` where nothing else is.
+    Where objects overlap, the object with fewer pixels is visible. Pixels of crowds (`iscrowd`) are `ignored`, unless
+    another object is there.
 
     >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
     >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
@@ -94,8 +101,11 @@ def draw_class_masks(
         first: value of class 0. The other classes follow. Use 0 if the classes contain a background.
         ignored: value of crowds, the `ignore_index` of a loss.
 
+    Returns:
+        (B, H, W) int64, on the device of the objects.
+
     Raises:
-        OptionError, SourceError: as `draw_instance_masks`.
+        OptionError, SourceError: as in `draw_instance_masks`.
     """
     samples = _samples(objects)
     classes: NDArray[np.int64] = np.full((len(samples), *size), background, np.int64)

@@ -1,4 +1,4 @@
-"""Images of differing sizes as one tensor: each in the upper left corner, so that boxes and keypoints stay."""
+"""Images of differing sizes as one tensor. Each is in the upper left corner, so boxes and keypoints do not change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLLATES_IMAGES: tuple[CollateImages, ...] = get_args(CollateImages)
 
 
 class PaddedImages(NamedTuple):
-    """Images of a batch, with zeros on the right and below where an image is smaller than the largest.
+    """Images of a batch, with zeros on the right and below if an image is smaller than the largest one.
 
     >>> voc = tsds.StoreDataset("voc.tsds", "train", fields=["image"], return_as="tuple")
     >>> (padded,) = next(iter(tsds.DataLoader(voc, batch_size=4, collate_images="padded")))
@@ -30,13 +30,13 @@ class PaddedImages(NamedTuple):
     """
 
     image: Tensor  #: (B, C, H, W), in channels-last memory
-    image_mask: Tensor  #: (B, H, W) bool, true where there is image
+    image_mask: Tensor  #: (B, H, W) bool, true inside the image
     image_size: Tensor  #: (B, 2) int64, height and width of every image
 
 
 @dataclass(frozen=True)
 class Padding:
-    """How a loader pads the images of its batches, and the masks with them."""
+    """Options for padding the images of a loader's batches, and the masks with them."""
 
     size_divisor: int = 1
     pool: BufferPool = field(default_factory=BufferPool)
@@ -44,7 +44,7 @@ class Padding:
     def pad(
         self, columns: Mapping[str, Any], fields: Mapping[str, Field], images: Sequence[str] = ("image",)
     ) -> dict[str, Any]:
-        """Columns of a batch, with its `images` as `PaddedImages`; masks are padded with the value that is ignored."""
+        """Return the columns of a batch, with `images` as `PaddedImages`, and masks padded with their ignored value."""
         padded = {name: pad_images(columns[name], self.size_divisor, pool=self.pool) for name in images}
         result: dict[str, Any] = {**columns, **padded}
         for name, mask in of_kind({name: fields[name] for name in columns if name in fields}, MaskField).items():
@@ -61,7 +61,7 @@ class Padding:
 def pad_images(
     images: Tensor | Sequence[Tensor], size_divisor: int = 1, *, pool: BufferPool | None = None
 ) -> PaddedImages:
-    """Put images of differing sizes into one tensor, zeros on the right and below.
+    """Copy images of differing sizes into one tensor, with zeros on the right and below.
 
     >>> images = [torch.ones(3, 20, 30, dtype=torch.uint8), torch.ones(3, 30, 20, dtype=torch.uint8)]
     >>> padded = tsds.pad_images(images, size_divisor=16)
@@ -69,13 +69,13 @@ def pad_images(
     (torch.Size([2, 3, 32, 32]), torch.Size([2, 32, 32]), [[20, 30], [30, 20]])
 
     Args:
-        images: one or more tensors (C, H, W), or one tensor (B, C, H, W), which is not copied if nothing is padded.
-        size_divisor: number of which the height and width of the batch are multiples, as a network with a stride needs.
-        pool: buffers to use again. None allocates new memory.
+        images: one or more tensors (C, H, W), or one tensor (B, C, H, W), which is not copied if no padding is needed.
+        size_divisor: the height and width of the batch are multiples of this number, as a network with a stride needs.
+        pool: buffers to reuse. None allocates new memory.
 
     Raises:
         OptionError: `size_divisor` is below 1. It is a `ValueError`.
-        ValueError: images differ in their channels or their dtype, or are no (C, H, W).
+        ValueError: images differ in their channels or their dtype, or are not (C, H, W).
     """
     if size_divisor < 1:
         raise refusal("size_divisor", "at least 1", size_divisor)

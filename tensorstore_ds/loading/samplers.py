@@ -1,7 +1,7 @@
-"""Samplers: which rows a rank visits in an epoch, and in which order.
+"""Samplers, which determine the rows that a rank visits in an epoch, and their order.
 
-An order is a function of (seed, epoch, rank, number of ranks) and not a state: every rank knows its rows beforehand,
-all ranks have equally many, and going on in the middle of an epoch is a slice.
+An order is a function of (seed, epoch, rank, number of ranks), not a state. Every rank knows its rows beforehand, all
+ranks have the same number of rows, and continuing in the middle of an epoch is a slice.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import generator
 
-#: Rows that become Python integers at a time: a list of all of them would be several times the array.
+#: Number of rows converted to Python integers at a time, because a list of all takes several times the array's memory.
 _CHUNK = 4096
 
 
 class Order(TypedDict, total=False):
     """Keyword arguments of all samplers."""
 
-    seed: int  #: the same for all ranks, not negative; 0 if missing
-    rank: int | None  #: this process, in [0, num_replicas)
-    num_replicas: int | None  #: sharing an epoch; without both, torch.distributed is asked whenever they matter
-    drop_last: bool  #: leave a remainder out instead of repeating rows
+    seed: int  #: seed of the order, the same for all ranks, not negative. The default is 0
+    rank: int | None  #: number of this process, in [0, num_replicas)
+    num_replicas: int | None  #: number of ranks. The default of both is the current value in torch.distributed
+    drop_last: bool  #: whether to leave out a remainder instead of repeating rows
     even_batches: bool  #: if False, rows are neither repeated nor left out, and ranks may differ by one row
 
 
 class RowSampler(DistributedSampler[int], ABC):
-    """Base of all samplers: an epoch of `size` rows, divided among ranks of equal length.
+    """Base class of all samplers. An epoch has `size` rows, which are divided evenly among ranks.
 
-    If the number of ranks does not divide `size`, every rank has one row more than ``size // num_replicas``, and those
-    that are missing are repeated from the beginning of the order; with `drop_last` the remainder is left out of this
-    epoch instead. That is what torch's DistributedSampler does. With ``even_batches=False``, every row comes exactly
-    once, and the first ranks have one row more than the others: for metrics, in code that waits for no other rank.
+    If the number of ranks does not divide `size`, the first rows of the order are repeated, so that every rank has
+    ``size // num_replicas + 1`` rows. With `drop_last`, the remainder is left out of this epoch instead. Both are as in
+    torch's DistributedSampler. With ``even_batches=False``, every row occurs exactly once, and the first ranks have one
+    row more than the others. Use it for metrics, in code that does not wait for other ranks.
 
-    It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
-    rows among the ranks once more. Accelerate does so with every sampler: our `DataLoader` shows it an undivided one.
+    This class derives from DistributedSampler, because Lightning, Fabric and other frameworks divide the rows of any
+    other sampler among the ranks once more. Accelerate does this with every sampler, so `DataLoader` passes an
+    undivided sampler to it.
 
-    `size` counts the rows of an epoch, all ranks together, or is a data set, which may grow. ValueError if a
-    number is out of its range, or only one of `rank` and `num_replicas` was passed.
+    `size` is the number of rows of an epoch, all ranks together, or a data set, which may grow. ValueError is raised if
+    a number is out of range, or if only one of `rank` and `num_replicas` was passed.
 
     Attributes:
-        is_elastic: whether ranks take the rows of one order in turn, so that in the middle of an epoch another number
-            of ranks can go on with the rest.
+        is_elastic: whether ranks take the rows of one order in turn, so that a different number of ranks can continue
+            in the middle of an epoch.
     """
 
     is_elastic: ClassVar[bool] = True
@@ -83,11 +84,11 @@ class RowSampler(DistributedSampler[int], ABC):
 
     @property
     def size(self) -> int:
-        """Rows of an epoch, all ranks together; of a data set, as many as it has now."""
+        """Number of rows of an epoch, all ranks together. For a data set, its current length."""
         return len(self._data) if isinstance(self._data, Sized) else self._data
 
     def rows(self) -> NDArray[np.int64]:
-        """This rank's rows of this epoch, in order: (len(self),) int64, a new array, made in time O(size)."""
+        """Return this rank's rows of this epoch in order, a new array (len(self),) int64, in time O(size)."""
         return self._deal(self._order())
 
     @abstractmethod
@@ -108,7 +109,7 @@ class RowSampler(DistributedSampler[int], ABC):
         return itertools.chain.from_iterable(rows[i : i + _CHUNK].tolist() for i in range(0, len(rows), _CHUNK))
 
     def __len__(self) -> int:
-        """Rows of this rank in an epoch, the same for all ranks if `even_batches`."""
+        """Number of rows of this rank in an epoch. With `even_batches`, it is the same for all ranks."""
         rows, (rank, replicas) = self.size - self._start, self._place()
         if self.drop_last:
             return rows // replicas
@@ -123,40 +124,43 @@ class RowSampler(DistributedSampler[int], ABC):
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """As passed, else torch.distributed's as soon as it is initialized, else 0."""
+        """The rank that was passed, or the rank in torch.distributed once it is initialized, or 0."""
         return self._place()[0]
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """As passed, else torch.distributed's world size as soon as it is initialized, else 1."""
+        """The number that was passed, or the world size of torch.distributed once it is initialized, or 1."""
         return self._place()[1]
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
-        """``len(self)``, under DistributedSampler's name."""
+        """``len(self)``, as DistributedSampler names it."""
         return len(self)
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """Rows that all ranks visit together, with those repeated or without those left out."""
+        """Number of rows that all ranks visit together, including repeated rows and without dropped ones."""
         whole = self.size - self._start
         return len(self) * self.num_replicas if self.even_batches or self.drop_last else whole
 
     def undivided(self) -> Self:
-        """A copy that has one rank, and so the rows of all. Both have one epoch: to set it for one sets it for both."""
+        """Return a copy with one rank, which has the rows of all ranks. Setting the epoch of one sets it for both."""
         alone = copy.copy(self)
         alone._ranks = (0, 1)
         return alone
 
     def after(self, start: int) -> Self:
-        """A copy that begins every epoch after so many rows, all ranks together. Both have one epoch, as above."""
+        """Return a copy that skips the first `start` rows of every epoch, all ranks together.
+
+        Setting the epoch of one sets it for both.
+        """
         rest = copy.copy(self)
         rest._start = start
         return rest
 
     @property
     def epoch(self) -> int:
-        """Not negative; 0 until `set_epoch`."""
+        """Number of the epoch, 0 until `set_epoch` is called."""
         return self._state["epoch"]
 
     @epoch.setter
@@ -164,25 +168,25 @@ class RowSampler(DistributedSampler[int], ABC):
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, 0 or more, whose rows come next; an iteration that has begun does not change."""
+        """Set the epoch of the next rows, 0 or more. An iteration that has begun does not change."""
         self._state["epoch"] = at_least(0, epoch, "epoch")
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"epoch": epoch}``: all that changes. How far an epoch has come is for the loader to count."""
+        """Return ``{"epoch": epoch}``. The loader counts the position within an epoch."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the epoch of a `state_dict`; raises `ValueError` if it holds none."""
+        """Set the epoch from a `state_dict`. Raises `ValueError` if it contains none."""
         if "epoch" not in state:
             raise ValueError(f"state: expected the member epoch, found {', '.join(map(str, state)) or 'none'}.")
         self.set_epoch(state["epoch"])
 
 
 class ShuffleSampler(RowSampler):
-    """Every row once in an epoch, in random order.
+    """Visit every row once per epoch, in random order.
 
-    The order does not depend on the number of ranks, which take its rows in turn: a step sees the same rows whether one
-    rank takes 256 or eight take 32 each.
+    The order does not depend on the number of ranks, which take its rows in turn. A training step therefore sees the
+    same rows with one rank and 256 rows, or with 8 ranks and 32 rows each.
 
     ::
 
@@ -192,15 +196,15 @@ class ShuffleSampler(RowSampler):
         2 ranks, 5 rows each      3 ranks, 4 rows each    3 ranks, drop_last=True
         rank 0   4  8  5  0  2    rank 0   4  7  0  6     rank 0   4  7  0
         rank 1   9  7  3  1  6    rank 1   9  5  1 (4)    rank 1   9  5  1
-                                  rank 2   8  3  2 (9)    rank 2   8  3  2    without 6, this time
+                                  rank 2   8  3  2 (9)    rank 2   8  3  2    without 6 in this epoch
 
     >>> ShuffleSampler(10, rank=1, num_replicas=3).rows().tolist()
     [9, 5, 1, 4]
 
     Args:
-        data: a number of rows, or a data set, whose length is asked for in every epoch.
-        shuffle: if False, rows in their stored order, in every epoch.
-        order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`: see `Order`.
+        data: number of rows, or a data set, whose length is read again in every epoch.
+        shuffle: whether to shuffle. If False, rows are in their stored order in every epoch.
+        order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`.
     """
 
     def __init__(self, data: int | Sized, *, shuffle: bool = True, **order: Unpack[Order]) -> None:
@@ -215,7 +219,7 @@ class ShuffleSampler(RowSampler):
 
 
 class SubsetSampler(ShuffleSampler):
-    """Some rows once in an epoch, in random order; a row that is listed twice comes twice.
+    """Visit some rows once per epoch, in random order. A row that is listed twice is visited twice.
 
     ::
 
@@ -228,13 +232,13 @@ class SubsetSampler(ShuffleSampler):
     [11, 13, 10]
 
     Args:
-        rows: (m,) integers, not negative. Copied.
-        shuffle: if False, rows in the order of `rows`.
-        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
+        rows: (m,) integers, not negative. They are copied.
+        shuffle: whether to shuffle. If False, rows are in the order of `rows`.
+        order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`.
 
     Raises:
-        TypeError: `rows` are no integers; a mask, for one.
-        ValueError: `rows` have another shape than (m,), or one is negative.
+        TypeError: `rows` are not integers, for example if they are a mask.
+        ValueError: `rows` does not have the shape (m,), or contains a negative number.
     """
 
     def __init__(self, rows: ArrayLike, *, shuffle: bool = True, **order: Unpack[Order]) -> None:

@@ -1,4 +1,4 @@
-"""What the loader gathers whole batches of: the samples of one store, or of several."""
+"""Base class of data sets from which the loader gathers whole batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Sample = Any
 
 
 class Batch(Sequence[Sample]):
-    """Samples in whole columns: a sequence of samples for any ``collate_fn``, and the columns for ours.
+    """A batch of samples, as a sequence of samples for any ``collate_fn``, and as whole columns.
 
     >>> dataset = tsds.StoreDataset("photos.tsds", "train")
     >>> batch = dataset.__getitems__([7, 0])  # as torch's DataLoader asks for a batch
@@ -42,8 +42,9 @@ class Batch(Sequence[Sample]):
     Attributes:
         columns: values by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
         rows: (B,) int64, the samples' rows in the split.
-        draw: (seed, epoch), which determine the random transforms of a sample, with its row.
-        dropped: (B,) int64, how many objects of each image are not in the part that was decoded; None without `decode`.
+        draw: (seed, epoch). Together with its row, they determine the random transforms of a sample.
+        dropped: (B,) int64, the number of objects of each image that are outside the decoded part. None without
+            `decode`.
     """
 
     def __init__(
@@ -64,7 +65,10 @@ class Batch(Sequence[Sample]):
         return len(self.rows)
 
     def __getitem__(self, item: int | slice) -> Sample:
-        """One sample: views of the batch's columns, through the data set's transform. Of a slice, a list of them."""
+        """Return one sample, or a list of samples for a slice.
+
+        The values are views of the columns, to which the data set's transform is applied.
+        """
         if isinstance(item, slice):
             return [self[i] for i in range(*item.indices(len(self)))]
         if not -len(self) <= item < len(self):
@@ -77,7 +81,7 @@ class Batch(Sequence[Sample]):
         return (self[i] for i in range(len(self)))
 
     def parts(self, lengths: Sequence[int]) -> list[Batch]:
-        """The samples as several batches of these lengths, which come to all of them: views of this one."""
+        """Divide the batch into views with these lengths, which must add up to its length."""
         if len(lengths) == 1:
             return [self]
         ends = list(itertools.accumulate(lengths, initial=0))
@@ -97,7 +101,7 @@ class Batch(Sequence[Sample]):
         ]
 
     def with_columns(self, columns: Mapping[str, Value]) -> Batch:
-        """The same samples in other columns."""
+        """Return the same samples with other columns."""
         return Batch(columns, self.rows, self._dataset, self.draw, self.dropped)
 
     @functools.cached_property
@@ -106,7 +110,7 @@ class Batch(Sequence[Sample]):
 
 
 class TransformedSamples(list[Sample]):
-    """The samples of a batch, and their rows in the split."""
+    """The transformed samples of a batch, with their rows in the split."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)
@@ -114,12 +118,14 @@ class TransformedSamples(list[Sample]):
 
 
 class Samples(Dataset[Sample]):
-    """A data set that gives whole batches, each with one gather for each column: a `StoreDataset` or a `MixedDataset`.
+    """Base class of data sets that return whole batches with one gather for each column.
+
+    It has the subclasses `StoreDataset` and `MixedDataset`.
 
     Attributes:
         fields: names of the fields that are loaded.
         decode, transform, transform_of, return_as, as_pil, on_error: see `StoreDataset`.
-        epoch: the one by which `decode` and `transform` draw, where a loader does not say it.
+        epoch: epoch for the random numbers of `decode` and `transform`, if the loader does not pass one.
     """
 
     fields: tuple[str, ...]
@@ -144,61 +150,62 @@ class Samples(Dataset[Sample]):
     @property
     @abstractmethod
     def schema(self) -> Mapping[str, Field]:
-        """Every field that there is, by its name; `fields` are those that are loaded."""
+        """All fields by name, including those that are not in `fields`."""
 
     @property
     @abstractmethod
     def store_name(self) -> str:
-        """What the store is called in messages."""
+        """Name of the store in messages."""
 
     @property
     def title(self) -> str:
-        """What the data set is called in messages."""
+        """Name of the data set in messages."""
         return self.store_name
 
     @property
     @abstractmethod
     def replaced(self) -> list[int]:
-        """Rows of damaged images that this process has replaced, in no certain order."""
+        """Rows of damaged images that this process has replaced, in no particular order."""
 
     @property
     @abstractmethod
     def targets(self) -> list[int]:
-        """The class index of every sample, as torchvision's data sets have it, -1 where a sample has no label.
+        """Class index of every sample, as in torchvision's data sets, or -1 for a sample without a label.
 
-        AttributeError without a field of labels.
+        Raises:
+            AttributeError: there is no field of labels.
         """
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of its fields where they are stored."""
+        """Number of bytes of the loaded fields, as stored."""
 
     @property
     @abstractmethod
     def row_nbytes(self) -> float:
-        """Bytes of its fields in one row, on average."""
+        """Mean number of bytes of the loaded fields in one row."""
 
     @property
     @abstractmethod
     def image_sizes(self) -> NDArray[np.int32]:
-        """(n, 2) int32, height and width of every sample's image as it is stored."""
+        """(n, 2) int32, height and width of every sample's stored image."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Samples."""
+        """Number of samples."""
 
     @abstractmethod
     def key(self, row: int) -> str:
-        """The name of a sample, by its row: see `Batch.rows`."""
+        """Return the name of a sample by its row, as in `Batch.rows`."""
 
     @abstractmethod
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Rows that the data set's `indices` stand for, (n,) int64."""
+        """Return the rows for the data set's `indices`, (n,) int64."""
 
     @abstractmethod
     def with_decode(self, decode: Decode | None) -> Self:
-        """The same data set with another decode plan, or with a list of plans for several views."""
+        """Return the same data set with a different decode plan, or with a list of plans for several views."""
 
     @abstractmethod
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
@@ -206,7 +213,7 @@ class Samples(Dataset[Sample]):
 
     @property
     def transform(self) -> Callable[..., Sample] | None:
-        """What makes samples of those of the store; it may be set later, as timm does."""
+        """Function that is applied to each sample. You can also set it later, as timm does."""
         return self._transform
 
     @transform.setter
@@ -222,25 +229,25 @@ class Samples(Dataset[Sample]):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The index of each class by its name, as torchvision's data sets have it."""
+        """Index of each class by its name, as in torchvision's data sets."""
         return {name: index for index, name in enumerate(self.classes)}
 
     @property
     def samples(self) -> list[tuple[str, int]]:
-        """(key, class index) of every sample, as ImageFolder has paths and indices; -1 where there is no label."""
+        """(key, class index) of every sample, like ImageFolder's (path, class index). -1 if there is no label."""
         return list(zip(map(self.key, self.store_rows(np.arange(len(self))).tolist()), self.targets, strict=True))
 
     imgs = samples
 
     @property
     def image_names(self) -> tuple[str, ...]:
-        """The names of the images of a sample, which are `image`, or `image_0`, `image_1` and so on if it has views."""
+        """Names of a sample's images, which are `image`, or `image_0`, `image_1` and so on if it has several views."""
         if not isinstance(self.decode, tuple):
             return ("image",)
         return tuple(f"image_{view}" for view in range(len(self.decode)))
 
     def columns_of(self, names: Iterable[str]) -> list[str]:
-        """The columns of a batch that has these fields."""
+        """Return the names of a batch's columns for these fields."""
         return [each for name in names for each in (self.image_names if name == "image" else (name,))]
 
     def _with_views(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
@@ -251,11 +258,11 @@ class Samples(Dataset[Sample]):
 
     @property
     def by_sample(self) -> bool:
-        """Whether samples are made one by one, not in whole columns."""
+        """Whether samples are created one by one, not in whole columns."""
         return self._transform is not None or self.as_pil
 
     def __getitem__(self, index: int) -> Sample:
-        """One sample: tensors of their own memory."""
+        """Return one sample. Its tensors are copies."""
         return self.gather([self._index(index)])[0]
 
     def _index(self, index: int) -> int:
@@ -267,10 +274,11 @@ class Samples(Dataset[Sample]):
         return index % len(self)
 
     def __getitems__(self, indices: ArrayLike) -> Batch | TransformedSamples:
-        """A whole batch for any loader, with one gather for each column.
+        """Return a whole batch with one gather for each column. Loaders call this.
 
-        Indices may bring their (seed, epoch) as `draw`, as those of our loader do. Others get a list where there is a
-        transform: what it returns may be a tensor, and torch stacks only those of a list or a tuple.
+        This library's loader passes (seed, epoch) as the attribute `draw` of the indices. If there is a transform,
+        other loaders get a list, because the transform may return tensors, and torch stacks only the items of a list or
+        a tuple.
         """
         draw = getattr(indices, "draw", None)
         batch = self.gather(indices, draw=draw)
@@ -284,21 +292,23 @@ class Samples(Dataset[Sample]):
         *,
         fields: Sequence[str] | None = None,
     ) -> Batch:
-        """A whole batch in memory of `pool`, the data set's own by default; what is drawn follows from (seed, epoch).
+        """Gather a whole batch into buffers of `pool`. None takes the data set's own pool.
 
-        With some `fields`, it has only these.
-
-        With ``on_error="replace"``, the batch's `rows` are those that took the place of damaged ones.
+        Random numbers depend on `draw`, which is (seed, epoch). With `fields`, the batch contains only these fields.
+        With ``on_error="replace"``, the batch's `rows` are the rows that were loaded in place of damaged ones.
         """
         names = self.fields if fields is None else fields
         return self._gather(names, self.store_rows(indices), pool or self._pool, draw or (0, self.epoch))
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch by which `decode` and `transform` draw, where this library's `DataLoader` does not say it."""
+        """Set the epoch for the random numbers of `decode` and `transform`, as this library's `DataLoader` does."""
         self.epoch = epoch
 
     def finish(self, sample: dict[str, Any], row: int, seed: Callable[[], int]) -> Sample:
-        """A sample as it is asked for, through the transform. An exception there gets a note with the sample's key."""
+        """Convert a sample to its final form, and apply the transform.
+
+        An exception in the transform gets a note with the sample's key.
+        """
         transform = self.transform
         wrap = transform is not None
         finished = as_sample(sample, self.schema, self.return_as, row, wrap=wrap, as_pil=self.as_pil)
@@ -318,7 +328,7 @@ class Samples(Dataset[Sample]):
             raise
 
     def check_moved(self) -> None:
-        """Raise `OptionError` if there are objects or masks that do not move with the field `image`."""
+        """Raise `OptionError` if there are objects or masks that belong to a field of images other than `image`."""
         chosen = {name: self.schema[name] for name in self.fields}
         for name, each in (of_kind(chosen, ObjectsField) | of_kind(chosen, MaskField)).items():
             if "image" in chosen and image_of(each) != "image":

@@ -1,4 +1,4 @@
-"""Batches of images of similar height and width, so that little of a padded batch is padding."""
+"""Batches of images with similar height and width, which need little padding."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import generator
 
-#: Batches that a bucket has in the mean, at least: with fewer, the same images would meet in every epoch.
+#: Smallest mean number of batches in a bucket. With fewer, the same images would be in one batch in every epoch.
 BATCHES_PER_BUCKET = 4
 
 
 class SizeBucketSampler(Sampler[list[int]]):
     """A batch sampler that puts images of similar height and width into one batch.
 
-    Images are divided among buckets of similar size once, when the sampler is made; nothing is decoded for that. An
-    epoch shuffles the images of each bucket, cuts them into batches, and shuffles the batches. It follows from
-    (seed, epoch). All ranks have equally many batches, and their batches of one step are of similar size.
+    When you create the sampler, it divides the images into buckets of similar size. No image is decoded for this. Each
+    epoch shuffles the images of each bucket, cuts them into batches, and shuffles the batches. The result depends only
+    on (seed, epoch). All ranks have the same number of batches, and their batches in one step have similar sizes.
 
-    With `batch_size`, every image comes once in an epoch, in batches of that many images; a batch at the border of two
-    buckets has images of both. What is over is a smaller step, in which some images are repeated if the ranks do not
-    divide it; with `drop_last` it is left out, other images in every epoch. With `pixels`, no batch is larger, and no
-    image is repeated or left out: batches are made a little smaller until the ranks divide their number.
+    With `batch_size`, every image is used once per epoch, in batches of that many images. A batch at the border of two
+    buckets contains images of both. The remaining images form a smaller last step, in which some images are repeated if
+    the number of ranks does not divide it. With `drop_last`, they are left out instead, different images in every
+    epoch.
 
-    `padding_waste` is the share of padding in the padded batches. With ``buckets=1``, it is that of random batches::
+    With `pixels`, no batch is larger than that, and images are neither repeated nor left out. Some batches are made
+    smaller, so that the number of ranks divides the number of batches.
+
+    `padding_waste` is the share of padding in the padded batches. ``buckets=1`` makes random batches. For 1,281,167
+    images in batches of 64, 60 % of them with 500x375, 375x500 or 500x333 pixels and the others of any size::
 
         buckets               1      8      32     128
-        padding_waste         0.77  0.28  0.12  0.06     of 1,281,167 images in batches of 64, six in ten of
-                                                        500x375, 375x500 or 500x333, the others of any size
+        padding_waste         0.77  0.28  0.12  0.06
 
     >>> dataset = tsds.StoreDataset("voc.tsds", "train")
     >>> sampler = tsds.SizeBucketSampler(dataset, batch_size=2)
@@ -47,20 +50,23 @@ class SizeBucketSampler(Sampler[list[int]]):
     True
 
     Args:
-        dataset: a `StoreDataset`, whose images count as they are stored; or, for other data sets and for transforms
-            that change sizes, the height and width of every sample, (n, 2) integers.
+        dataset: a `StoreDataset`, whose stored image sizes are used. For other data sets, and for transforms that
+            change sizes, pass the height and width of every sample, (n, 2) integers.
         batch_size: number of images in a batch.
-        pixels: instead of `batch_size`: as many images as fit, each with the batch's padded height and width. A larger
-            image is alone in its batch.
-        buckets: largest number of buckets. Fewer mix more images with each other, more have less padding.
-        shuffle: if False, batches and images come in the same order in every epoch, the smaller images first.
-        seed: the same for all ranks.
-        drop_last: leave out the images that do not fill a batch of every rank.
+        pixels: largest number of pixels in a batch, instead of `batch_size`. Each image counts with the batch's padded
+            height and width. A larger image is alone in its batch.
+        buckets: largest number of buckets. With fewer buckets, more images are mixed with each other. With more
+            buckets, there is less padding.
+        shuffle: whether to shuffle. If False, batches and images have the same order in every epoch, the smaller images
+            first.
+        seed: seed of the order, the same for all ranks.
+        drop_last: whether to leave out the images that do not fill a batch on every rank.
         rank, num_replicas: as in all samplers, see `Order`.
         size_divisor: the `size_divisor` of the loader.
 
     Raises:
-        OptionError: a number is out of its range, there are no sizes, or not one of `batch_size` and `pixels`.
+        OptionError: a number is out of range, there are no sizes, or not exactly one of `batch_size` and `pixels` was
+            passed.
     """
 
     def __init__(
@@ -100,43 +106,43 @@ class SizeBucketSampler(Sampler[list[int]]):
 
     @property
     def seed(self) -> int:
-        """As passed."""
+        """The seed that was passed."""
         return self._order.seed
 
     @property
     def rank(self) -> int:
-        """As passed, else torch.distributed's as soon as it is initialized, else 0."""
+        """The rank that was passed, or the rank in torch.distributed once it is initialized, or 0."""
         return self._order.rank
 
     @property
     def num_replicas(self) -> int:
-        """As passed, else torch.distributed's world size as soon as it is initialized, else 1."""
+        """The number that was passed, or the world size of torch.distributed once it is initialized, or 1."""
         return self._order.num_replicas
 
     @property
     def num_images(self) -> int:
-        """Images of the data set."""
+        """Number of images in the data set."""
         return len(self._sizes)
 
     @property
     def epoch(self) -> int:
-        """Not negative; 0 until `set_epoch`."""
+        """Number of the epoch, 0 until `set_epoch` is called."""
         return self._order.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, 0 or more, whose batches come next; `DataLoader` does it by itself."""
+        """Set the epoch of the next batches, 0 or more. `DataLoader` does this itself."""
         self._order.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"epoch": epoch}``: all that changes. How far an epoch has come is for the loader to count."""
+        """Return ``{"epoch": epoch}``. The loader counts the position within an epoch."""
         return self._order.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the epoch of a `state_dict`; raises `ValueError` if it holds none."""
+        """Set the epoch from a `state_dict`. Raises `ValueError` if it contains none."""
         self._order.load_state_dict(state)
 
     def setting(self) -> dict[str, Any]:
-        """What must be the same for the same order."""
+        """Return the options that determine the order."""
         names = ("pixels", "buckets", "size_divisor", "shuffle", "drop_last")
         own = {f"sampler_{name}": getattr(self, name) for name in names}
         return {"sampler_seed": self.seed, "num_replicas": self.num_replicas, **own}
@@ -144,7 +150,7 @@ class SizeBucketSampler(Sampler[list[int]]):
     # --- batches
 
     def __len__(self) -> int:
-        """Batches of this rank in an epoch, the same for all ranks and epochs."""
+        """Number of batches of this rank in an epoch, the same for all ranks and epochs."""
         batches, replicas = len(self._bounds()) - 1, self.num_replicas
         return batches // replicas if self.drop_last else -(-batches // replicas)
 
@@ -159,7 +165,7 @@ class SizeBucketSampler(Sampler[list[int]]):
 
     @property
     def padding_waste(self) -> float:
-        """The share of pixels that are padding in this epoch, of all ranks; of batches with `size_divisor`."""
+        """Share of padding among the pixels of this epoch's batches, of all ranks and with `size_divisor`."""
         rows, bounds = self._rows(), self._bounds()
         if len(bounds) < 2:
             return 0.0
@@ -168,7 +174,7 @@ class SizeBucketSampler(Sampler[list[int]]):
         return float(1 - self._sizes[rows].astype(np.int64).prod(1).sum() / padded)
 
     def __repr__(self) -> str:
-        """Batches, buckets, and how much is padding."""
+        """Batches, buckets, and the share of padding."""
         each = f"{self.pixels:,} pixels" if self.batch_size is None else f"{self.batch_size} images"
         waste = f"{100 * self.padding_waste:.1f} % padding"
         return f"<SizeBucketSampler, {len(self):,} batches of {each}, {self.buckets} buckets, {waste}>"

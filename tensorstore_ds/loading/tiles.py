@@ -1,4 +1,4 @@
-"""Tiles of large images: cut out of the stored images while they are loaded, and their predictions merged again."""
+"""Tiles that are cut out of large stored images while loading, and merging of their predictions."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from tensorstore_ds.tiling import count_tiles, size_of, tile_corners, tile_overl
 
 Match = Literal["iou", "ios"]
 
-#: The field of a sample, and of a batch, that says where its tile is.
+#: Field of a sample or batch with the position of its tile.
 TILE = "tile"
-#: Objects that are moved at a time to be counted.
+#: Number of objects that are transformed at a time to count them.
 _COUNTED = 1 << 20
 _BELOW_1 = math.nextafter(1, 0)
-#: An image is worth a warning if it has so many times the pixels of a tile, and is decoded whole for each.
+#: A warning is shown for an image with this many times the pixels of a tile that is decoded whole for each tile.
 _WORTH_A_WARNING = 4
 
 
 class Tiles(StoreDataset):
-    """The tiles of a data set's images as samples of their own, cut out while they are loaded: nothing is copied.
+    """The tiles of a data set's images as separate samples, cut out while loading. No copies are stored.
 
     >>> dataset = tsds.StoreDataset("voc.tsds", "train")  # 4 images of 60 x 80 and 80 x 60 pixels
     >>> tiles = tsds.Tiles(dataset, size=40, overlap=0.25)
@@ -56,35 +56,36 @@ class Tiles(StoreDataset):
     >>> batch["image"].shape, batch["tile"].shape
     (torch.Size([16, 3, 40, 40]), torch.Size([16, 3]))
 
-    Tiles lie in rows, ``round(size * (1 - overlap))`` pixels apart, from the upper left corner of each image. The last
-    tile of a row and the last row are moved inwards to end with the image. Of an image that is smaller than a tile, the
-    tile has `fill` at the right and at the bottom, so that all tiles have one size.
+    Tiles form rows, ``round(size * (1 - overlap))`` pixels apart, from the upper left corner of each image. The last
+    tile of a row and the last row are moved inwards so that they end with the image. If an image is smaller than a
+    tile, the rest of the tile, on the right and at the bottom, contains `fill`. All tiles therefore have the same size.
 
-    A tile is a sample as any other, for all loaders, samplers and transforms: samples are numbered through the tiles of
-    the first image, row by row, then through those of the second. Boxes, keypoints, masks and outlines are those of the
-    tile, in its pixels. Fields that belong to the whole image, such as labels and keys, are those of its image. Samples
-    and batches that are dicts have one more field, `tile`: the (3,) or (B, 3) int64 of `positions`.
+    A tile is an ordinary sample for all loaders, samplers and transforms. Samples are numbered through the tiles of the
+    first image, row by row, then through the tiles of the second image, and so on. Boxes, keypoints, masks and outlines
+    are in pixels of the tile. Fields of the whole image, such as labels and keys, have the values of the image. Samples
+    and batches that are dicts also contain `tile`, the (3,) or (B, 3) int64 of `positions`.
 
-    What the data set was told (`fields`, `decode`, `transform`, `return_as`, `on_error`, a subset) holds for its tiles.
-    A decode plan places each tile as if it were an image: ``decode=tsds.RandomCrop(512)`` decodes a part of 512 x 512
-    of each tile. Random steps draw by (seed, epoch, number of the tile). As `image_id` and in `Batch.rows`, tiles have
-    the number that they have before `empty` and subsets leave some out: see `position_of`.
+    The arguments of the data set (`fields`, `decode`, `transform`, `return_as`, `on_error`, a subset) apply to its
+    tiles. A decode plan transforms each tile like an image. For example, ``decode=tsds.RandomCrop(512)`` decodes a part
+    of 512 x 512 of each tile. Random steps depend on (seed, epoch, number of the tile). The number of a tile, as in
+    `image_id` and `Batch.rows`, also counts the tiles that `empty` and subsets leave out. Convert it with
+    `position_of`.
 
     Args:
         dataset: `StoreDataset` with any fields and rows, whose images are cut.
         size: size of a tile in pixels, one number or (height, width).
-        overlap: the share of a tile, in [0, 1), that its neighbor shows again; one number or (down, across).
-        pad: whether to allow a tile that is higher and wider than every image, which is most often a mistake.
-        fill: value of pixels of a tile outside of its image. Masks have the value that is ignored there.
-        min_visibility: the smallest share of a box's area, in [0, 1], that must lie in a tile. Objects of which less is
-            seen are not in the tile. The default is that of SAHI.
-        empty: the share of tiles without objects among all tiles, in [0, 1): so many of them are kept, drawn by `seed`.
+        overlap: overlap of neighboring tiles as a share of a tile, in [0, 1). One number or (down, across).
+        pad: whether to allow a tile that is higher and wider than every image, which is usually a mistake.
+        fill: value of pixels of a tile outside of its image. Masks have their ignored value there.
+        min_visibility: smallest share of a box's area, in [0, 1], that must be inside a tile. Objects with less are
+            dropped from the tile. The default is the same as in SAHI.
+        empty: share of tiles without objects among all tiles, in [0, 1). A random choice of them is kept to reach it.
             If there are too few, all are kept. None keeps all.
         seed: seed of the choice of empty tiles.
 
     Raises:
-        OptionError: an argument makes no sense; or `dataset` has other samples than whole images of one store, objects
-            of other images than `image`, a field of the name `tile`, or `zero_copy`.
+        OptionError: an argument is invalid, or the samples of `dataset` are not whole images of one store, or it has
+            objects that belong to a field of images other than `image`, a field with the name `tile`, or `zero_copy`.
     """
 
     whole_images = False
@@ -146,7 +147,7 @@ class Tiles(StoreDataset):
 
     @property
     def object_counts(self) -> NDArray[np.int64]:
-        """(n,) int64 how many objects each tile has, of all fields of objects of the split, before any decode plan.
+        """(n,) int64, the number of objects in each tile, from all fields of objects, before any decode plan.
 
         Raises:
             OptionError: the split has no objects.
@@ -167,17 +168,17 @@ class Tiles(StoreDataset):
         return counts
 
     def position_of(self, rows: ArrayLike) -> NDArray[np.int64]:
-        """(n, 3) int64: image, y and x, as `positions`, of tiles by `Batch.rows`, or by their `image_id`."""
+        """Return image, y and x, (n, 3) int64 as in `positions`, of tiles by their `Batch.rows` or `image_id`."""
         found: NDArray[np.int64] = self._positions[np.asarray(rows, np.int64)]
         return found
 
     def rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of the split that tiles have their images of; `rows` are those of a batch."""
+        """Return the rows of the split with the images of tiles, from the `rows` of a batch."""
         images: NDArray[np.int64] = self._positions[rows, 0]
         return images
 
     def placed(self, rows: NDArray[np.int64]) -> Placements:
-        """The part of its image that each tile is."""
+        """Return the part of its image that each tile covers."""
         image, corner = self._positions[rows, 0], self._positions[rows, 1:]
         whole = Placements.whole(self._reader.shapes[image, :2])
         beyond = (np.array(self.size) - whole.size).clip(0)
@@ -187,12 +188,12 @@ class Tiles(StoreDataset):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields of the split, the views of its images, and `tile`."""
+        """Fields of the split by name, including the views of its images and `tile`."""
         return {**super().schema, TILE: ArrayField(ArraySpec("int64", (3,)))}
 
     @property
     def row_nbytes(self) -> float:
-        """Bytes of its fields in a tile, on average, if all parts of an image take equally many."""
+        """Mean number of bytes of the loaded fields in a tile, if bytes are spread evenly over an image."""
         pixels = int(self.split.image_shapes[:, :2].astype(np.int64).prod(axis=1).sum())
         return self.nbytes * min(1.0, self.size[0] * self.size[1] / max(1, pixels))
 
@@ -200,7 +201,7 @@ class Tiles(StoreDataset):
         return len(self._positions) if self.rows is None else len(self.rows)
 
     def key(self, row: int) -> str:
-        """The name of a tile: that of its image, and where it is: ``photo.jpg (y 512, x 0)``."""
+        """Return the name of a tile, with the key of its image and its position, such as ``photo.jpg (y 512, x 0)``."""
         image, y, x = self._positions[row].tolist()
         return f"{self.split.key(image)} (y {y}, x {x})"
 
@@ -212,14 +213,14 @@ class Tiles(StoreDataset):
         *,
         fields: Sequence[str] | None = None,
     ) -> Batch:
-        """As of `StoreDataset`, with `tile` if all fields are asked for as a dict."""
+        """Gather a batch as in `StoreDataset`, with `tile` if all fields are requested as a dict."""
         batch = super().gather(indices, pool, draw, fields=fields)
         if fields is not None or self.return_as != "dict":
             return batch
         return batch.with_columns({**batch.columns, TILE: torch.from_numpy(self.position_of(batch.rows))})
 
     def with_decode(self, decode: Any) -> Self:
-        """The same tiles, each placed by another decode plan, or by several, for several views."""
+        """Return the same tiles with a different decode plan, or with a list of plans for several views."""
         changed = super().with_decode(decode)
         changed._check_fill()
         return changed
@@ -301,10 +302,11 @@ def merge_tiles(
     class_agnostic: bool = False,
     max_detections: int | None = None,
 ) -> dict[int, dict[str, Tensor]]:
-    """Predictions for tiles as predictions for their images: shifted back, and without the doubles of overlaps.
+    """Merge predictions for tiles into predictions for their images.
 
-    An object that lies in several tiles is found in each. Of boxes that overlap more than `iou_threshold`, the one with
-    the highest score is kept, by torchvision's `batched_nms`.
+    Coordinates are shifted to the image, and duplicates from overlapping tiles are removed. If the overlap of two boxes
+    is larger than `iou_threshold`, the box with the higher score is kept. With ``match="iou"``, this is torchvision's
+    `batched_nms`.
 
     >>> tiles = tsds.Tiles(tsds.StoreDataset("voc.tsds", "val"), 40)
     >>> def model(images):  # finds the same box in every tile
@@ -320,25 +322,25 @@ def merge_tiles(
 
     Args:
         predictions: for each tile a dict with `boxes` (m, 4), x1 y1 x2 y2 in pixels of the tile, `scores` (m,), and
-            `labels` (m,) int64 if there are classes: what torchvision's models return. Other tensors of m rows are
-            carried along. `keypoints` (m, K, 2 or more) and `oriented_boxes` (m, 5) are shifted.
-        tiles: where each tile is: the (n, 3) of the batches' `tile`; or the `Tiles`, if there is a prediction for each
-            of its samples in their order.
+            `labels` (m,) int64 if there are classes, as torchvision's models return it. It may contain other tensors of
+            m rows. `keypoints` (m, K, 2 or more) and `oriented_boxes` (m, 5) are shifted.
+        tiles: position of each tile, as the (n, 3) of the batches' `tile`. You can pass the `Tiles` instead if there is
+            a prediction for each of its samples, in their order.
         iou_threshold: largest overlap of two boxes that are both kept, in [0, 1].
-        match: how the overlap of two boxes is measured: ``iou``, intersection over union; or ``ios``, intersection over
-            the smaller area, as SAHI does, which also removes a part that was seen at the edge of a tile, if a larger
-            box with a higher score contains it.
+        match: measure of the overlap. ``iou`` is the intersection over union. ``ios`` is the intersection over the
+            smaller area, as in SAHI. It also removes a part of an object at the edge of a tile, if a larger box with a
+            higher score contains it.
         class_agnostic: whether boxes of different labels remove each other.
         max_detections: largest number of objects of an image. None keeps all.
 
     Returns:
-        A dict by the row of each image with a tile, in rising order. It has the same values, by falling score, and
-        `tile` (m, 3) int64, where each object was found. What is no coordinate, such as masks, is still that of the
-        tile.
+        A dict by the row of each image with a tile, in ascending order. It contains the same values, by descending
+        score, and `tile` (m, 3) int64, the tile of each object. Values without coordinates to shift, such as masks,
+        still refer to the tile.
 
     Raises:
-        OptionError: a prediction has no boxes or scores, or its values have different numbers of rows; there are more
-            or fewer predictions than tiles; or the tiles have a decode plan, which moves what is predicted.
+        OptionError: a prediction has no boxes or scores, or its values have different numbers of rows. Or the numbers
+            of predictions and tiles differ, or the tiles have a decode plan, which changes the coordinates.
     """
     threshold = number("iou_threshold", iou_threshold, most=1, expected="a share in [0, 1]")
     if match not in get_args(Match):

@@ -1,4 +1,4 @@
-"""Sampling by weight, over any number of ranks; and weights that follow from labels and tables, not from images."""
+"""Sampling by weight over any number of ranks, and weights that are computed from labels and tables without images."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ADVICE = "Any array of one weight a row can be given to WeightedSampler."
 
 
 class WeightedSampler(RowSampler):
-    """Rows drawn at random, each with a chance proportional to its weight; as torch's WeightedRandomSampler.
+    """Sample rows with a probability proportional to their weight, like torch's WeightedRandomSampler.
 
-    But the draws are divided among ranks, and torch's limit of 2^24 weights does not apply. The draws do not depend on
-    the number of ranks, which take them in turn::
+    In contrast to torch's, the draws are divided among ranks, and the limit of 2^24 weights does not apply. The draws
+    do not depend on the number of ranks, which take them in turn::
 
         WeightedSampler([3, 1, 0, 6], 6)
 
@@ -35,26 +35,27 @@ class WeightedSampler(RowSampler):
                                                     rank 2   3(3)
                                                     rank 3   0(3)
 
-    With replacement each draw is independent: a uniform number looked up in the cumulated weights (float64). Without,
-    each row has an exponential variate divided by its weight as its key, and the rows of the smallest keys are taken,
-    smallest first (Efraimidis and Spirakis, Weighted random sampling with a reservoir, Inf. Process. Lett. 97, 2006,
-    whose u ** (1 / w) is this key's exp(-key)): the same as to draw one by one from those that are left.
+    With replacement, each draw is independent. It looks up a uniform number in the cumulated weights (float64). Without
+    replacement, the result is the same as drawing one by one from the remaining rows. The key of each row is an
+    exponential variate divided by its weight, and the rows with the smallest keys are taken, smallest first (Efraimidis
+    and Spirakis, Weighted random sampling with a reservoir, Inf. Process. Lett. 97, 2006, whose u ** (1 / w) is this
+    key's exp(-key)).
 
     >>> WeightedSampler([3, 1, 0, 6], 6, rank=1, num_replicas=2).rows().tolist()
     [3, 0, 3]
 
     Args:
-        weights: (n,) numbers, of any sum; an array is not copied and must not be changed. A row of weight 0 is never
+        weights: (n,) numbers, of any sum. An array is not copied, so do not change it. A row of weight 0 is never
             drawn.
-        num_samples: draws in an epoch, all ranks together; by default n, or as many weights as are positive if drawn
-            without replacement. (The attribute `num_samples` is this rank's share, as DistributedSampler has it.)
+        num_samples: number of draws in an epoch, all ranks together. The default is n, or the number of positive
+            weights without replacement. (The attribute `num_samples` is this rank's share, as in DistributedSampler.)
         replacement: whether a row can be drawn more than once in an epoch.
-        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`. A remainder repeats the first draws, also
-            without replacement.
+        order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`. If the number of ranks does
+            not divide the draws, the first draws are repeated, also without replacement.
 
     Raises:
-        ValueError: a weight is negative or not finite, none is positive, or fewer are positive than rows wanted without
-            replacement.
+        ValueError: a weight is negative or not finite, or none is positive, or `num_samples` is larger than the number
+            of positive weights without replacement.
     """
 
     def __init__(
@@ -103,13 +104,15 @@ def class_balanced_weights(
     beta: float = 0.999,
     rows: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """A weight for every sample, by how rare its class is: (n,) float64 in [0, 1].
+    """Compute a weight for every sample from the frequency of its class.
 
-    ``inverse`` is 1 / n, where n is the number of samples of the class: all classes are then drawn equally often.
-    ``effective`` is (1 - beta) / (1 - beta ** n), the inverse of the effective number of samples (Cui et al., Class-
-    Balanced Loss Based on Effective Number of Samples, CVPR 2019, proposition 1): beta = 0 weighs all samples alike,
-    beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
-    A sample without a label has weight 0, so that it is never drawn.
+    The method ``inverse`` uses 1 / n, where n is the number of samples of the class, so that all classes are drawn
+    equally often. The method ``effective`` uses (1 - beta) / (1 - beta ** n), the inverse of the effective number of
+    samples (Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019, proposition 1). If `beta`
+    is 0, all samples have the same weight. If it is near 1, the method is like ``inverse``.
+
+    The samples are counted from the labels, because a store may contain no statistics. A sample without a label has
+    weight 0, so that it is never drawn.
 
     >>> split = tsds.open("photos.tsds")["train"]
     >>> weights = tsds.class_balanced_weights(split, rows=range(6))  # 4 cats and 2 dogs
@@ -122,8 +125,11 @@ def class_balanced_weights(
         split: split with a field of labels.
         field: name of that field.
         method, beta: method and its parameter, as described above.
-        rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a weight. None:
-            all.
+        rows: (n,) int64, rows of the split, such as a fold's. Only these samples are counted and get a weight. None
+            takes all.
+
+    Returns:
+        (n,) float64 in [0, 1].
 
     Raises:
         OptionError: the split has no such field of kind ``label``, or `beta` is not in [0, 1).
@@ -151,11 +157,11 @@ def repeat_factors(
     field: str = "objects",
     rows: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """How often to show every sample, by the rarest class among its objects: (n,) float64, 1 or more.
+    """Compute how often to repeat every sample, from the rarest class among its objects.
 
-    A class c of frequency f_c has r_c = max(1, sqrt(threshold / f_c)). A sample has the greatest r_c of its objects,
-    and 1 if it has none. ``WeightedSampler(factors, round(factors.sum()))`` shows each sample so often in the mean of
-    epochs.
+    A class c of frequency f_c has the factor r_c = max(1, sqrt(threshold / f_c)). A sample has the largest factor of
+    its objects, or 1 if it has none. ``WeightedSampler(factors, round(factors.sum()))`` shows each sample that often on
+    average over epochs.
 
     >>> split = tsds.open("voc.tsds")["train"]  # all images have a cat, two have a dog
     >>> tsds.repeat_factors(split, threshold=1.0).round(2).tolist()
@@ -163,15 +169,19 @@ def repeat_factors(
 
     Args:
         split: split with objects that have labels.
-        threshold: classes below this frequency are shown more often. LVIS has 0.001. None: the median of the
-            frequencies, so that half of the classes are.
-        method: ``image``: f_c is the share of the samples that have the class: repeat factor sampling (Gupta et al.,
-            LVIS, CVPR 2019). ``instance``: f_c is the geometric mean of this share and the class's share of all
-            objects: instance-aware repeat factor sampling (Yaman et al., arXiv:2305.08069, 2023). Choose it if most
-            samples have most classes, and few objects are of the rare ones.
+        threshold: frequency below which classes are repeated. LVIS uses 0.001. None takes the median of the
+            frequencies, so that half of the classes are repeated.
+        method: definition of f_c. With ``image``, it is the share of the samples that contain the class, as in repeat
+            factor sampling (Gupta et al., LVIS, CVPR 2019). With ``instance``, it is the geometric mean of this share
+            and the class's share of all objects, as in instance-aware repeat factor sampling (Yaman et al.,
+            arXiv:2305.08069, 2023). Choose ``instance`` if most samples contain most classes, but few objects are of
+            the rare ones.
         field: name of the field of kind ``objects``.
-        rows: (n,) int64, rows of the split, such as a fold's: only these samples are counted, and get a factor. None:
-            all.
+        rows: (n,) int64, rows of the split, such as a fold's. Only these samples are counted and get a factor. None
+            takes all.
+
+    Returns:
+        (n,) float64, 1 or more.
 
     Raises:
         OptionError: the split has no such field whose objects have labels, or `threshold` is not in (0, 1].
@@ -215,14 +225,14 @@ def repeat_factors(
 
 
 def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
-    """The field `name` of the split, of one number for each row, as weights: (n,) float64, a copy.
+    """Return the field `name`, which has one number for each row, as weights, (n,) float64. They are a copy.
 
     >>> _ = tsds.add_fields("photos.tsds", {"loss": np.arange(12.0)})
     >>> tsds.weights_from_column(tsds.open("photos.tsds")["train"], "loss").tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
     Raises:
-        OptionError: there is no such field, or it holds more than a number for each row.
+        OptionError: there is no such field, or it has more than one number for each row.
         ValueError: a weight is negative or not finite, or none is positive.
     """
     _check_field(split, name, Field)

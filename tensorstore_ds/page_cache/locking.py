@@ -1,4 +1,4 @@
-"""Lock a store in memory: the system then never drops its pages, whatever else needs memory."""
+"""Lock a store in memory, so that the system never drops its pages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TOO_MUCH = (errno.ENOMEM, errno.EPERM, errno.EAGAIN)  # as mlock(2) says it
 
 
 class Lock:
-    """Files that are locked in memory, as long as it is open. A context manager.
+    """A context manager that keeps files locked in memory until it is closed.
 
-    Children of a fork have no part in it. It is also released when nobody refers to it any more.
+    A child process made by a fork does not inherit the lock. The lock is also released when its last reference is gone.
 
     Attributes:
         nbytes: number of locked bytes, in whole pages.
-        closed: whether it was released.
+        closed: whether the lock was released.
     """
 
     def __init__(self, nbytes: int, maps: contextlib.ExitStack) -> None:
@@ -38,7 +38,7 @@ class Lock:
         self._maps = maps
 
     def close(self) -> None:
-        """Release what is locked. It stays in the page cache until memory is needed."""
+        """Release the lock. The data stay in the page cache until the system needs the memory."""
         self._maps.close()
         self.closed = True
 
@@ -57,9 +57,9 @@ def lock(
     threads: int = 2,
     progress: Progress | None = None,
 ) -> Lock:
-    """Read a store into memory and lock it there, until the lock is closed.
+    """Read a store into memory and lock it there until the returned `Lock` is closed.
 
-    One process of a machine is enough, as all share the pages. Arguments are those of `warm`.
+    One process for each machine is enough, because all processes share the pages. The arguments are as in `warm`.
 
     >>> with tsds.lock(tsds.open("photos.tsds"), splits="val") as lock:
     ...     lock.nbytes >= 4 * 32 * 32 * 3
@@ -68,10 +68,10 @@ def lock(
     True
 
     Raises:
-        OptionError: no such split or field.
-        FormatError: a file is gone, shorter than the manifest says, or cannot be read.
-        ResidencyError: this process may not lock so much, it does not fit into memory, or this is not Linux. Nothing
-            was read or locked.
+        OptionError: the store has no such split or field.
+        FormatError: a file is missing, shorter than in the manifest, or cannot be read.
+        ResidencyError: this process may not lock that many bytes, they do not fit into memory, or this is not Linux.
+            Nothing stays locked.
     """
     columns = select_columns(store, splits, fields)
     if sys.platform != "linux":

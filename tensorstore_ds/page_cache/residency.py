@@ -1,7 +1,7 @@
-"""Where a store's bytes are: how much of it is in memory, whether all of it fits, and how it is dropped.
+"""Measure which bytes of a store are in memory, whether all of them fit, and drop them.
 
-"In memory" means in the operating system's page cache, which all processes of a machine share. Linux tells; elsewhere
-the answer is None, with the reason.
+"In memory" means in the operating system's page cache, which all processes of a machine share. Linux can report it. On
+other systems the result is None, with the reason.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from tensorstore_ds.reading import checks
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file, size_of, start_of
 
-#: Which splits or fields: the name of one, or several; None: all.
+#: One name of a split or field, or several. None means all.
 Names = str | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Bytes of a column that are in memory."""
+    """The bytes of a column that are in memory."""
 
-    nbytes: int  #: bytes of its files
-    resident: int | None  #: of them in the page cache, in whole pages but never more than `nbytes`; None if not known
-    reason: str = ""  #: why it is not known; empty otherwise
+    nbytes: int  #: size of the column's files in bytes
+    resident: int | None  #: bytes in the page cache, in whole pages, at most `nbytes`; None if unknown
+    reason: str = ""  #: reason why `resident` is unknown, or empty
 
     @property
     def share(self) -> float | None:
-        """The part that is in memory, in [0, 1]; None if not known."""
+        """The share of the column that is in memory, in [0, 1], or None if unknown."""
         return None if self.resident is None else self.resident / self.nbytes if self.nbytes else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Result of `evict`, the bytes in memory before and after, by column."""
+    """Result of `evict`, the bytes in memory before and after it, by column."""
 
-    before: Mapping[str, Residency]  #: as `residency` has it
-    after: Mapping[str, Residency]  #: the same, later; bytes that stayed are mapped or locked by a process
+    before: Mapping[str, Residency]  #: `residency` before
+    after: Mapping[str, Residency]  #: `residency` after; a process has mapped or locked the remaining bytes
 
     @property
     def dropped(self) -> int | None:
-        """Bytes that are no longer in memory; None if not known."""
+        """Number of bytes that were dropped from memory, or None if unknown."""
         before, left = total_residency(self.before).resident, self.left
         return None if before is None or left is None else max(0, before - left)
 
     @property
     def left(self) -> int | None:
-        """Bytes that are still in memory; None if not known."""
+        """Number of bytes that are still in memory, or None if unknown."""
         return total_residency(self.after).resident
 
 
@@ -68,7 +68,7 @@ class DataFile(NamedTuple):
 
 
 def residency(store: Store, *, splits: Names = None, fields: Names = None) -> dict[str, Residency]:
-    """How much of each column is in memory, by its path: ``train/image``. Reads no data.
+    """Measure how much of each column is in memory. No data is read.
 
     >>> store = tsds.open("photos.tsds")
     >>> found = tsds.residency(store, fields="image")
@@ -81,9 +81,12 @@ def residency(store: Store, *, splits: Names = None, fields: Names = None) -> di
         store: an open store.
         splits, fields: one name, or several names. None takes all.
 
+    Returns:
+        A dict by the path of the column, such as ``train/image``.
+
     Raises:
-        OptionError: no such split or field.
-        FormatError: a file is gone, or is a symbolic link.
+        OptionError: the store has no such split or field.
+        FormatError: a file is missing, or is a symbolic link.
     """
     return residency_of(store, select_columns(store, splits, fields))
 
@@ -123,10 +126,10 @@ def total_residency(columns: Mapping[str, Residency]) -> Residency:
 
 
 def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> bool:
-    """Whether a store, or this many bytes, can be held in memory by this process and its page cache.
+    """Return whether this process can hold a store, or a number of bytes, in memory or in the page cache.
 
-    ``memory_limit()`` says how many bytes there are, and ``memory_limits()`` who sets the limit. What is in memory
-    already does fit.
+    Bytes of the store that are in memory already count as fitting. `memory_limit` returns the number of bytes that are
+    available, and `memory_limits` shows which limit applies.
 
     >>> tsds.fits(tsds.open("photos.tsds"))
     True
@@ -157,11 +160,11 @@ def requirement(store: Store, columns: Sequence[tuple[str, str]]) -> tuple[int, 
 
 
 def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Eviction:
-    """Ask the system to drop a store's bytes from the page cache. Nothing is lost: they are read again when needed.
+    """Ask the system to drop a store's bytes from the page cache. They are read again when they are needed.
 
-    To measure a cold start, or to make room for another store. Pages that a process has mapped and used stay, those
-    that an open store of this process has read among them; pages that are locked stay too. What a copy has not yet
-    written to disk is written first, as only such pages can go.
+    Use it to measure a cold start, or to make room for another store. Two kinds of pages stay in memory: locked pages,
+    and pages that a process has mapped and used, including pages that an open store in this process has read. Bytes of
+    a copy that are not on the disk yet are written first, because the system can drop only written pages.
 
     >>> store = tsds.open("photos.tsds")
     >>> found = tsds.evict(store, splits="val")
@@ -173,8 +176,8 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
         splits, fields: one name, or several names. None takes all.
 
     Raises:
-        OptionError: no such split or field.
-        FormatError: a file is gone, or is a symbolic link.
+        OptionError: the store has no such split or field.
+        FormatError: a file is missing, or is a symbolic link.
         ResidencyError: this is not Linux.
     """
     columns = select_columns(store, splits, fields)

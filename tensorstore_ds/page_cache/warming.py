@@ -1,6 +1,7 @@
-"""Bring a store into the page cache: while the caller waits, or in the background while training starts.
+"""Read a store into the page cache, and wait for it, or do so in the background while training starts.
 
-Small columns come first and images last, so that a budget that is too small for all still holds labels and boxes.
+Small columns are read first and images last. A budget that is too small for everything then still covers labels and
+boxes.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import size_of, start_of
 
-#: The system is told of this many bytes together, which keeps a disk busy; what is resident is skipped in such pieces.
+#: Bytes that the system is asked to read with one call, which keeps a disk busy. Pieces that are resident are skipped.
 PIECE_NBYTES = 8 * 1024**2
-#: Bytes read at a time, into a buffer that stays in a processor's cache; between two reads a warming can be stopped.
+#: Bytes read at a time, into a buffer that fits into a processor's cache. Warming can be stopped between two reads.
 _STEP_NBYTES = 1024**2
 
 Progress = Callable[[int, int], None]
@@ -46,7 +47,9 @@ def warm(
     threads: int = 2,
     progress: Progress | None = None,
 ) -> int:
-    """Read a store's bytes into the page cache, where every process of the machine finds them; skip what is there.
+    """Read a store's bytes into the page cache, which all processes of the machine share.
+
+    Bytes that are in memory already are skipped.
 
     >>> store = tsds.open("photos.tsds")
     >>> nbytes = tsds.warm(store, splits="train", fields=["image", "label"])
@@ -54,20 +57,20 @@ def warm(
     0
 
     Args:
-        store: an open store. If it was opened by URL, files that are needed are fetched whole first.
+        store: an open store. If it was opened by URL, the files that are needed are downloaded completely first.
         splits, fields: one name, or several names. None takes all.
-        budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
-            `splits`. None for as many as this process may use (`memory_limit`).
+        budget: largest number of bytes of the store to have in memory. Small columns are read first, then images in the
+            order of `splits`. None takes the bytes that this process may use (`memory_limit`).
         threads: number of threads that read.
-        progress: called with (bytes done, bytes in all) from these threads, one at a time; done never falls.
-            None: a notebook shows a bar.
+        progress: function that is called with (bytes done, total bytes) from these threads, one call at a time. The
+            number of bytes done never decreases. None shows a bar in a notebook.
 
     Returns:
-        Bytes read, in whole pieces of 8 MiB; 0 if all was there.
+        Number of bytes read. A piece of 8 MiB is skipped if all of it is in memory, and else read completely.
 
     Raises:
-        OptionError: no such split or field, a negative budget, no thread.
-        FormatError: a file is gone, shorter than the manifest says, or cannot be read.
+        OptionError: the store has no such split or field, `budget` is negative, or `threads` is below 1.
+        FormatError: a file is missing, shorter than in the manifest, or cannot be read.
     """
     told = progress or notebook_bytes("Warming")
     warming = warm_in_background(store, splits=splits, fields=fields, budget=budget, threads=threads, progress=told)
@@ -85,14 +88,14 @@ def warm_in_background(
     threads: int = 2,
     progress: Progress | None = None,
 ) -> Warming:
-    """Begin to `warm` a store, and return at once. Arguments and errors are those of `warm`.
+    """Start to `warm` a store and return immediately. The arguments and errors are as in `warm`.
 
     >>> store = tsds.open("photos.tsds")
     >>> with tsds.warm_in_background(store) as warming:
     ...     rows = store["train"]["image"].take([0, 1])  # leaving the block ends the reading
 
     Returns:
-        A handle. An error of the threads is raised by its `wait`, and at the end of its ``with`` block.
+        A handle. Its `wait` raises errors of the threads, and so does the end of its ``with`` block.
     """
     columns = select_columns(store, splits, fields)
     if budget is None:
@@ -105,7 +108,7 @@ def warm_in_background(
 
 
 class Warming:
-    """Files that are being read into memory by threads. A context manager: leaving it stops them.
+    """Threads that read files into memory. Leaving its ``with`` block stops them.
 
     >>> with tsds.warm_in_background(tsds.open("photos.tsds")) as warming:
     ...     warming.wait()
@@ -140,11 +143,14 @@ class Warming:
 
     @property
     def done(self) -> bool:
-        """Whether reading has ended, because all bytes are in memory, it was stopped, or there was an error."""
+        """Whether reading has ended, because all bytes are in memory, it was stopped, or an error occurred."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most `timeout` seconds; the answer is `done`. Raises what ended a thread."""
+        """Wait until reading has ended, at most `timeout` seconds, and return `done`.
+
+        If an error ended a thread, `wait` raises it.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
@@ -154,7 +160,7 @@ class Warming:
         return self.done
 
     def stop(self) -> None:
-        """Stop reading and wait until the threads have ended. What was read stays in memory."""
+        """Stop reading, and wait until the threads have ended. Bytes that were read stay in memory."""
         self._stopping.set()
         if threading.current_thread() in self._threads:
             return  # `progress` has called this: the threads end after it

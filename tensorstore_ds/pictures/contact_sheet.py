@@ -1,4 +1,4 @@
-"""A contact sheet: samples of a split as they are packed, with classes, boxes, keypoints and masks drawn on them."""
+"""A contact sheet of samples of a split as they are stored, with classes, boxes, keypoints and masks drawn on them."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24,
         seed: seed of the random choice of rows.
 
     Returns:
-        An RGB image. Tiny images are magnified by a whole number; numbers of more than 8 bits are spread over their
-        range, image by image; what is transparent shows a checkerboard.
+        An RGB image. Tiny images are magnified by a whole number. Values of more than 8 bits are scaled from the range
+        of their image. Transparent pixels show a checkerboard.
 
     Raises:
-        OptionError: there is nothing to draw, or a row is outside.
+        OptionError: the split has no images, or a row is out of range.
         SourceError: an encoded image cannot be decoded.
     """
     field = split.first(ImageField)

@@ -1,4 +1,4 @@
-"""Columns and tables: one field of a split as arrays, over all its shards. NumPy only."""
+"""Columns and tables, which are the arrays of a split's fields over all shards. NumPy only."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tensorstore_ds.reading.zarr_part import ZarrPart
 
 #: Arrays of at least this size begin at a page.
 LARGE_NBYTES = 64 * 1024
-#: Rows of at least this size are copied one by one when they come from several shards.
+#: Rows of at least this size are copied one by one if they are in several shards.
 LARGE_ROW_NBYTES = 4096
-#: Values of which a row has many: files, texts, images.
+#: Values with many elements in each row, such as the bytes of files.
 _RUNS = frozenset(("bytes", "pixels"))
 
 
 class Column:
-    """One array of a split, over all its shards: axis 0 counts rows (or a table's values).
+    """One array of a split, over all its shards. Axis 0 counts rows, or the values of a table.
 
     >>> images = tsds.open("photos.tsds")["train"]["image"]
     >>> images.shape, images.dtype
@@ -70,26 +70,26 @@ class Column:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, ...)."""
+        """Shape of the column, ``(rows, *row_shape)``."""
         return (len(self), *self.spec.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows, uncompressed."""
+        """Number of bytes of all rows, uncompressed."""
         return len(self) * self.spec.row_nbytes
 
     @property
     def shards(self) -> int:
-        """How many parts the column has."""
+        """Number of shards."""
         return len(self._starts) - 1
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """(shards + 1,) where each shard begins, and the end."""
+        """(shards + 1,) int64, the first row of each shard, followed by the number of rows."""
         return self._starts
 
     def owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The shard of each row, (n,); of the end, the last one."""
+        """Return the shard of each row, (n,) int64. A row at the end of the column belongs to the last shard."""
         return (self._starts.searchsorted(rows, "right") - 1).clip(0, self.shards - 1)
 
     def __len__(self) -> int:
@@ -99,7 +99,10 @@ class Column:
         return f"<Column {self._name!r} {self.shape} {self.dtype}>"
 
     def part(self, shard: int) -> Part:
-        """One shard's part: a read-only map, or an array to be unpacked; checked and mapped when first used."""
+        """Return the array of one shard, a read-only memory map, or an object that decompresses or downloads rows.
+
+        It is checked and mapped when it is first used.
+        """
         if shard not in self._parts:
             self._parts[shard] = self._load(shard)
         part = self._parts[shard]
@@ -108,13 +111,18 @@ class Column:
         return part
 
     def mapped(self, shard: int) -> NDArray[Any] | None:
-        """One shard's map, of a store by URL with holes where rows were not fetched; None if it is compressed."""
+        """Return the memory map of one shard, or None if the shard is compressed.
+
+        If the store was opened by URL, rows that were not downloaded yet are holes in the map.
+        """
         part = self.part(shard)
         array = part.array if isinstance(part, MirroredArray) else part
         return array if isinstance(array, np.ndarray) else None
 
     def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """Of a store by URL: see that the rows [start, stop) of each pair are there, (n,) each; all at once.
+        """Download the rows [start, stop) of each pair, (n,) each, if the store was opened by URL and they are missing.
+
+        All ranges are downloaded together.
 
         Raises:
             FormatError, RemoteError, OutputError: see `tensorstore_ds.open`.
@@ -149,7 +157,11 @@ class Column:
     @overload
     def __getitem__(self, item: slice | Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[Any]: ...
     def __getitem__(self, item: Any) -> Any:
-        """A row, rows of a slice (read-only views of the map where one shard holds them all), or `take` of a list."""
+        """Return one row, the rows of a slice, or `take` of a list of rows.
+
+        A row, or a slice with step 1 that one shard contains, is a read-only view of the map, or decompressed if the
+        store is compressed. Other results are new arrays.
+        """
         if isinstance(item, slice):
             start, stop, step = item.indices(len(self))
             return self._slice(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
@@ -160,7 +172,10 @@ class Column:
         return self.take(item)
 
     def pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
-        """Rows ``[start, stop)``, both in [0, len], as each shard has them: views of maps, or unpacked arrays."""
+        """Return the rows ``[start, stop)``, both in [0, len], as one array for each shard.
+
+        The arrays are views of the maps, or decompressed copies.
+        """
         if stop <= start:
             return []
         edges = self._edges
@@ -170,7 +185,7 @@ class Column:
         return [self.part(i)[max(start - edges[i], 0) : stop - edges[i]] for i in range(first, last + 1)]
 
     def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Copy rows, in any order and any number of times, with one gather, as `numpy.take` does along axis 0.
+        """Copy rows, in any order and with repetitions, with one gather, like `numpy.take` along axis 0.
 
         >>> labels = tsds.open("photos.tsds")["train"]["label"]
         >>> out = np.empty(3, labels.dtype)
@@ -180,18 +195,18 @@ class Column:
         [1, 0, 0]
 
         Args:
-            rows: integers in [-len, len), of any shape: (n,), or () for one row.
-            out: of the shape of rows and then of a row, of the column's dtype, C-contiguous, to be filled; a new array
-                if None. Filling one again is several times faster than a fresh one, whose pages the system must hand
-                out first. The array that a call returned is best: large ones begin at a page. On some processors (AMD
-                Zen 3) rows are copied four times slower to where `numpy.empty` begins.
+            rows: integers in [-len, len), of any shape, such as (n,), or () for one row.
+            out: array to fill, with the shape of `rows` followed by the shape of a row, the column's dtype, and
+                C-contiguous. None allocates a new array. Reusing an array is several times faster, because the system
+                need not provide new pages. Best reuse an array that `take` returned, because large ones begin at a
+                page. On some processors (AMD Zen 3), copying to an array from `numpy.empty` is 4x slower.
 
         Returns:
             `out`, never a view of the map.
 
         Raises:
-            IndexError: a row is outside.
-            ValueError: `out` has another shape or dtype.
+            IndexError: a row is out of range.
+            ValueError: `out` has a different shape or dtype, or is not C-contiguous.
         """
         rows = np.asarray(rows)
         if self._is_remote or rows.dtype != np.int64:
@@ -217,7 +232,7 @@ class Column:
         return out
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """The whole column: a read-only view of the map where the split has one shard, else a copy."""
+        """Return the whole column, a read-only view of the map if the split has one uncompressed shard, else a copy."""
         array = self._slice(0, len(self))
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
@@ -226,17 +241,17 @@ class Column:
         return array.copy() if copy else array
 
     def by_kernel(self, rows: NDArray[np.int64], call: Callable[[Any], int]) -> bool:
-        """Have a compiled kernel take rows, (n,) in [-len, len), that were fetched if they had to be.
+        """Let a compiled kernel process rows, (n,) in [-len, len), that are on this disk.
 
         Args:
-            call: calls the kernel with the table of the column; returns how many rows it has taken: fewer than `rows`
-                if one is outside, or in a shard that is not in the table yet.
+            call: function that calls the kernel with the table of the column, and returns the number of rows processed.
+                It is below the number of `rows` if a row is out of range, or in a shard that is not in the table yet.
 
         Returns:
-            Whether they were all taken; False if there are no kernels, or rows have to be unpacked.
+            Whether the kernel processed all rows. False if there are no kernels, or if rows must be decompressed.
 
         Raises:
-            IndexError: a row is outside.
+            IndexError: a row is out of range.
         """
         if native.core is None:
             return False
@@ -279,7 +294,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Values of several samples, back to back. Sample i has the rows ``[offsets[i]:offsets[i + 1]]``.
+    """Values of several samples in one array. Sample i has the rows ``[offsets[i]:offsets[i + 1]]``.
 
     >>> objects = tsds.open("voc.tsds")["train"]["objects"].take([1, 2])  # with two and one box
     >>> objects.offsets.tolist()
@@ -291,7 +306,7 @@ class Ragged:
     [[11.0, 11.0, 30.0, 40.0]]
 
     Attributes:
-        offsets: (n + 1,) int64, from 0.
+        offsets: (n + 1,) int64, beginning with 0.
         values: arrays by name, each with ``offsets[-1]`` rows.
     """
 
@@ -320,10 +335,10 @@ class RaggedColumn:
 
     Attributes:
         field: kind, class names, keypoint names and flip pairs.
-        offset_column: the offsets as they are stored, those of each shard from 0; unchecked.
-        values: the value columns, each of all samples back to back.
-        lists: the values that are lists of any length, such as the texts of captions: a list an element.
-        per_row: the columns that have a row a sample, such as the shapes of image files.
+        offset_column: the stored offsets, which begin at 0 in each shard. They are not checked.
+        values: the value columns, each with the values of all samples one after the other.
+        lists: values that are lists of any length, one list for each element, such as the texts of captions.
+        per_row: columns with one row for each sample, such as the shapes of image files.
     """
 
     def __init__(
@@ -344,7 +359,7 @@ class RaggedColumn:
 
     @classmethod
     def of(cls, name: str, field: TableField, arrays: Mapping[str, Column]) -> RaggedColumn:
-        """The table that these arrays make, by their paths below the field."""
+        """Make a table from its arrays, by their paths below the field."""
 
         lists = {
             value: cls(
@@ -358,10 +373,10 @@ class RaggedColumn:
 
     @functools.cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """(len + 1,) int64: values of row i are ``[offsets[i], offsets[i + 1])``. Read-only.
+        """(len + 1,) int64, read-only. The values of row i are ``[offsets[i], offsets[i + 1])``.
 
         Raises:
-            FormatError: a shard's offsets do not begin at 0, fall, or do not end at the number of values.
+            FormatError: a shard's offsets do not begin at 0, decrease, or do not end at the number of values.
         """
         lengths = self._value_starts
         if self.offset_column.shards > 1:
@@ -390,7 +405,7 @@ class RaggedColumn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values and offsets, uncompressed."""
+        """Number of bytes of all values and offsets, uncompressed."""
         return sum(column.nbytes for column in array_columns("", self).values())
 
     def __len__(self) -> int:
@@ -406,11 +421,11 @@ class RaggedColumn:
     @overload
     def __getitem__(self, item: slice) -> list[Any]: ...
     def __getitem__(self, item: Any) -> Any:
-        """A value column by name; or of row i a dict of (m, ...) arrays, `bytes` or `str`. A slice lists these.
+        """Return a value column by name, the values of one row by number, or a list of rows by slice.
 
-        Of images kept as pixels, row i is a read-only view (H, W, C) of the map.
-
-        The dict has `lists` as lists of arrays, and nothing of what is `per_row`.
+        A row is a dict of (m, ...) arrays by name, with `lists` as lists of arrays and without `per_row`. A row of keys
+        is `str`, and a row of image files is `bytes`. A row of images stored as pixels is an array (H, W, C), a
+        read-only view of the map.
         """
         if isinstance(item, str):
             return self.values[item]
@@ -424,7 +439,7 @@ class RaggedColumn:
         return self.field.value({**values, **lists}, lambda name: self.per_row[name][row], f"{self._name} (row {row})")
 
     def fetch(self, rows: NDArray[np.int64]) -> None:
-        """Of a store by URL: see that all of these rows, (n,) in [0, len), is there; raises as `Column.fetch`."""
+        """Download these rows, (n,) in [0, len), if the store was opened by URL. Raises as `Column.fetch`."""
         columns: list[Column | RaggedColumn] = [*self.values.values(), *self.lists.values()]
         if not len(rows):
             return
@@ -442,11 +457,11 @@ class RaggedColumn:
                 each.fetch(rows, rows + 1)
 
     def take(self, rows: ArrayLike) -> Ragged:
-        """Copy the values of some rows, (n,), in any order and any number of times; `lists` are left out.
+        """Copy the values of some rows, (n,), in any order and with repetitions. `lists` are not included.
 
         Raises:
-            IndexError: a row is outside.
-            ValueError: `rows` are not of the shape (n,).
+            IndexError: a row is out of range.
+            ValueError: `rows` does not have the shape (n,).
         """
         rows = checked_rows(rows, len(self), self._name)
         if rows.ndim != 1:

@@ -39,15 +39,15 @@ from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.mirror_file import keep, marks_path, unwritable, whole_path
 from tensorstore_ds.reading.store_files import check_outside_stores
 
-#: The folder of a store's files, in that of its mirror.
+#: Folder of a store's files inside the folder of its mirror.
 STORE = "store.tsds"
 _LOST = "lost"
-#: A lock that another process has for itself is asked for again, so often and after so many seconds.
+#: Number of attempts to get a lock that another process holds, and seconds between them.
 _LOCK_ATTEMPTS, _LOCK_PAUSE = 600, 0.05
-#: A folder that vanishes again and again is being removed; after so many times, it cannot be made.
+#: After a folder has vanished this many times, it cannot be created.
 _FOLDER_ATTEMPTS = 40
 _REMOVED = re.compile(r"removed-[0-9a-f]{16}")
-#: URLs that are noted of a store, at most.
+#: Largest number of URLs that are recorded for a store.
 _URLS = 100
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -57,15 +57,15 @@ class CachedStore:
     """A store that was opened by URL, in the cache on this disk.
 
     Attributes:
-        url: URL by which it was opened last, without user, password and query.
+        url: URL by which the store was last opened, without user, password and query.
         sha256: digest of the store.
-        path: path of its files. A store can be opened by this path if `is_whole`.
-        nbytes: number of bytes of all its files.
-        nbytes_there: number of bytes on this disk.
-        is_whole: whether all its files are on this disk.
-        is_open: whether a process has it open.
-        last_used: time when it was opened last, in seconds since 1970.
-        urls: all URLs by which it was opened, the last one last.
+        path: path of the store's files. You can open the store by this path if `is_whole`.
+        nbytes: number of bytes of all files.
+        nbytes_there: number of bytes that are on this disk.
+        is_whole: whether all files are on this disk.
+        is_open: whether a process has the store open.
+        last_used: time when the store was last opened, in seconds since 1970.
+        urls: all URLs by which the store was opened, the most recent one last.
     """
 
     url: str
@@ -329,7 +329,7 @@ class Cache:
 
 
 def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedStore]:
-    """The stores in the cache on this disk that were opened by URL, the most recently used first.
+    """List the stores in the cache that were opened by URL, the most recently used first.
 
     >>> tsds.cached_stores("cache")  # nothing was opened by URL with cache_dir="cache"
     []
@@ -345,21 +345,22 @@ def clear_cache(
 ) -> tuple[list[CachedStore], list[CachedStore]]:
     """Remove stores that were opened by URL from the cache, except those that a process has open.
 
-    Only what this library has made in the folder is removed.
+    Other files in the folder are not removed.
 
     >>> removed, kept = tsds.clear_cache(cache_dir="cache")
     >>> len(removed), len(kept)
     (0, 0)
 
     Args:
-        store: a URL that it was opened from, or the digest or its beginning, of the one to be removed; None for all.
+        store: the store to remove, as a URL by which it was opened, or its digest or the beginning of the digest. None
+            removes all stores.
         cache_dir: folder of stores by URL, as in `open`.
 
     Returns:
-        Those that were removed, and those that are open and stay.
+        The stores that were removed, and the stores that remain because a process has them open.
 
     Raises:
-        OptionError: no such store is kept.
+        OptionError: the cache does not contain this store.
         OutputError: files cannot be removed.
     """
     cache = Cache(cache_dir)

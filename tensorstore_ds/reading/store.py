@@ -1,7 +1,7 @@
-"""Open a store: its splits and their columns. NumPy only.
+"""Open a store, its splits and their columns. NumPy only.
 
-Nothing is read when a store is opened but its manifest, and nothing is mapped until a column is asked for; maps are
-shared with every other process through the page cache.
+Opening a store reads only its manifest. A column is mapped into memory when you access it. All processes share the maps
+through the page cache.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def open(
 ) -> Store:
     """Open the store at `path`.
 
-    Reads the manifest and checks its digest, and compares the size of every data file with it. No data is read.
+    This reads the manifest, checks its digest, and compares the size of every data file with it. It reads no data.
 
-    A store by URL is read in chunks, as they are needed, each of which is checked and kept on this disk: nothing is
-    fetched twice. Reading it may raise `RemoteError` where the server fails, and `OutputError` where the disk is full.
+    A store by URL is downloaded in chunks when you access them. Each chunk is checked and cached on this disk, so it is
+    downloaded only once. Reading may raise `RemoteError` if the server fails, and `OutputError` if the disk is full.
 
     >>> store = tsds.open("photos.tsds")
     >>> list(store)
@@ -69,17 +69,17 @@ def open(
     ((32, 32, 3), dtype('uint8'), 'train/cat/0.png')
 
     Args:
-        path: path of the store, which is a folder or a file that `pack` has written, or its URL, with ``s3://``,
-            ``gs://``, ``az://``, ``hf://``, ``https://`` or ``http://``.
+        path: path of the store, which is a folder or a file written by `pack`, or its URL, with ``s3://``, ``gs://``,
+            ``az://``, ``hf://``, ``https://`` or ``http://``.
         sha256: the expected `Store.sha256` or `Store.content_sha256`. None accepts any store.
         cache_dir: folder for stores by URL. None takes `$TSDS_CACHE_DIR`, or else the user's cache folder, such as
             ``~/.cache/tensorstore-ds``.
-        cache_limit: bytes that all stores in that folder may take. When a store is opened and they take more, the least
-            recently used stores are removed, except those that a process has open. None takes `$TSDS_CACHE_LIMIT`, or
-            no limit.
+        cache_limit: largest number of bytes of all stores in that folder. If they take more when a store is opened, the
+            least recently used stores are removed, except those that a process has open. None takes
+            `$TSDS_CACHE_LIMIT`, or no limit.
 
     Raises:
-        FormatError: the store is damaged, or has a different digest than `sha256`. The error lists every problem.
+        FormatError: the store is damaged, or its digest differs from `sha256`. The error lists every problem.
         RemoteError: the server cannot be reached and the store is not in the cache, or the server refuses access.
         OptionError: the URL cannot be used, or needs a package that is not installed.
         OutputError: `cache_dir` cannot be read or written.
@@ -106,10 +106,7 @@ def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
 
 
 class Store:
-    """An open store. It pickles as its path and manifest. Where it is unpickled, it is opened again in the same state,
-    even if it has grown since.
-
-    A store is a mapping of its splits by name:
+    """An open store, a mapping from names to splits.
 
     >>> store = tsds.open("photos.tsds")
     >>> list(store), len(store["train"])
@@ -121,10 +118,12 @@ class Store:
     >>> len(store.sha256), store.layout
     (64, 'memmap')
 
+    A store pickles as its path and manifest. Unpickling opens it again in the same state, even if it has grown since.
+
     Attributes:
-        path: absolute path of its folder, or of the file that it is packed into. For a store by URL, path of its copy
-            in the cache, which can be opened only when it is complete.
-        place: path or URL by which it was opened, without user, password and query.
+        path: absolute path of the store's folder, or of its packed file. For a store by URL, path of its copy in the
+            cache, which you can open by path only when it is complete.
+        place: path or URL by which the store was opened, without user, password and query.
         manifest: parsed metadata of the store.
         sha256: digest of the manifest, 64 hexadecimal digits. Two stores with the same digest contain the same bytes.
             `content_sha256` is the digest of the data without the metadata.
@@ -135,17 +134,17 @@ class Store:
         self.place: str | Path = files.path if files.origin is None else words.place(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
-        self.meant = files.meant  #: the digest that `open` was asked for, or None if any store was accepted
-        self.origin = files.origin  #: URL and cache of a store by URL, from which it is opened again
+        self.meant = files.meant  #: the digest that was passed to `open`, or None if any store was accepted
+        self.origin = files.origin  #: URL and cache of a store by URL, used to open it again
         self._files = files
 
     @property
     def name(self) -> str:
-        """The last part of its path or URL."""
+        """The last part of the store's path or URL."""
         return PurePosixPath(self.place).name if isinstance(self.place, str) else self.place.name
 
     def check_rewritable(self) -> None:
-        """Raise `FormatError` if this version cannot read a field, so that rows of the store cannot be written anew."""
+        """Raise `FormatError` if this version cannot read a field, so that it cannot write the store's rows again."""
         problems = [
             Problem(
                 name, "unreadable-field", f"{field.describe()}. Update it, or copy the other fields with tsds copy."
@@ -157,21 +156,21 @@ class Store:
 
     @functools.cached_property
     def content_sha256(self) -> str:
-        """The digest of its data, 64 hexadecimal digits, which stays the same after `annotate`. Cite this one.
+        """Digest of the store's data, 64 hexadecimal digits. Cite this one, because it stays the same after `annotate`.
 
-        It is of the fields and the samples in their shards. License, citation, provenance and statistics are not part
-        of it, and so a DOI can be added to the store that the DOI cites.
+        It covers the fields and the samples in their shards. It does not cover license, citation, provenance and
+        statistics, so you can add a DOI to the store that the DOI cites.
         """
         return content_digest(self._files.root)
 
     def fetch(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Of a store by URL: fetch all that is not on this disk. Then `path` is a store like any other.
+        """Download all missing files of a store by URL. You can then open `path` like any other store.
 
         Args:
-            progress: called with (bytes done, bytes in all).
+            progress: function that is called with (bytes done, total bytes).
 
         Raises:
-            FormatError: something is damaged on the server.
+            FormatError: a file is damaged on the server.
             RemoteError, OutputError: see `tensorstore_ds.open`.
         """
         if isinstance(self._files, Mirror):
@@ -179,35 +178,36 @@ class Store:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is one by URL, of which something may have to be fetched."""
+        """Whether the store was opened by URL, so that reading may download files."""
         return isinstance(self._files, Mirror)
 
     def open_file(self, name: str) -> IO[bytes]:
-        """Open one of its files by path relative to the store; of a store by URL it is fetched whole first."""
+        """Open a file of the store by its path relative to the store. By URL, the whole file is downloaded first."""
         return self._files.open(name)
 
     def read_part(self, name: str, part: slice) -> bytes:
-        """The bytes of one of its files that a slice without a step selects; by URL, only chunks that hold them."""
+        """Read a slice without step of a file's bytes. By URL, only the chunks with these bytes are downloaded."""
         return self._files.read_part(name, part)
 
     def zarr(self) -> Group:
-        """The store as a read-only group of zarr-python, for xarray, Dask, napari and other programs that take one.
+        """Open the store as a read-only group of zarr-python, for xarray, Dask, napari and other programs.
 
-        It works for a folder, a packed store and a URL. A split is a group of shards, a shard one of fields:
-        ``train/00000/image``. `Split.shard_paths` has the shards in row order. Chunks are fetched as they are read.
+        This works for a folder, a packed store and a URL. A split is a group of shards, and a shard is a group of
+        fields, such as ``train/00000/image``. `Split.shard_paths` lists the shards in row order. By URL, chunks are
+        downloaded when they are read.
 
-        This library's reader checks more. Files are opened as it opens them, but zarr-python compares only the index of
-        a file with its checksum, and metadata and offsets are not compared with the manifest. It may also take as much
-        memory as a compressed chunk claims to have. Before you open a store from a stranger this way, `verify` it.
+        zarr-python checks less than this library. It compares only the index of a file with its checksum, and does not
+        compare metadata and offsets with the manifest. It may also allocate as much memory as a compressed chunk claims
+        to need. Before you open a store from an unknown source this way, `verify` it.
 
         Raises:
-            FormatError: here, or when an array is read: a file is missing, or another store is in this one's place.
-            RemoteError, OutputError: likewise; see `tensorstore_ds.open`.
+            FormatError: a file is missing, or another store has replaced this one. Reading an array also raises it.
+            RemoteError, OutputError: here, or when an array is read. See `tensorstore_ds.open`.
 
         Example:
-            >>> store = tsds.open("photos.tsds")
-            >>> store.zarr()["train/00000/image"].shape
-            (8, 32, 32, 3)
+        >>> store = tsds.open("photos.tsds")
+        >>> store.zarr()["train/00000/image"].shape
+        (8, 32, 32, 3)
         """
         from tensorstore_ds.reading.zarr_store import group_of  # here, because zarr takes a while to import
 
@@ -220,19 +220,19 @@ class Store:
 
     @property
     def layout(self) -> Layout:
-        """``memmap`` (uncompressed) or ``zarr`` (compressed)."""
+        """Layout of the arrays, ``memmap`` (uncompressed) or ``zarr`` (compressed)."""
         return self.manifest.layout
 
     @property
     def nbytes(self) -> int:
-        """Size of all its files but the root's metadata, in bytes."""
+        """Size of all files except the metadata of the root, in bytes."""
         return self.manifest.nbytes
 
     @property
     def replaced(self) -> tuple[int, int]:
-        """Shards that others took the place of, and that are still in its folder for open readers; and their bytes.
+        """Number and bytes of the replaced shards that are still in the store's folder for open readers.
 
-        Files that they share with shards of the store do not count: they take no room.
+        Files that a replaced shard shares with a current shard do not count, because they take no extra space.
         """
         if not self.path.is_dir() or self.is_remote:
             return 0, 0
@@ -240,7 +240,7 @@ class Store:
         return len(folders), sum(map(own_nbytes, folders))
 
     def listing(self, split: str, shard: int) -> Mapping[str, File]:
-        """Size and SHA-256 of the files of a shard, by path relative to it; raises as `open` if its list is damaged."""
+        """Size and SHA-256 of the files of a shard, by path relative to it. Raises as `open` if the list is damaged."""
         return self._files.listing(split, shard)
 
     def __getitem__(self, split: str) -> Split:
@@ -324,13 +324,17 @@ class Split:
     def shard_paths(self) -> tuple[str, ...]:
         """Folders of the shards in row order, relative to the store, such as ``("train/00000", "train/00001")``.
 
-        The arrays of a field in these folders, joined along axis 0, are the column.
+        A column is the concatenation of a field's arrays in these folders along axis 0.
         """
         return tuple(self._files.manifest.shard_path(self.name, index) for index in range(len(self._shards)))
 
     @property
     def has_one_size(self) -> bool:
-        """Whether all images are known to have one size, as pixels have, or as the conversion found."""
+        """Whether all images are known to have the same size.
+
+        This is the case if they are stored as pixels of one shape, the conversion resized them to one size, or its
+        statistics contain only one size.
+        """
         if isinstance(self.fields.get("image"), RawImageField):
             return True
         if self._files.manifest.conversion_options.get("size") is not None:
@@ -340,7 +344,9 @@ class Split:
 
     @property
     def image_shapes(self) -> NDArray[np.int32]:
-        """(n, 3) height, width and channels of every image as it is read; nothing is decoded. Read-only.
+        """(n, 3) int32, height, width and channels of every image as it is read. Read-only.
+
+        No image is decoded for this.
 
         Raises:
             KeyError: the split has no field `image`.
@@ -362,17 +368,19 @@ class Split:
     def __getitem__(
         self, field: str | int | np.integer[Any] | slice
     ) -> Column | RaggedColumn | dict[str, Any] | list[dict[str, Any]]:
-        """The field's `Column`, or its `RaggedColumn` if its length varies from sample to sample.
+        """Return a field by name, a sample by number, or a list of samples by slice.
 
-        Both have a length, rows by number or slice, and `take`; `column` and `table` tell a type checker which it is.
+        A field is a `Column`, or a `RaggedColumn` if its length varies from sample to sample. Both have a length, rows
+        by number or slice, and `take`. With `column` and `table`, a type checker knows which of them it is.
 
-        By a number, one sample: the values of all its fields, images as arrays (H, W, C). So a split is a source of
-        random access, as Grain, JAX and plain loops take it. By a slice, a list of samples: `split[0:3]`.
+        A sample is a dict with the values of all fields, and images as arrays (H, W, C). A split is therefore a random
+        access data source for Grain, JAX and plain loops.
 
         Raises:
             UnknownNameError: the split has no such field.
+            FormatError: this version cannot read the field, or data are damaged.
             IndexError: the number is not in [-len, len).
-            TypeError: it is neither a name nor a number nor a slice.
+            TypeError: `field` is not a name, a number or a slice.
         """
         if isinstance(field, str) and field in self._columns:
             return self._columns[field]
@@ -397,13 +405,13 @@ class Split:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is of a store by URL, of which something may have to be fetched."""
+        """Whether the store was opened by URL, so that reading may download files."""
         return isinstance(self._files, Mirror)
 
     def fetch(self, fields: Iterable[str], rows: NDArray[np.int64]) -> None:
-        """Of a store by URL: see that some fields of these rows, (n,) in [0, len), are on this disk; all at once.
+        """Download some fields of these rows, (n,) in [0, len), together, if the store was opened by URL.
 
-        What is read row by row afterwards need not wait for the server. Of any other store, nothing happens.
+        Reading these rows one by one afterwards does not wait for the server. With other stores, this does nothing.
 
         Raises:
             FormatError, RemoteError, OutputError: see `tensorstore_ds.open`.
@@ -433,24 +441,24 @@ class Split:
         return sample
 
     def column(self, field: str) -> Column:
-        """A field of fixed shape, such as images kept as pixels; raises `TypeError` for a table."""
+        """Return a field of fixed shape, such as images stored as pixels. Raises `TypeError` for a table."""
         found = self[field]
         if not isinstance(found, Column):
             raise TypeError(f"split {self.name!r}: expected {field} to have a fixed shape, found a table: use table().")
         return found
 
     def table(self, field: str) -> RaggedColumn:
-        """A field of varying length, such as objects, keys or image files; raises `TypeError` for a fixed shape."""
+        """Return a field of varying length, such as objects or keys. Raises `TypeError` for a fixed shape."""
         found = self[field]
         if not isinstance(found, RaggedColumn):
             raise TypeError(f"split {self.name!r}: expected {field} to be a table, found a fixed shape: use column().")
         return found
 
     def statistics_of(self, field: str) -> dict[str, Any]:
-        """The statistics of one field, from the manifest; empty if none are stored.
+        """Return the statistics of one field from the manifest, or an empty dict if none are stored.
 
-        Members whose type does not fit the kind of the field are left out: anyone may have written the manifest.
-        `formats/v1/spec.md` section 4.5 lists the members of each kind.
+        Entries whose type does not match the kind of the field are left out, because a manifest may contain anything.
+        `formats/v1/spec.md` section 4.5 lists the entries of each kind.
 
         >>> tsds.open("photos.tsds")["train"].statistics_of("label")
         {'class_counts': [4, 4]}
@@ -461,7 +469,9 @@ class Split:
 
     @property
     def channel_moments(self) -> tuple[list[float], list[float], float] | None:
-        """Mean and standard deviation of each channel, of values divided by the third; None if none are stored.
+        """Mean and standard deviation of each channel, and the scale that values are divided by, or None.
+
+        The result is None if the store contains no such statistics.
 
         The field is `image`, or the first field of images if none has this name.
         """
@@ -470,18 +480,20 @@ class Split:
         return (found["mean"], found["std"], found["scale"]) if "mean" in found else None
 
     def first(self, kind: type[Field]) -> str | None:
-        """The name of the first field of a kind, such as `KeyField`; None if the split has no such field."""
+        """Return the name of the first field of a kind, such as `KeyField`, or None if the split has no such field."""
         return first_of_kind(self.fields, kind)
 
     def key(self, row: int) -> str:
-        """The name of a sample in messages, tables and pictures: its key, or split and row of a store without keys.
+        """Return the name of a sample, as used in messages, tables and pictures.
+
+        This is its key, or split and row if the store has no keys.
 
         Args:
-            row: in [0, len).
+            row: number of the row, in [0, len).
 
         Example:
-            >>> tsds.open("photos.tsds")["train"].key(7)
-            'train/dog/3.png'
+        >>> tsds.open("photos.tsds")["train"].key(7)
+        'train/dog/3.png'
         """
         keys = self._keys
         return f"{self.name}/{row:05d}" if keys is None else str(keys[row])
@@ -493,9 +505,9 @@ class Split:
 
     @property
     def class_counts(self) -> dict[str, dict[str, int]]:
-        """How many samples, objects or mask pixels each class has, by field and class name.
+        """Number of samples, objects or mask pixels of each class, by field and class name.
 
-        They were counted by the conversion; nothing is read. A field without counts is left out.
+        The conversion counted them, so no data is read. Fields without counts are left out.
         """
         counts = {name: self.statistics_of(name).get("class_counts", ()) for name in self.fields}
         return {
@@ -506,15 +518,15 @@ class Split:
 
     @property
     def unlabelled(self) -> dict[str, int]:
-        """How many samples have no label, by field of labels, for those of `class_counts`; nothing is read."""
+        """Number of samples without a label, for each field of labels in `class_counts`. No data is read."""
         counts = {name: found for name, found in self.class_counts.items() if self.fields[name].kind == "label"}
         return {name: max(0, len(self) - sum(found.values())) for name, found in counts.items()}
 
     @property
     def absent_keypoints(self) -> dict[str, dict[str, tuple[int, int]]]:
-        """In how many objects each keypoint is absent, and of how many, by field and keypoint name.
+        """Number of objects in which each keypoint is absent, and number of objects, by field and keypoint name.
 
-        Objects without any keypoint do not count. All keypoints are read. A field without keypoints is left out.
+        Objects without any keypoint are not counted. This reads all keypoints. Fields without keypoints are left out.
 
         >>> names, pixels = tsds.Keypoints(("nose", "chin")), np.zeros((32, 32, 3), np.uint8)
         >>> with tsds.Writer("faces.tsds", keypoints=names) as writer:

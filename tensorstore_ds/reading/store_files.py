@@ -272,7 +272,7 @@ def open_file(root: Path, name: str) -> IO[bytes]:
 
 
 def check_outside_stores(path: Path) -> None:
-    """Raise `OptionError` where a new file or folder would lie inside a store, which would be damaged by it.
+    """Raise `OptionError` if a new file or folder at `path` would be inside a store, which it would damage.
 
     >>> tsds.check_outside_stores(Path("sheet.png"))
     >>> try:

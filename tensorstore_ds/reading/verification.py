@@ -1,4 +1,4 @@
-"""Check every byte of a store against what its manifest says."""
+"""Check every byte of a store against its manifest."""
 
 from __future__ import annotations
 
@@ -69,18 +69,19 @@ def verify(
     [('val/00000/image/c/0/0/0/0', 'checksum')]
 
     Args:
-        path: path of the store, or its URL. Files that are not on this disk are fetched first.
-        sha256: the expected `Store.sha256`. None accepts any store.
+        path: path of the store, or its URL. Files that are not on this disk are downloaded first.
+        sha256: the expected `Store.sha256` or `Store.content_sha256`. None accepts any store.
         threads: number of threads that read and hash. None takes one for each core.
-        progress: called with (bytes read, bytes in all), from these threads, one at a time. None: a notebook shows a
-            bar.
+        progress: function that is called with (bytes read, total bytes) from these threads, one call at a time. None
+            shows a bar in a notebook.
         cache_dir: folder of stores by URL, as in `open`.
 
     Returns:
-        Every problem found; none for a good store. What cannot be opened is a problem too, not an exception.
+        A list of every problem that was found, empty for a good store. A store that cannot be opened is also a problem
+        in this list, not an exception.
 
     Raises:
-        RemoteError, OutputError: of a store by URL, see `tensorstore_ds.open`.
+        RemoteError, OutputError: for a store by URL, see `tensorstore_ds.open`.
     """
     told = progress or notebook_bytes("Checking")
     try:

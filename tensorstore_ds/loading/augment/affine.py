@@ -1,4 +1,4 @@
-"""Transforms by a matrix: rotation, translation, scale and shear; and perspective."""
+"""Transforms by a matrix, which are rotation, translation, scale, shear and perspective."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tensorstore_ds.seeding import Bits, uniforms
 
 
 class Warp(BatchTransform):
-    """A transform by a matrix per image. The size stays.
+    """A transform by one matrix for each image, which keeps the image size.
 
-    Its parameters have `chosen` (B,) bool, and `inverse` (B, 3, 3) float64: which place of the image each place of the
-    result shows.
+    Its parameters contain `chosen` (B,) bool, and `inverse` (B, 3, 3) float64, which maps each position in the result
+    to a position in the image.
     """
 
     def __init__(
@@ -60,24 +60,23 @@ class Warp(BatchTransform):
 
 
 class RandomAffine(Warp):
-    """Rotate, move, scale and shear each image: torchvision's `RandomAffine`.
+    """Rotate, translate, scale and shear each image, like torchvision's `RandomAffine`.
 
-    Keypoints move along, and masks to the nearest pixel. A box becomes the smallest one around its four moved corners,
-    clipped to the image; an object whose box has no area left is dropped. At the edges, ``bilinear`` blends the image
-    with `fill` once, where torchvision does it twice.
+    Keypoints are transformed with the image, and masks to the nearest pixel. A box becomes the smallest box around its
+    four transformed corners, clipped to the image. Objects whose box has no area left are dropped. At the edges,
+    ``bilinear`` blends the image with `fill` once, whereas torchvision blends twice.
 
     Args:
         degrees: largest angle of a clockwise rotation from [-degrees, degrees], or its range (low, high).
-        translate: largest move in both directions, as shares of (width, height). Moves are whole numbers of pixels.
+        translate: largest translation in both directions, as shares of (width, height). It is a whole number of pixels.
         scale: range (low, high) of the factor.
         shear: degrees along x, a number or (low, high). Four numbers add (low, high) along y.
         interpolation: ``nearest`` or ``bilinear``.
         fill: value outside of the image, in all channels.
-        center: point (x, y) that a rotation leaves in place, by default the middle.
-        mask_fill: what is seen outside of masks; by default the value that stores ignore, 255, or 65535 in masks of
-            uint16.
-        min_visibility: the smallest share of a moved box's area, in [0, 1], that must be visible. Objects with less are
-            dropped.
+        center: fixed point (x, y) of the rotation, by default the center of the image.
+        mask_fill: value outside of masks. None takes 255, or 65535 in uint16 masks, which stores define as ignored.
+        min_visibility: smallest share of a transformed box's area, in [0, 1], that must be visible. Objects with less
+            are dropped.
 
     >>> turn = tsds.RandomAffine(degrees=(90, 90))
     >>> turn({"image": torch.arange(9.0).view(1, 1, 3, 3)})["image"][0, 0].tolist()
@@ -107,9 +106,10 @@ class RandomAffine(Warp):
         self.center = None if center is None else _point(center)
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`angle` (B,) and `shear` (B, 2) in degrees, `translate` (B, 2) in pixels, `scale` (B,); `inverse`; float64.
+        """Random parameters, and the matrix.
 
-        `chosen` (B,) bool is true.
+        `angle` (B,) and `shear` (B, 2) are in degrees, `translate` (B, 2) in pixels. These, `scale` (B,) and `inverse`
+        (B, 3, 3) are float64. `chosen` (B,) bool is true.
         """
         drawn = uniforms(keys, 6)
         low, high = np.array([self.degrees, self.scale, *self.shear]).T
@@ -131,11 +131,11 @@ def affine_inverse(
     shear: NDArray[np.float64],
     center: ArrayLike,
 ) -> NDArray[np.float64]:
-    """(B, 3, 3): where in the image is seen what is at a place of the result.
+    """(B, 3, 3) matrices from positions in the result to positions in the image.
 
-    The inverse of ``T * C * R(angle) * S(scale) * shear_y * shear_x * C^-1`` as torchvision has it
-    (`_get_inverse_affine_matrix`), with C the move of the origin to `center`, (2,) or (B, 2). Angles are in degrees,
-    moves in pixels x, y.
+    The inverse of ``T * C * R(angle) * S(scale) * shear_y * shear_x * C^-1`` as in torchvision
+    (`_get_inverse_affine_matrix`), where C moves the origin to `center`, (2,) or (B, 2). Angles are in degrees,
+    translations in pixels x, y.
     """
     turn, sx, sy = np.radians(angle), np.radians(shear[:, 0]), np.radians(shear[:, 1])
     a, c = np.cos(turn - sy) / np.cos(sy), np.sin(turn - sy) / np.cos(sy)
@@ -149,10 +149,10 @@ def affine_inverse(
 
 
 class RandomPerspective(Warp):
-    """See some images from the side: torchvision's `RandomPerspective`.
+    """Apply a random perspective to some images, like torchvision's `RandomPerspective`.
 
-    The four corners of the image move inwards, each by a random number of pixels. Objects and masks move along as in
-    `RandomAffine`.
+    The four corners of the image move inwards, each by a random number of pixels. Objects and masks are transformed as
+    in `RandomAffine`.
 
     >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     >>> tsds.RandomPerspective(p=1)({"image": images})["image"].shape
@@ -180,9 +180,10 @@ class RandomPerspective(Warp):
         self.p = probability(p)
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`chosen` (B,) bool; `inverse`; `corners` (B, 4, 2) float64: x and y of the moved corners, clockwise.
+        """`chosen` (B,) bool, `inverse` (B, 3, 3) float64, and `corners` (B, 4, 2) float64.
 
-        An image whose corners would not span a convex quadrilateral is not chosen.
+        Corners are x and y of the moved corners, clockwise. An image is not chosen if its corners would not form a
+        convex quadrilateral.
         """
         drawn = uniforms(keys, 9)
         sides = np.array([size[1], size[0]])  # x, y
@@ -203,8 +204,8 @@ class RandomPerspective(Warp):
 def perspective_inverse(corners: NDArray[np.float64], start: ArrayLike) -> NDArray[np.float64]:
     """(B, 3, 3) matrices that map `corners` (B, 4, 2) of the results to the corners of the image, `start` (4, 2).
 
-    The eight equations of torchvision's `_get_perspective_coeffs`, two for each corner; but from the middle of the
-    corners on, where the third coordinate is 1: at the origin it may be 0.
+    They solve the 8 equations of torchvision's `_get_perspective_coeffs`, 2 for each corner. The origin is the center
+    of the corners, where the third coordinate is 1, because at torchvision's origin it may be 0.
     """
     middle = corners.mean(1, keepdims=True)
     x, y = (corners - middle).transpose(2, 0, 1)

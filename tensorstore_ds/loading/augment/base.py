@@ -1,7 +1,7 @@
-"""Augmentation of whole batches, on the device that they are on: what all batch transforms have in common.
+"""Base classes for the augmentation of whole batches, on the batch's device.
 
-Results, and most names, are the same as in `torchvision.transforms.v2`. But every sample has its own parameters. They
-follow from (seed, epoch, row), and a few batched operations apply them all.
+Results, and most names, are the same as in `torchvision.transforms.v2`. In contrast to torchvision, every sample has
+its own parameters. They depend on (seed, epoch, row), and a few batched operations apply them all.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ Rows = Tensor | NDArray[np.int64]
 
 
 class OfBatches(nn.Module):
-    """What transforms a batch: a dict by name of field, or a tuple as ``return_as="tuple"`` makes it."""
+    """Base class of transforms of a batch, which is a dict by field, or a tuple as with ``return_as="tuple"``."""
 
     @property
     def has_no_state(self) -> bool:
-        """Whether results follow from the arguments alone, so that threads may transform several batches at once.
+        """Whether results depend only on the arguments, so that threads may transform several batches at the same time.
 
-        Nobody knows it of a subclass of the user, or of hooks: these are called, one batch at a time, as any module.
+        This is false for your own subclasses and for modules with hooks, which are called for one batch at a time.
         """
         own = type(self).__module__.startswith("tensorstore_ds.")
         return own and not (self._forward_hooks or self._forward_pre_hooks)
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether a sample's result depends on the others, so that several batches must not be transformed as one."""
+        """Whether the result for a sample depends on other samples, so that batches must be transformed separately."""
         return False
 
     def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
-        """Transform a batch; what is not named here passes through as it is.
+        """Transform a batch. Members that are not listed here are passed through.
 
         Args:
             batch: a dict with
 
-                - ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept;
-                - ``objects``, if there: `PackedObjects`, or the dict that ``collate="packed"`` makes of them. Its
-                  tensors are not changed;
-                - ``mask``, if there: integers (B, H, W), moved as the images are;
-                - ``image_mask`` and ``image_size``, if there, of padded images: moved as the images are; the size
-                  becomes that of what is left of the image. Padding stays zero;
+                - ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept.
+                - ``objects`` (optional): `PackedObjects`, or the dict that ``collate="packed"`` returns. Its tensors
+                  are not changed.
+                - ``mask`` (optional): integers (B, H, W), transformed with the images.
+                - ``image_mask`` and ``image_size`` (optional), for padded images: transformed with the images. The size
+                  becomes the size of the remaining part of the image. Padding stays zero.
 
-                or a tuple that begins with the images, or with `PaddedImages`, with labels, masks, objects, or a dict
-                of these after them.
-            rows: (B,) integers that name the samples, such as their rows in the split; a tensor on a GPU is waited
-                for. If None, parameters come from torch's global generator, as torchvision's do.
-            epoch: goes with `rows`.
+                or a tuple that begins with the images, or with `PaddedImages`, followed by labels, masks, objects, or a
+                dict of these.
+            rows: (B,) integers that identify the samples, such as their rows in the split. A tensor on a GPU
+                synchronizes. If None, parameters are from torch's global generator, as in torchvision.
+            epoch: number of the epoch. Pass it with `rows`.
 
         Returns:
             A new batch of the same form.
 
         Raises:
-            ValueError: the batch is not as above, or only one of `rows` and `epoch` was passed.
+            ValueError: the batch has another form, or only one of `rows` and `epoch` was passed.
         """
         if not isinstance(batch, tuple):
             return self.transform_batch(batch, rows, epoch)
@@ -86,7 +86,10 @@ class OfBatches(nn.Module):
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
-        """`forward` of a dict. With a `pool`, results are in its memory, or in that of the batch, which is used up."""
+        """Transform a batch that is a dict, like `forward`.
+
+        With a `pool`, results are in its memory, or in the memory of the batch, which is overwritten.
+        """
 
 
 def _first_member(result: dict[str, Any], image: Any) -> Any:
@@ -110,14 +113,15 @@ def _is_mask(value: Any) -> bool:
 
 
 class BatchTransform(OfBatches):
-    """A random transform of a whole batch, with parameters of its own for every sample.
+    """Base class of random transforms of a whole batch, with separate parameters for every sample.
 
-    They follow from (seed, kind of transform, epoch, row), whatever the batch, the device, and what was drawn before:
-    a run that is resumed sees the same augmentation. They are drawn on the CPU, since no two devices round alike, and
-    follow the batch to its device without waiting for it.
+    The parameters depend on (seed, kind of transform, epoch, row). They do not depend on the batch, the device, or
+    earlier random numbers, so a resumed run has the same augmentation. They are computed on the CPU, because devices
+    round differently, and copied to the batch's device without waiting for it.
 
     Args:
-        seed: two transforms of one kind with the same seed draw the same numbers, unless `Compose` holds them.
+        seed: seed of the random numbers. Two transforms of one kind with the same seed have the same random numbers,
+            except inside a `Compose`.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -134,11 +138,11 @@ class BatchTransform(OfBatches):
         return {**batch, **self.change_pixels(batch, params, pool), **others}
 
     def size_after(self, size: Size) -> Size:
-        """(height, width) of images that had `size` before."""
+        """Return the (height, width) of transformed images that had `size` before."""
         return size
 
     def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
-        """The members that are no pixels, after the transform of images of `size`: objects, if there are any."""
+        """Return the transformed members without pixels, for images of `size`, which are the objects, if any."""
         objects = batch.get("objects")
         packed = _packed(objects, len(batch["image"]))
         if packed is None:
@@ -147,7 +151,7 @@ class BatchTransform(OfBatches):
         return {"objects": moved if objects is packed else {"offsets": moved.offsets, **moved.values}}
 
     def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
-        """The members of the batch that have pixels, after the transform: `image`, `mask` and those of padding."""
+        """Return the transformed members with pixels, which are `image`, `mask`, `image_mask` and `image_size`."""
         images, masks = check_images(batch), batch.get("mask")
         size = images.shape[-2:]
         result = {"image": self.transform_images(images, params, pool)}
@@ -165,24 +169,27 @@ class BatchTransform(OfBatches):
         return result
 
     def keys(self, rows: Rows, epoch: int) -> Bits:
-        """(B,) 64 random bits for each of `rows`, from which its parameters are drawn."""
+        """Return 64 random bits for each of `rows`, (B,), from which the parameters are computed."""
         kind = zlib.crc32(type(self).__name__.encode())
         return fold(self.seed, kind, epoch, check_rows(rows, epoch, len(rows)).view(np.uint64))
 
     @abstractmethod
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """Parameters by name, each (B, ...) on the CPU, for samples with `keys` in images of (height, width) `size`."""
+        """Return the parameters by name, each (B, ...) on the CPU, for samples with `keys` and images of `size`.
+
+        `size` is (height, width).
+        """
 
     @abstractmethod
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        """Images (B, C, H, W) after the transform: new memory; with a `pool`, of it, or `images` themselves."""
+        """Return the transformed images (B, C, H, W), in new memory. With a `pool`, in its memory or in place."""
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        """Objects after the transform of images of (height, width) `size`; as they are, where nothing moves."""
+        """Return the transformed objects, for images of (height, width) `size`, or the same object if nothing moves."""
         return objects
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        """Masks (B, 1, H, W) after the transform; as they are, where pixels only change their colors."""
+        """Return the transformed masks (B, 1, H, W), or the same tensor if only colors change."""
         return masks
 
     def extra_repr(self) -> str:
@@ -191,7 +198,7 @@ class BatchTransform(OfBatches):
 
 
 def check_images(batch: Mapping[str, Any]) -> Tensor:
-    """The batch's images, if they are what batch transforms work on."""
+    """Return the batch's images. Raises `ValueError` if a batch transform cannot use them."""
     images = batch.get("image")
     if not isinstance(images, Tensor) or images.ndim != 4:
         if images is None and "image_0" in batch:
@@ -211,13 +218,13 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
 
 
 def has_padding(batch: Mapping[str, Any]) -> bool:
-    """Whether its images are padded ones, with a mask that says where."""
+    """Whether the images are padded, with a mask of the padding."""
     inside = batch.get("image_mask")
     return isinstance(inside, Tensor) and inside.dtype == torch.bool
 
 
 def check_rows(rows: Rows | None, epoch: int | None, samples: int) -> NDArray[np.int64]:
-    """`rows` as an array, or random ones if there are neither rows nor an epoch."""
+    """Return `rows` as an array, or random rows if there are neither rows nor an epoch."""
     if (rows is None) != (epoch is None):
         raise ValueError(
             "rows and epoch: expected both, or neither, found one. Rows alone would get the same augmentation in every "
@@ -249,9 +256,9 @@ def _packed(objects: Any, samples: int) -> PackedObjects | None:
 
 
 def on_device(params: Tensor, device: torch.device) -> Tensor:
-    """Parameters on the batch's device, without a wait.
+    """Copy parameters to the batch's device without waiting.
 
-    CUDA takes up to 64 KiB of pageable memory before the call returns, and waits with more for its turn in the stream.
+    CUDA copies up to 64 KiB of pageable memory before the call returns. With more, the call would wait for its stream.
     """
     if device.type == "cuda" and params.nbytes > 64 * 1024:
         params = pinned(params)

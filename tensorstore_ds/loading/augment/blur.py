@@ -1,4 +1,4 @@
-"""Blurring, each image by a width of its own."""
+"""Blur images, each with its own width of the kernel."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits, uniforms
 
-#: The largest kernel: time and memory grow with it.
+#: Limit of the kernel size, because time and memory grow with it.
 _MOST_KERNEL = 2**10
 
 
 class GaussianBlur(BatchTransform):
-    """Blur each image with a Gaussian kernel of a random width: torchvision's `GaussianBlur`.
+    """Blur each image with a Gaussian kernel of random width, like torchvision's `GaussianBlur`.
 
-    The edges are continued by reflection. The kernel is separated into rows and columns, so uint8 may differ from
-    torchvision by one level where it is rounded.
+    Edges are extended by reflection. The kernel is separated into rows and columns, so uint8 may differ from
+    torchvision by 1 because of rounding.
 
     Args:
         kernel_size: size of the kernel in pixels, one odd number or (width, height), as in torchvision.
@@ -60,14 +60,14 @@ class GaussianBlur(BatchTransform):
         self.p = probability(p)
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`chosen` (B,) bool: which images are blurred; `sigma` (B,) float64."""
+        """`chosen` (B,) bool, true for images that are blurred, and `sigma` (B,) float64."""
         drawn = uniforms(keys, 2)
         low, high = self.sigma
         chosen, sigma = drawn[:, 0] < self.p, low + drawn[:, 1] * (high - low)
         return {"chosen": torch.from_numpy(chosen), "sigma": torch.from_numpy(sigma)}
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        """Blurred images of the same dtype; raises `ValueError` if they are not larger than half of the kernel."""
+        """Blur images and keep their dtype. Raises `ValueError` if they are not larger than half of the kernel."""
         width, height = self.kernel_size
         if images.shape[2] <= height // 2 or images.shape[3] <= width // 2:
             raise ValueError(

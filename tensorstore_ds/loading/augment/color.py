@@ -1,4 +1,4 @@
-"""Batch transforms that change colors and move nothing."""
+"""Batch transforms that change only colors."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tensorstore_ds.seeding import Bits, uniforms
 
 
 class ColorJitter(BatchTransform):
-    """Change brightness, contrast, saturation and hue of each image, in an order of its own.
+    """Change brightness, contrast, saturation and hue of each image, in a random order for each image.
 
-    This is torchvision's `ColorJitter`. The first three are a blend of the image with something gray:
-    ``factor * image + (1 - factor) * gray``, where gray is black, the mean of the image's grays, or the gray of each
-    pixel. The hue is turned in HSV. uint8 is cut to whole numbers after each step, as torchvision does; the last bit of
-    a product may round otherwise, which is one level.
+    This is torchvision's `ColorJitter`. Brightness, contrast and saturation blend the image with a gray image,
+    ``factor * image + (1 - factor) * gray``, where gray is black, the mean gray of the image, or the gray of each
+    pixel. The hue is rotated in HSV. uint8 is truncated to integers after each step, as in torchvision. A product may
+    round differently in the last bit, which is a difference of 1.
 
     Args:
-        brightness, contrast, saturation: factors are drawn from [max(0, 1 - b), 1 + b], or from the (low, high) given;
-            0 or None: unchanged. Images of one channel have no saturation.
-        hue: what is added to the hue, in turns of the color wheel, is drawn from [-hue, hue], or from the (low, high)
-            given, in [-0.5, 0.5]; 0 or None: unchanged. Images of one channel have no hue.
+        brightness, contrast, saturation: range of the factor, [max(0, 1 - b), 1 + b] for a number b, or (low, high). 0
+            or None keep the images unchanged. Images of one channel have no saturation.
+        hue: range of the value that is added to the hue, in turns of the color wheel, [-hue, hue] for a number, or
+            (low, high) in [-0.5, 0.5]. 0 or None keep the images unchanged. Images of one channel have no hue.
 
     >>> import tensorstore_ds as tsds
     >>> images = torch.full((2, 3, 4, 4), 100, dtype=torch.uint8)
@@ -63,7 +63,7 @@ class ColorJitter(BatchTransform):
         self.hue = _hue_range(hue)
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """What is done to each sample, in turn: `order` (B, n) int64 which step, `factors` (B, n) float64."""
+        """`order` (B, n) int64, the steps of each sample in their order, and `factors` (B, n) float64."""
         ranges = dict(enumerate((self.brightness, self.contrast, self.saturation, self.hue)))
         used = {which: limits for which, limits in ranges.items() if limits is not None}
         low, high = np.array(list(used.values())).reshape(-1, 2).T
@@ -73,7 +73,7 @@ class ColorJitter(BatchTransform):
         return {"order": torch.tensor(list(used), dtype=torch.int64)[order], "factors": torch.from_numpy(factors)}
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        """Images in other colors, of the same dtype; raises `ValueError` if they have neither 1 channel nor 3."""
+        """Change the colors of images and keep their dtype. Raises `ValueError` if they do not have 1 or 3 channels."""
         check_colors(images, "ColorJitter")
         order, factors = params["order"], params["factors"]
         if images.shape[1] == 1:
@@ -86,7 +86,7 @@ class ColorJitter(BatchTransform):
 
 
 class Sometimes(BatchTransform):
-    """A change of colors of some of the images.
+    """Base class of color changes that are applied to some of the images.
 
     Args:
         p: probability that an image is changed.
@@ -97,7 +97,7 @@ class Sometimes(BatchTransform):
         self.p = probability(p)
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`chosen` (B,) bool: which images are changed."""
+        """`chosen` (B,) bool, true for images that are changed."""
         return {"chosen": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
@@ -105,14 +105,14 @@ class Sometimes(BatchTransform):
 
     @abstractmethod
     def change(self, images: Tensor) -> Tensor:
-        """Images (n, C, H, W) after the change: new memory of the same dtype."""
+        """Return the changed images (n, C, H, W) in new memory of the same dtype."""
 
 
 class RandomGrayscale(Sometimes):
-    """Take the color out of some images: torchvision's `RandomGrayscale`.
+    """Convert some images to grayscale, like torchvision's `RandomGrayscale`.
 
-    All three channels become ``0.2989 * red + 0.587 * green + 0.114 * blue``; uint8 is cut to whole numbers. Images of
-    one channel stay.
+    All three channels become ``0.2989 * red + 0.587 * green + 0.114 * blue``. uint8 is truncated to integers. Images of
+    one channel do not change.
 
     >>> images = torch.tensor([200, 100, 0], dtype=torch.uint8).view(1, 3, 1, 1)
     >>> tsds.RandomGrayscale(p=1)({"image": images})["image"].flatten().tolist()
@@ -131,15 +131,15 @@ class RandomGrayscale(Sometimes):
 
 
 class Solarize(Sometimes):
-    """Invert the bright values of some images: torchvision's `RandomSolarize`.
+    """Invert the bright values of some images, like torchvision's `RandomSolarize`.
 
     >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
     >>> tsds.Solarize(threshold=128, p=1)({"image": images})["image"].tolist()
     [[[[100, 55]]]]
 
     Args:
-        threshold: values of at least this are inverted: to 255 minus the value in uint8 images, 1 minus it in
-            floating-point ones. In the unit of the images.
+        threshold: smallest value that is inverted, in the unit of the images. Inverting subtracts the value from 255 in
+            uint8 images, and from 1 in floating-point images.
         p: probability that an image is changed.
     """
 
@@ -157,7 +157,7 @@ class Solarize(Sometimes):
 
 
 class Posterize(Sometimes):
-    """Keep the highest bits of each value of some images: torchvision's `RandomPosterize`.
+    """Keep the highest bits of each value of some images, like torchvision's `RandomPosterize`.
 
     >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
     >>> tsds.Posterize(bits=2, p=1)({"image": images})["image"].tolist()
@@ -185,9 +185,9 @@ class Posterize(Sometimes):
 
 
 class Equalize(Sometimes):
-    """Make the levels of each channel about equally frequent in some images: torchvision's `RandomEqualize`.
+    """Equalize the histogram of each channel of some images, like torchvision's `RandomEqualize`.
 
-    The formula is that of Pillow's `ImageOps.equalize`. Floating-point images have 256 levels after it.
+    The formula is the same as in Pillow's `ImageOps.equalize`. Floating-point images have 256 levels afterwards.
 
     >>> images = (torch.arange(1024) // 16).to(torch.uint8).view(1, 1, 32, 32)  # dark, with levels 0 to 63
     >>> int(tsds.Equalize(p=1)({"image": images})["image"].max())
@@ -202,9 +202,10 @@ class Equalize(Sometimes):
 
 
 class AutoContrast(Sometimes):
-    """Stretch each channel of some images over all levels: torchvision's `RandomAutocontrast`.
+    """Stretch each channel of some images over all levels, like torchvision's `RandomAutocontrast`.
 
-    The darkest value becomes 0, the brightest 255, or 1 in floating-point images. A channel of one value stays.
+    The darkest value becomes 0, the brightest 255, or 1 in floating-point images. A channel with a single value does
+    not change.
 
     >>> images = torch.tensor([[[[0.25, 0.5, 0.75]]]])  # (B, C, H, W)
     >>> tsds.AutoContrast(p=1)({"image": images})["image"].tolist()
@@ -219,7 +220,7 @@ class AutoContrast(Sometimes):
 
 
 def check_colors(images: Tensor, who: str) -> None:
-    """A `ValueError` of images with neither 1 channel nor 3."""
+    """Raise `ValueError` for images that do not have 1 or 3 channels."""
     if images.shape[1] not in (1, 3):
         raise ValueError(f"{who}: expected images of 1 or 3 channels, found {images.shape[1]}.")
 

@@ -1,4 +1,4 @@
-"""Several batch transforms, one after the other."""
+"""Several batch transforms, applied one after the other."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import fold
 
-#: The members of a batch that have pixels.
+#: Members of a batch that have pixels.
 PIXELS = ("image", "mask", "image_mask", "image_size")
 
 
 class Compose(OfBatches):
-    """One batch transform after the other.
+    """Apply several batch transforms one after the other.
 
-    Each gets other rows, made of (seed, place in the list, row), so that two of one kind draw different numbers.
+    Each transform gets different rows, computed from (seed, position in the list, row), so that two of one kind have
+    different random numbers.
 
     >>> import tensorstore_ds as tsds
     >>> crop, flip = tsds.RandomCrop(28, padding=2), tsds.RandomHorizontalFlip()
@@ -44,13 +45,13 @@ class Compose(OfBatches):
     Args:
         transforms: modules that are called as `BatchTransform.forward`.
         seed: seed of all transforms, which is combined with their own seeds.
-        compile: change the pixels of all transforms in one graph of ``torch.compile(fullgraph=True)``, which must be
-            this library's; a text is the name of its backend. What is random is drawn before, on the CPU, and objects
-            are moved beside it, so results are those of other runs, up to rounding. Shapes are static: each size of a
+        compile: whether to change the pixels of all transforms in one graph of ``torch.compile(fullgraph=True)``. A
+            string is the name of its backend. All transforms must be from this library. Random numbers and objects are
+            computed outside of the graph, so results are the same up to rounding. Shapes are static. Each size of a
             batch or image is compiled once, which takes up to minutes, so use ``drop_last=True``. It is meant for GPUs.
 
     Raises:
-        OptionError: `compile`, and a transform is not this library's.
+        OptionError: `compile` is set, and a transform is not from this library.
     """
 
     def __init__(self, transforms: Sequence[nn.Module], *, seed: int = 0, compile: bool | str = False) -> None:
@@ -67,7 +68,7 @@ class Compose(OfBatches):
 
     @property
     def steps(self) -> list[nn.Module]:
-        """The transforms, and those of each `Compose` among them."""
+        """The transforms, including those inside another `Compose`."""
         return [each for step in self.transforms for each in (step.steps if isinstance(step, Compose) else [step])]
 
     @property
@@ -92,7 +93,7 @@ class Compose(OfBatches):
     def transform_from(
         self, first: int, batch: Mapping[str, Any], rows: NDArray[np.int64], epoch: int, pool: BufferPool | None
     ) -> dict[str, Any]:
-        """A batch after all transforms from the one at place `first` on: those before it have been done."""
+        """Apply the transforms from position `first` on to a batch. Those before it were already applied."""
         result = dict(batch)
         for place in range(first, len(self.transforms)):
             transform = self.transforms[place]
@@ -106,11 +107,11 @@ class Compose(OfBatches):
     def draw(
         self, batch: Mapping[str, Any], rows: Rows, epoch: int, size: Size
     ) -> tuple[dict[str, Any], list[Params], Size]:
-        """What all transforms draw for a batch with images of (height, width) `size`.
+        """Compute the random parameters of all transforms for a batch with images of (height, width) `size`.
 
         Returns:
-            The batch with the members that are no pixels transformed; for each of `steps` its parameters, on the device
-            of the images; and the size of the results.
+            The batch with the members without pixels transformed, the parameters of each of `steps` on the device of
+            the images, and the size of the results.
         """
         device, others, drawn = batch["image"].device, dict(batch), list[Params]()
         for place, step in enumerate(self.transforms):
@@ -128,7 +129,7 @@ class Compose(OfBatches):
         return others, drawn, size
 
     def change_pixels(self, pixels: Mapping[str, Any], drawn: Sequence[Params]) -> dict[str, Any]:
-        """The members of a batch that have pixels, after all of `steps` with what `draw` has drawn for them."""
+        """Apply all `steps` to the members of a batch that have pixels, with the parameters from `draw`."""
         result = dict(pixels)
         for step, params in zip(self.steps, drawn, strict=True):
             result |= step.change_pixels(result, params, None)  # type: ignore[operator]

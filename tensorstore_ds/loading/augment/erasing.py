@@ -1,4 +1,4 @@
-"""Erasing a part of each image."""
+"""Erase a part of each image."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import GOLDEN, Bits, fold, uniforms
 
-#: How often a part is drawn until it is smaller than the image, as in torchvision.
+#: Number of random parts that are tried until one is smaller than the image, as in torchvision.
 ATTEMPTS = 10
-#: The step of SplitMix64, and its shifts and factors, as torch has 64 bits: signed.
+#: Step, shifts and factors of SplitMix64 as signed numbers, because torch's 64-bit integers are signed.
 _STEP = int(GOLDEN) - 2**64
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (31, 1))
 
 
 class RandomErasing(BatchTransform):
-    """Overwrite a rectangle of some images: torchvision's `RandomErasing`.
+    """Overwrite a rectangle of some images, like torchvision's `RandomErasing`.
 
-    Zhong et al., Random Erasing Data Augmentation, 2017 (arXiv 1708.04896). Objects and masks stay as they are. Put it
-    after `Normalize` for values in the unit of the model.
+    Zhong et al., Random Erasing Data Augmentation, 2017 (arXiv 1708.04896). Objects and masks do not change. For values
+    in the unit of the model, put it after `Normalize`.
 
     Args:
         p: probability that an image is changed.
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest height divided by width.
-        value: a number, a number for each channel, or ``random`` for noise that differs by pixel and channel: normally
-            distributed in floating-point images, all levels equally often in uint8 ones.
+        value: a number, a number for each channel, or ``random`` for noise that differs by pixel and channel. Noise has
+            a normal distribution in floating-point images, and a uniform distribution of all levels in uint8 images.
 
     >>> import tensorstore_ds as tsds
     >>> erase = tsds.RandomErasing(p=1, scale=(0.25, 0.25), ratio=(1, 1), value=7)
@@ -64,7 +64,7 @@ class RandomErasing(BatchTransform):
         self.value: tuple[float, ...] | None = None if value == "random" else tuple(map(float, values))
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`boxes` (B, 4) int64: top, left, height and width of the part, 0 where none is erased; `noise` (B,) int64."""
+        """`boxes` (B, 4) int64, top, left, height and width of the part, or 0 if there is none. `noise` (B,) int64."""
         height, width = size
         share, shape, y, x = uniforms(keys, 4 * ATTEMPTS + 1)[:, 1:].reshape(-1, 4, ATTEMPTS).swapaxes(0, 1)
         area = height * width * (self.scale[0] + share * (self.scale[1] - self.scale[0]))
@@ -81,7 +81,10 @@ class RandomErasing(BatchTransform):
         return {"boxes": torch.from_numpy(boxes), "noise": torch.from_numpy(noise)}
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        """Images of the same dtype; raises `ValueError` if `value` has not one number, nor one for each channel."""
+        """Erase parts of images and keep their dtype.
+
+        Raises `ValueError` if `value` has neither one number nor one for each channel.
+        """
         if self.value is not None and len(self.value) not in (1, images.shape[1]):
             raise ValueError(
                 f"RandomErasing: expected one value, or one for each of {images.shape[1]} channels, found "
@@ -113,9 +116,9 @@ class RandomErasing(BatchTransform):
 
 
 def noise_of(keys: Tensor, images: Tensor) -> Tensor:
-    """Noise like images (n, C, H, W), from keys (n,) int64: of each pixel and channel, by counting.
+    """Noise for images (n, C, H, W), from keys (n,) int64. Each pixel and channel has its own counter.
 
-    SplitMix64 as in `tensorstore_ds.seeding`, on the device; normal numbers by Box and Muller (1958).
+    SplitMix64 as in `tensorstore_ds.seeding`, on the device. Normal numbers are by Box and Muller (1958).
     """
     count = images[0].numel()
     places = torch.arange(2 * count, device=images.device)

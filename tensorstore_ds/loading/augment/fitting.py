@@ -1,4 +1,4 @@
-"""Steps that draw nothing: resizing, padding and cutting by an image's size alone."""
+"""Steps without random numbers, which resize, pad and crop according to an image's size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensorstore_ds.seeding import Bits
 
 
 class Fitted(NamedTuple):
-    """Where images of one size come to lie: they are resized, and laid on a canvas. Pairs are y, x."""
+    """Position of images of one size, which are resized and put onto a canvas. Pairs are y, x."""
 
     resized: tuple[int, int]
     offset: tuple[int, int]
@@ -32,10 +32,10 @@ class Fitted(NamedTuple):
 
 
 class Fitting(Geometry):
-    """A step that draws nothing: where an image comes to lie follows from its size."""
+    """Base class of steps without random numbers. The position of an image depends only on its size."""
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """Nothing."""
+        """No parameters."""
         return {}
 
     def size_after(self, size: Size) -> Size:
@@ -82,7 +82,7 @@ class Fitting(Geometry):
 
 
 class Resize(Fitting):
-    """Resize images: torchvision's `Resize`, bilinear and antialiased.
+    """Resize images with bilinear interpolation and antialiasing, like torchvision's `Resize`.
 
     >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
     >>> tsds.Resize((32, 48))({"image": images})["image"].shape
@@ -126,7 +126,7 @@ class Resize(Fitting):
 
 
 class CenterCrop(Fitting):
-    """Cut a part of fixed size from the middle of each image: torchvision's `CenterCrop`.
+    """Crop a part of fixed size from the center of each image, like torchvision's `CenterCrop`.
 
     >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
     >>> tsds.CenterCrop(32)({"image": images})["image"].shape
@@ -137,8 +137,8 @@ class CenterCrop(Fitting):
 
     Args:
         size: size of the part in pixels, one number or (height, width). Smaller images are padded with `fill`.
-        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
-            less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
+        min_visibility: smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with less
+            are dropped. In a decode plan, it compares the stored box with the result of all steps.
     """
 
     _moves_only = True
@@ -156,7 +156,7 @@ class CenterCrop(Fitting):
 
 
 class Pad(Fitting):
-    """Add borders to each image: torchvision's `Pad`.
+    """Add borders to each image, like torchvision's `Pad`.
 
     >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
     >>> tsds.Pad((2, 4))({"image": images})["image"].shape
@@ -164,7 +164,7 @@ class Pad(Fitting):
 
     Args:
         padding: pixels to add, for all sides, (left and right, top and bottom), or (left, top, right, bottom).
-        fill: value of the borders. Borders of masks have the value that stores ignore.
+        fill: value of the borders. In masks, borders are 255, or 65535 in uint16 masks, which stores define as ignored.
     """
 
     fixes_size = None
@@ -181,7 +181,7 @@ class Pad(Fitting):
 
 
 class Letterbox(Fitting):
-    """Resize each image until it just fits into a size, keeping its aspect ratio, and pad it in the middle.
+    """Resize each image to fit into a size, keep its aspect ratio, and pad it so that it is centered.
 
     Detectors of the YOLO family are trained with it.
 

@@ -1,12 +1,11 @@
-"""Transforms that move pixels: crops, resizing, padding and mirroring, with boxes, keypoints and masks.
+"""Transforms that move pixels by cropping, resizing, padding and mirroring, with boxes, keypoints and masks.
 
-They transform batches, and they are the steps of decode plans: what a step places is not decoded in vain.
+They transform batches. They are also the steps of decode plans, which decode only the pixels that a step keeps.
 
-Coordinates are those of the store: (0, 0) is the outer corner of the upper left pixel, (W, H) that of the lower right.
-Boxes are clipped to the crop, and an object whose box is left without area, or with less of it than `min_visibility`
-asks for, is dropped, with all of its values;
-keypoints are moved, never clipped, and absent ones stay NaN. To drop objects on a GPU is to wait for it: only the GPU
-knows how many are left.
+Coordinates are the same as in the store. (0, 0) is the outer corner of the upper left pixel, and (W, H) the outer
+corner of the lower right pixel. Boxes are clipped to the crop. An object is dropped with all of its values if its box
+has no area left, or a smaller share of it than `min_visibility`. Keypoints are moved, but not clipped, and absent ones
+stay NaN. Dropping objects on a GPU synchronizes, because only the GPU knows how many are left.
 """
 
 from __future__ import annotations
@@ -45,29 +44,29 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
 
-#: How often a resized crop is drawn until it fits into the image, as in torchvision.
+#: Number of random parts that are tried until one fits into the image, as in torchvision.
 ATTEMPTS = 10
 
 
 class Geometry(BatchTransform):
-    """What moves pixels: a transform of batches, and a step of a decode plan."""
+    """Base class of transforms that move pixels, which are also steps of decode plans."""
 
-    #: Whether it gives all images one size. None means that it does only if they had one size before.
+    #: Whether it gives all images one size. None means only if they had one size before.
     fixes_size: ClassVar[bool | None] = True
     _moves_only: ClassVar[bool] = False
 
     @property
     def moves_only(self) -> bool:
-        """Whether its pixels are copies, because it moves whole pixels and has `fill` where no image is."""
+        """Whether its pixels are copies, because it moves whole pixels, with `fill` outside of the image."""
         return self._moves_only
 
     @abstractmethod
     def place(self, placements: Placements, keys: Bits) -> Placements:
-        """Placements of B images after it, with what it draws by `keys`."""
+        """Return the placements of B images after this step, with random numbers from `keys`."""
 
 
 class Cropping(Geometry):
-    """What makes all images one size."""
+    """Base class of transforms that give all images one size."""
 
     size: tuple[int, int]
 
@@ -76,7 +75,7 @@ class Cropping(Geometry):
 
 
 class RandomCrop(Cropping):
-    """Cut a part of fixed size from each image, at a random place: torchvision's `RandomCrop`.
+    """Crop a part of fixed size at a random position from each image, like torchvision's `RandomCrop`.
 
     >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     >>> tsds.RandomCrop(32, padding=4)({"image": images})["image"].shape
@@ -86,14 +85,14 @@ class RandomCrop(Cropping):
 
     Args:
         size: size of the part in pixels, one number or (height, width).
-        padding: pixels added to the image beforehand: for all sides, (left and right, top and bottom), or
-            (left, top, right, bottom).
+        padding: pixels added to the image beforehand, for all sides, (left and right, top and bottom), or (left, top,
+            right, bottom).
         fill: value of the added pixels in the mode ``constant``.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
-        mask_fill: what is added to masks in the mode `constant`; by default the value that stores ignore, 255, or 65535
-            in masks of uint16.
-        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
-            less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
+        mask_fill: value added to masks in the mode ``constant``. None takes 255, or 65535 in uint16 masks, which stores
+            define as ignored.
+        min_visibility: smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with less
+            are dropped. In a decode plan, it compares the stored box with the result of all steps.
     """
 
     def __init__(
@@ -120,11 +119,14 @@ class RandomCrop(Cropping):
 
     @property
     def moves_only(self) -> bool:
-        """Whether its padding, if it has any, is one value."""
+        """Whether the padding, if there is any, has a constant value."""
         return self.padding_mode == "constant" or not any(self.padding)
 
     def make_params(self, keys: Bits, size: Sizes) -> Params:
-        """`top` and `left` (B,) int64: the part's corner in the padded image; `ValueError` if it has no room."""
+        """`top` and `left` (B,) int64, the corner of the part in the padded image.
+
+        Raises `ValueError` if the part is larger than the padded image.
+        """
         left, top, right, bottom = self.padding
         room = np.asarray(size, np.int64) + np.array([top + bottom, left + right]) - self.size
         if room.min() < 0:
@@ -168,10 +170,10 @@ class RandomCrop(Cropping):
 
 
 class RandomResizedCrop(Cropping):
-    """Cut a part of random area and aspect ratio from each image and resize it: torchvision's `RandomResizedCrop`.
+    """Crop a part of random area and aspect ratio from each image and resize it, as torchvision's `RandomResizedCrop`.
 
-    Bilinear and antialiased. On a CPU the pixels are torchvision's to the bit; elsewhere they are rounded once instead
-    of twice, which makes uint8 differ by at most one level.
+    Resizing is bilinear and antialiased. On a CPU, pixels are bit-identical to torchvision's. On other devices, they
+    are rounded once instead of twice, so uint8 differs by at most 1.
 
     As a decode plan, it decodes only the part of each image that the crop needs:
 
@@ -180,7 +182,7 @@ class RandomResizedCrop(Cropping):
     >>> next(iter(loader))["image"].shape
     torch.Size([4, 3, 32, 32])
 
-    As a batch transform, it takes images that are decoded:
+    As a batch transform, it crops images that are already decoded:
 
     >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
     >>> tsds.RandomResizedCrop((24, 32))({"image": images})["image"].shape
@@ -190,8 +192,8 @@ class RandomResizedCrop(Cropping):
         size: size of the results in pixels, one number or (height, width).
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest width divided by height.
-        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
-            less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
+        min_visibility: smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with less
+            are dropped. In a decode plan, it compares the stored box with the result of all steps.
     """
 
     def __init__(
@@ -214,10 +216,10 @@ class RandomResizedCrop(Cropping):
                 raise refusal(name, "two positive numbers, the smaller first", limits)
 
     def make_params(self, keys: Bits, size: Sizes) -> Params:
-        """`boxes` (B, 4) int64: top, left, height and width of the part.
+        """`boxes` (B, 4) int64, top, left, height and width of the part.
 
-        Drawn as torchvision does: the first of ten draws that fits into the image, else the largest part in the middle
-        with an allowed aspect ratio.
+        As in torchvision, this is the first of 10 random parts that fits into the image, or else the largest central
+        part with an allowed aspect ratio.
         """
         height, width = np.broadcast_to(np.asarray(size, np.int64), (len(keys), 2)).T[:, :, None]
         share, shape, y, x = uniforms(keys, 4 * ATTEMPTS).reshape(-1, 4, ATTEMPTS).swapaxes(0, 1)
@@ -258,10 +260,10 @@ class RandomResizedCrop(Cropping):
 
 
 class RandomHorizontalFlip(Geometry):
-    """Mirror images left to right, each with probability `p`: torchvision's `RandomHorizontalFlip`.
+    """Mirror images left to right, each with probability `p`, like torchvision's `RandomHorizontalFlip`.
 
-    Keypoints of the left and the right side change places, which torchvision leaves to the user; and x becomes W - x,
-    since coordinates are those of pixel edges, where torchvision's `KeyPoints` counts pixels, W - 1 - x.
+    In contrast to torchvision's, it also swaps the keypoints of the left and the right side. Coordinates refer to pixel
+    edges, so x becomes W - x, whereas torchvision's `KeyPoints` refer to pixels, and x becomes W - 1 - x.
 
     >>> images = torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8)  # (B, C, H, W)
     >>> tsds.RandomHorizontalFlip(p=1)({"image": images})["image"].tolist()
@@ -269,8 +271,8 @@ class RandomHorizontalFlip(Geometry):
 
     Args:
         p: probability that an image is mirrored.
-        flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints,
-            but not in a decode plan of a store that has pairs, where None means those of the store.
+        flip_pairs: pairs of keypoints that are swapped, or an empty list for none. Needed if objects have several
+            keypoints. In a decode plan, None takes the pairs of the store, if it has any.
     """
 
     fixes_size = None
@@ -283,10 +285,10 @@ class RandomHorizontalFlip(Geometry):
 
     @classmethod
     def from_split(cls, split: Split, p: float = 0.5, *, seed: int = 0) -> RandomHorizontalFlip:
-        """With the pairs that the store keeps.
+        """Create the transform with the pairs of keypoints in the store.
 
         Raises:
-            OptionError: the split has no objects, or the store keeps no pairs for their several keypoints.
+            OptionError: the split has no objects, or objects have several keypoints and the store contains no pairs.
         """
         field = split.fields.get("objects")
         if not isinstance(field, ObjectsField):
@@ -295,7 +297,7 @@ class RandomHorizontalFlip(Geometry):
         return cls(p, stored_pairs(field, f"split {split.name!r}"), seed=seed)
 
     def make_params(self, keys: Bits, size: Sizes) -> Params:
-        """`flip` (B,) bool."""
+        """`flip` (B,) bool, true for images that are mirrored."""
         return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
 
     def place(self, placements: Placements, keys: Bits) -> Placements:

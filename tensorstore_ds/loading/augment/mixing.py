@@ -1,4 +1,4 @@
-"""Images made of several of a batch, with what they are to be recognized as: mixup and CutMix."""
+"""Mixup and CutMix, which make images from several images of a batch, and mix their labels."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tensorstore_ds.seeding import Bits, betas, fold, uniforms
 
 
 class Mixing(BatchTransform):
-    """A transform that makes each image of several of the batch, and mixes their labels by the share that is seen.
+    """Base class of transforms that make each image from several of the batch, and mix their labels by their shares.
 
-    The batch is put into an order that follows from (seed, epoch, rows). Each sample is mixed with those after it in
-    this order, so that each sample of the batch is used equally often.
+    The batch is sorted into an order that depends on (seed, epoch, rows). Each sample is mixed with the next samples in
+    this order, so that all samples of the batch are used equally often.
 
     Args:
-        num_classes: needed where labels are numbers of classes. They become (B, num_classes) float32. Labels below 0,
-            which are unknown, become zeros.
+        num_classes: number of classes, needed if labels are class indices. Labels become (B, num_classes) float32.
+            Labels below 0, which are unknown, become zeros.
         p: probability that an image is mixed.
-        label: the member of the batch with the labels, (B,) integers or (B, classes) floating-point. In a tuple, it is
-            the first of such members.
+        label: member of the batch that contains the labels, (B,) integers or (B, classes) floating-point. In a tuple,
+            it is the first of these members.
     """
 
-    #: How many images each is made of.
+    #: Number of images that each image is made from.
     COUNT: ClassVar[int] = 2
 
     def __init__(self, num_classes: int | None, p: float, label: str, seed: int) -> None:
@@ -52,18 +52,21 @@ class Mixing(BatchTransform):
         return True
 
     def partners(self, keys: Bits) -> Tensor:
-        """(B, COUNT) int64: the samples that each is made of, itself first."""
+        """(B, COUNT) int64, the samples that each image is made from, itself first."""
         order = keys.argsort(kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         return torch.from_numpy(order[(place[:, None] + np.arange(self.COUNT)) % max(1, len(order))])
 
     def is_chosen(self, keys: Bits) -> NDArray[np.bool_]:
-        """(B,): the images that are mixed."""
+        """(B,) bool, true for images that are mixed."""
         return uniforms(keys, 1)[:, 0] < self.p
 
     def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
-        """Its objects and labels. A `ValueError` where there are none, or they are no such labels."""
+        """Return the mixed objects and labels.
+
+        Raises `ValueError` if there are none, or the labels have another form.
+        """
         result = super().change_others(batch, params, size)
         name = self._labels(batch)
         if name is None and not result and "mask" not in batch:
@@ -109,7 +112,7 @@ class Mixing(BatchTransform):
 
 
 class _OfTwo(Mixing):
-    """Makes each image of two, by shares from a beta distribution."""
+    """Base class of transforms that make each image from two, with shares from a beta distribution."""
 
     def __init__(
         self,
@@ -124,19 +127,20 @@ class _OfTwo(Mixing):
         self.alpha = _alpha(alpha)
 
     def own_shares(self, keys: Bits) -> NDArray[np.float64]:
-        """(B,): the share of each image itself, drawn from Beta(alpha, alpha); 1 where it is not mixed."""
+        """(B,) float64, the share of each image itself, from Beta(alpha, alpha), or 1 if it is not mixed."""
         return np.where(self.is_chosen(keys), betas(fold(keys, 1), self.alpha), 1)
 
 
 class Mixup(_OfTwo):
-    """Blend each image with another one of the batch, and their labels by the same share: torchvision's `MixUp`.
+    """Blend each image with another image of the batch, and their labels by the same share, like torchvision's `MixUp`.
 
-    Zhang et al., mixup: Beyond Empirical Risk Minimization, 2017 (arXiv 1710.09412). Each sample has a share of its
-    own, where torchvision has one for the batch. Objects of both images are kept, as detectors of the YOLO family have
-    it. uint8 images are rounded.
+    Zhang et al., mixup: Beyond Empirical Risk Minimization, 2017 (arXiv 1710.09412). Each sample has its own share,
+    whereas torchvision uses one for the batch. Objects of both images are kept, as in detectors of the YOLO family.
+    uint8 images are rounded.
 
     Args:
-        alpha: the share of the image itself is drawn from Beta(alpha, alpha). Detectors use 32, about one half each.
+        alpha: parameter of the distribution Beta(alpha, alpha) of the share of the image itself. Detectors use 32,
+            which makes both shares about one half.
         num_classes, p, label: as in `CutMix`.
 
     >>> import tensorstore_ds as tsds
@@ -147,7 +151,7 @@ class Mixup(_OfTwo):
     """
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`partners` (B, 2) int64: itself and the other; `shares` (B, 2) float64, which add up to 1."""
+        """`partners` (B, 2) int64, itself and the other image, and `shares` (B, 2) float64, which add up to 1."""
         share = self.own_shares(keys)
         return {"partners": self.partners(keys), "shares": torch.from_numpy(np.stack([share, 1 - share], 1))}
 
@@ -173,7 +177,7 @@ class Mixup(_OfTwo):
         return out
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        """Of padding: outside is what is outside of both."""
+        """Combine the masks of padding. A pixel is outside if it is outside in both images."""
         seen = on_device(params["shares"][:, 1] > 0, masks.device)[:, None, None, None]
         others = masks[on_device(params["partners"][:, 1], masks.device)]
         return torch.where(seen, torch.minimum(masks, others), masks)
@@ -189,18 +193,18 @@ class Mixup(_OfTwo):
 class CutMix(_OfTwo):
     """Put a rectangle of another image of the batch into each image, and mix the labels by area.
 
-    This is torchvision's `CutMix`: Yun et al., CutMix: Regularization Strategy to Train Strong Classifiers with
-    Localizable Features, 2019 (arXiv 1905.04899). Each sample has a rectangle of its own, where torchvision has one for
-    the batch. Masks are cut as the images are.
+    This is torchvision's `CutMix` (Yun et al., CutMix: Regularization Strategy to Train Strong Classifiers with
+    Localizable Features, 2019, arXiv 1905.04899). Each sample has its own rectangle, whereas torchvision uses one for
+    the batch. Masks are cut like the images.
 
     Args:
-        alpha: the share of the image itself is drawn from Beta(alpha, alpha), before the rectangle is cut off at the
-            edges.
-        num_classes: needed where labels are numbers of classes. They become (B, num_classes) float32. Labels below 0,
-            which are unknown, become zeros.
+        alpha: parameter of the distribution Beta(alpha, alpha) of the share of the image itself, before the rectangle
+            is clipped at the edges.
+        num_classes: number of classes, needed if labels are class indices. Labels become (B, num_classes) float32.
+            Labels below 0, which are unknown, become zeros.
         p: probability that an image is mixed.
-        label: the member of the batch with the labels, (B,) integers or (B, classes) floating-point. In a tuple, it is
-            the first of such members.
+        label: member of the batch that contains the labels, (B,) integers or (B, classes) floating-point. In a tuple,
+            it is the first of these members.
 
     >>> import tensorstore_ds as tsds
     >>> batch = {"image": torch.rand(4, 3, 8, 8), "label": torch.tensor([0, 1, 2, 1])}
@@ -209,9 +213,10 @@ class CutMix(_OfTwo):
     """
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`partners` (B, 2) int64: itself and the other; `boxes` (B, 2, 2) int64: y and x of the rectangle's corners.
+        """`partners` (B, 2) int64, `boxes` (B, 2, 2) int64 and `shares` (B, 2) float64.
 
-        `shares` (B, 2) float64: of the area, which add up to 1.
+        Partners are the image itself and the other one. Boxes are y and x of the rectangle's corners. Shares of the
+        area add up to 1.
         """
         sides = np.array(size)
         share = self.own_shares(keys)
@@ -246,7 +251,7 @@ class CutMix(_OfTwo):
 
 
 def gather_objects(objects: PackedObjects, partners: Tensor) -> PackedObjects:
-    """The objects of B * K samples: of each of `partners`, (B, K) on the CPU, which has each sample K times."""
+    """Gather the objects of B * K samples, those in `partners`, (B, K) on the CPU, where each sample occurs K times."""
     flat = on_device(partners.flatten(), objects.offsets.device)
     return objects.take(flat, partners.shape[1] * objects.total)
 

@@ -1,4 +1,4 @@
-"""Mosaic: each image is a window of four of the batch, side by side."""
+"""Mosaic, which makes each image as a window of four images of the batch."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.seeding import Bits, fold, uniforms
 
-#: Where each of the four is: the line and the column of tiles.
+#: Row and column of each of the four images in the grid.
 TILES = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 
 
 class Mosaic(Mixing):
-    """Put four images of the batch side by side, and cut a window out: the mosaic of the YOLO family.
+    """Combine four images of the batch in a 2 x 2 grid and cut out a window, as in the YOLO family.
 
     Bochkovskiy et al., YOLOv4: Optimal Speed and Accuracy of Object Detection, 2020 (arXiv 2004.10934). The image
-    itself is at the upper left. Boxes, keypoints and masks of all four are kept where they are seen, and labels of
-    images are mixed by area. With a `size` of twice the height and width, all of the four is seen; a `RandomAffine` and
-    a `Resize` or `RandomResizedCrop` after it make one image of them, as Ultralytics does.
+    itself is at the upper left. Boxes, keypoints and masks of all four images are kept where they are visible, and
+    labels of images are mixed by area. With a `size` of 2x the height and width, all four images are completely
+    visible. Follow it with a `RandomAffine` and a `Resize` or `RandomResizedCrop` to make one image from them, as in
+    Ultralytics.
 
     Args:
         size: size of the window in pixels, one number or (height, width), by default the size of the images.
-        start: between which shares of the room, in [0, 1], the window begins, by height and by width.
-        num_classes, label: as in `CutMix`, where images have labels.
-        p: probability of each image. Below 1, the window has the size of the images.
-        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible. Objects with less are
-            dropped.
+        start: range of the position of the window, in height and in width, as shares of the possible range, in [0, 1].
+        num_classes, label: as in `CutMix`, if images have labels.
+        p: probability that an image is changed. Below 1, the window must have the size of the images.
+        min_visibility: smallest share of a box's area, in [0, 1], that must be visible. Objects with less are dropped.
 
     >>> import tensorstore_ds as tsds
     >>> boxes = tsds.PackedObjects(torch.arange(5), {"boxes": torch.tensor([[2.0, 2, 6, 6]] * 4)})
@@ -68,9 +68,10 @@ class Mosaic(Mixing):
         return self.size or size
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`partners` (B, 4) int64, by tile: upper left, upper right, lower left, lower right; `shares` (B, 4) float64.
+        """`partners` (B, 4) int64, `shares` (B, 4) float64, and `corners` (B, 2) int64.
 
-        `corners` (B, 2) int64: y and x where the window begins. `ValueError` if the window is larger than four images.
+        Partners and shares are in the order upper left, upper right, lower left, lower right. Corners are y and x where
+        the window begins. Raises `ValueError` if the window is larger than four images.
         """
         sides = np.array(size)
         window = np.array(self.size_after(size))

@@ -1,4 +1,4 @@
-"""Normalization: the last step, which makes of levels what a model takes."""
+"""Normalization, the last step, which converts pixels to the values that a model expects."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from tensorstore_ds.loading.augment.pixels import empty_like
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.reading.store import Split
 
-#: Up to so many numbers an image is normalized as a whole: what is multiplied and added stays in the cache.
+#: Up to this many values, an image is normalized as a whole, because factors and offsets then stay in the cache.
 SMALL_IMAGE = 16 * 1024
 
 
 class Normalize(OfBatches):
-    """Bring images to mean 0 and standard deviation 1, in the dtype that the model wants: torchvision's `Normalize`.
+    """Normalize images with a mean and standard deviation, in the dtype of the model, like torchvision's `Normalize`.
 
-    One multiplication and one addition in float32, on CUDA a single pass over the image, then rounded to `dtype`. The
-    memory format stays. uint8 counts as value / 255, floating-point as it is.
+    uint8 values are divided by 255, and floating-point values are used as they are. This takes one multiplication and
+    one addition in float32, then rounds to `dtype`. On CUDA it is a single pass over the image. The memory format is
+    kept.
 
     >>> normalize = tsds.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
     >>> images = torch.full((2, 3, 8, 8), 124, dtype=torch.uint8)  # (B, C, H, W)
@@ -42,8 +43,8 @@ class Normalize(OfBatches):
         dtype: dtype of the result.
 
     Raises:
-        ValueError: the numbers of channels differ, or a standard deviation is not positive; when it is called: a mean
-            above 1 for uint8 images.
+        ValueError: the numbers of channels differ, or a standard deviation is not positive. When you call it, if a mean
+            is above 1 for uint8 images.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32) -> None:
@@ -57,11 +58,11 @@ class Normalize(OfBatches):
 
     @classmethod
     def from_split(cls, split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
-        """With the statistics that the store keeps of the split. Gray images among color images count as RGB.
+        """Create the transform from the split's statistics in the store. Gray images among color images count as RGB.
 
         Raises:
-            OptionError: it keeps none, because its images were not decoded or have other numbers of channels; or a
-                channel is constant.
+            OptionError: the store contains no statistics, because its images were not decoded or have different numbers
+                of channels. Or a channel is constant.
         """
         channels = split.channel_moments
         if channels is None or not min(channels[1], default=0) > 0:
@@ -73,11 +74,11 @@ class Normalize(OfBatches):
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
-        """The batch with other images (B, C, H, W), of `dtype`; `rows` and `epoch` are not needed."""
+        """Return the batch with normalized images (B, C, H, W) of `dtype`. `rows` and `epoch` are not used."""
         return {**batch, **self.change_pixels(batch, {}, pool)}
 
     def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
-        """The images of a batch, normalized; there are no parameters."""
+        """Return the normalized images of a batch. `params` is not used."""
         images = check_images(batch)
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
@@ -110,13 +111,13 @@ class Normalize(OfBatches):
         return {"image": scaled}
 
     def levels(self) -> Tensor:
-        """(C, 256): what each level of each channel of uint8 images becomes."""
+        """(C, 256), the result for each level of each channel of uint8 images."""
         every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
         levels: Tensor = self.change_pixels({"image": every.repeat(1, len(self.mean), 1, 1)}, {}, None)["image"]
         return levels.flatten(2)[0]
 
     def factors(self) -> Tensor:
-        """(2, C) float32: what uint8 is multiplied by, and what is added then."""
+        """(2, C) float32, the factor for uint8 values, and the offset that is added afterwards."""
         return torch.stack(_factors(self.mean, self.std, 255)).flatten(1)
 
     def extra_repr(self) -> str:

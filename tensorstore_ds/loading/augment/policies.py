@@ -1,4 +1,4 @@
-"""RandAugment and TrivialAugment: of fourteen operations, each image gets a few by chance."""
+"""RandAugment and TrivialAugment, which apply a few of 14 random operations to each image."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits, uniforms
 
-#: By torchvision's names, in its order.
+#: Operations by torchvision's names, in its order.
 OPERATIONS = (
     "Identity",
     "ShearX",
@@ -50,20 +50,20 @@ OPERATIONS = (
     "AutoContrast",
     "Equalize",
 )
-#: What `blend` calls three of them.
+#: Numbers of three operations in `blend`.
 BLENDS = {"Brightness": BRIGHTNESS, "Color": SATURATION, "Contrast": CONTRAST}
-#: Those whose amount may be negative, with the same probability.
+#: Operations whose amount is negative with probability 1/2.
 SIGNED = range(OPERATIONS.index("ShearX"), OPERATIONS.index("Sharpness") + 1)
 
 
 class Policy(Warp):
-    """A few operations for each image, one after the other.
+    """Base class of transforms that apply a few operations to each image, one after the other.
 
-    Operations that move pixels move objects and masks along, which torchvision's do not.
+    In contrast to torchvision's, operations that move pixels also move objects and masks.
     """
 
-    #: The largest amounts of shear, of a move, as a share of the side or in pixels, of a rotation in degrees, of a
-    #: change of brightness, color, contrast and sharpness, and how many of 8 bits `Posterize` may drop.
+    #: Largest shear, largest rotation in degrees, largest change of brightness, color, contrast and sharpness, and
+    #: largest number of the 8 bits that `Posterize` drops.
     SHEAR: ClassVar[float]
     ANGLE: ClassVar[float]
     CHANGE: ClassVar[float]
@@ -88,17 +88,18 @@ class Policy(Warp):
 
     @abstractmethod
     def moves(self, size: Size) -> tuple[float, float]:
-        """The largest moves in pixels: along x, and along y."""
+        """Return the largest translations in pixels, along x and along y."""
 
     @abstractmethod
     def levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Which of the bins of magnitudes is used, by numbers in [0, 1) of any shape."""
+        """Return the bin of magnitudes for random numbers in [0, 1) of any shape."""
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """What is done to each sample, in turn.
+        """The operations of each sample, in their order.
 
-        `operations` (B, n) int64, of `OPERATIONS`; `amounts` (B, n) float64, torchvision's magnitudes; `inverse`
-        (B, n, 3, 3) float64, of those that move pixels; `blends` (B, n) int64, of those that `blend` does.
+        `operations` (B, n) int64 are indices into `OPERATIONS`, and `amounts` (B, n) float64 are torchvision's
+        magnitudes. `inverse` (B, n, 3, 3) float64 is for operations that move pixels, and `blends` (B, n) int64
+        for operations that `blend` computes.
         """
         drawn = uniforms(keys, 3 * self.num_ops).reshape(len(keys), self.num_ops, 3)
         operations = (drawn[..., 0] * len(OPERATIONS)).astype(np.int64)
@@ -121,7 +122,7 @@ class Policy(Warp):
         return np.stack(list(rows.values()))
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        """Images of the same dtype; raises `ValueError` if they have neither 1 channel nor 3."""
+        """Change images and keep their dtype. Raises `ValueError` if they do not have 1 or 3 channels."""
         check_colors(images, type(self).__name__)
         out = images if pool is not None else images.clone()
         for turn in range(self.num_ops):
@@ -169,10 +170,10 @@ class Policy(Warp):
 
 
 class RandAugment(Policy):
-    """`num_ops` of 14 operations for each image, all at one magnitude: torchvision's `RandAugment`.
+    """Apply `num_ops` random operations of 14 to each image, all with one magnitude, like torchvision's `RandAugment`.
 
-    Cubuk et al., RandAugment: Practical automated data augmentation with a reduced search space, 2019
-    (arXiv 1909.13719). Boxes, keypoints and masks move along as in `RandomAffine`.
+    Cubuk et al., RandAugment: Practical automated data augmentation with a reduced search space, 2019 (arXiv
+    1909.13719). Boxes, keypoints and masks are transformed as in `RandomAffine`.
 
     Args:
         num_ops: number of operations, drawn with replacement.
@@ -217,10 +218,10 @@ class RandAugment(Policy):
 
 
 class TrivialAugment(Policy):
-    """One of 14 operations for each image, at a random magnitude: torchvision's `TrivialAugmentWide`.
+    """Apply one random operation of 14 to each image, at a random magnitude, like torchvision's `TrivialAugmentWide`.
 
     Müller and Hutter, TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation, 2021 (arXiv 2103.10158).
-    Boxes, keypoints and masks move along as in `RandomAffine`.
+    Boxes, keypoints and masks are transformed as in `RandomAffine`.
 
     >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     >>> tsds.TrivialAugment()({"image": images})["image"].shape
