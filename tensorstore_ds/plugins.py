@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A class or a command that is imported when it is used.
+    """A class or a command that is imported on first use.
 
     Attributes:
-        module: the module's name.
-        attribute: the name of the class or command in it.
-        description: what it is, in a few words.
-        package: the distribution that adds it, with its version; empty if it is built in.
+        module: name of the module.
+        attribute: name of the class or command in the module.
+        description: short description.
+        package: distribution that adds it, with its version. It is empty if it is built in.
     """
 
     module: str
@@ -32,12 +32,16 @@ class Plugin:
 
     @classmethod
     def of(cls, point: EntryPoint) -> Plugin:
-        """What an entry point names."""
+        """Return the plugin of an entry point."""
         package = point.module if point.dist is None else f"{point.dist.name} {point.dist.version}"
         return cls(point.module, point.attr, f"from {package}", package)
 
     def load(self) -> Any:
-        """Import it; raises `OptionError` if another package's cannot be imported."""
+        """Import and return the class or command.
+
+        Raises:
+            OptionError: it belongs to a different package and cannot be imported.
+        """
         try:
             return getattr(importlib.import_module(self.module), self.attribute)
         except Exception as error:
@@ -48,14 +52,14 @@ class Plugin:
 
 
 class Plugins(Mapping[str, Plugin]):
-    """What is built in, by name, and after that what the installed packages add, sorted by name.
+    """Built-in classes or commands by name, followed by additions of installed packages in alphabetical order.
 
-    A built-in name cannot be replaced. Entry points are read at the first question that needs them.
+    A built-in name cannot be replaced. Entry points are read on first use.
 
     Args:
-        group: of the entry points, such as ``tsds.sources``.
-        package: that the built-in modules are below.
-        own: module, attribute and description of what is built in.
+        group: group of the entry points, such as ``tsds.sources``.
+        package: package that contains the built-in modules.
+        own: module, attribute and description of each built-in class or command.
     """
 
     def __init__(self, group: str, package: str, own: Mapping[str, tuple[str, str, str]]) -> None:

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def imported(name: str) -> Iterator[None]:
-    """The imports of an adapter's library. ModuleNotFoundError says what to install, if the library is missing.
+    """Context manager for the imports of an adapter's library.
 
     Args:
-        name: of the library, as it is imported and as pip calls it.
+        name: name of the library, for import and for pip.
+
+    Raises:
+        ModuleNotFoundError: the library is not installed. The error contains the command that installs it.
     """
     try:
         yield

@@ -35,33 +35,33 @@ _OF_DATASET -= _OF_LOADER
 
 
 class StoreDataModule(LightningDataModule):
-    """Batches of a store for Lightning's `Trainer`, tested with Lightning 2.6 (`TESTED`).
+    """Data module of a store for Lightning's `Trainer`, tested with Lightning 2.6 (`TESTED`).
+
+    >>> data = StoreDataModule("digits.tsds", 32, val_split="test", seed=7)             # doctest: +SKIP
+    >>> lightning.Trainer(max_epochs=10).fit(model, data)                               # doctest: +SKIP
 
     The checkpoints of the `Trainer` contain the position of the loader, so ``fit(ckpt_path=...)`` continues with the
     very next batch. With several ranks, the samples are divided among them. On a GPU, the loader copies batches to the
     device of the `Trainer` ahead of time.
 
-    >>> data = StoreDataModule("digits.tsds", 32, val_split="test", seed=7)             # doctest: +SKIP
-    >>> lightning.Trainer(max_epochs=10).fit(model, data)                               # doctest: +SKIP
-
     Args:
-        store: the path, the URL, or the store as `open` returned it.
+        store: path, URL or open store.
         batch_size: samples per batch and rank, of all loaders.
         train_split, val_split, test_split, predict_split: names of splits. By default ``train`` for training, one of
             ``val``, ``valid`` and ``validation`` for validation if the store has it, and ``test`` for the test.
-        transform, decode, batch_transform: of training; see `StoreDataset` and `DataLoader`.
-        val_transform, val_decode, val_batch_transform: of validation, test and prediction.
-        weights: (n,) numbers: how often to draw each sample of the training split, relative to the others. Or a
-            function of the split that returns them, such as `class_balanced_weights`. None: shuffled epochs.
-        options: everything else that `StoreDataset` or `DataLoader` accepts, such as `fields`, `return_as`, `seed`,
+        transform, decode, batch_transform: arguments for training, as in `StoreDataset` and `DataLoader`.
+        val_transform, val_decode, val_batch_transform: arguments for validation, test and prediction.
+        weights: numbers (n,) that define how often each sample of the training split is drawn, relative to the others.
+            Or a function of the split that returns them, such as `class_balanced_weights`. None uses shuffled epochs.
+        options: all other options of `StoreDataset` and `DataLoader`, such as `fields`, `return_as`, `seed`,
             `num_threads` and `collate`.
 
     Attributes:
         store: the open store.
-        hparams: the arguments that are numbers or names, as Lightning logs them and keeps them in checkpoints.
+        hparams: arguments that are numbers or names, which Lightning logs and saves in checkpoints.
 
     Raises:
-        UnknownNameError: the store has no such split, or there is no such option. It is an `OptionError`.
+        UnknownNameError: the store does not contain a split, or an option does not exist. It is an `OptionError`.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class StoreDataModule(LightningDataModule):
         return self.dataset("train").classes
 
     def dataset(self, use: str) -> StoreDataset:
-        """The samples for ``train``, ``val``, ``test`` or ``predict``, before `decode` and `batch_transform`.
+        """Return the samples for ``train``, ``val``, ``test`` or ``predict``, before `decode` and `batch_transform`.
 
         Raises:
-            OptionError: there is no split for it.
+            OptionError: there is no split for this use.
         """
         split = self.splits[use]
         if split is None:
@@ -127,7 +127,7 @@ class StoreDataModule(LightningDataModule):
         return StoreDataset(self.store, split, transform=self.transforms[use], **options)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled batches, or batches drawn by `weights`."""
+        """Return a loader with shuffled batches, or with batches drawn by `weights`."""
         dataset = self.dataset("train")
         if self.weights is None:
             return self._loader(dataset, **self._of_training, shuffle=True)
@@ -136,15 +136,18 @@ class StoreDataModule(LightningDataModule):
         return self._loader(dataset, **self._of_training, sampler=sampler)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """Batches in order. If the store has no split for validation, the `Trainer` does not validate."""
+        """Return a loader with batches in order.
+
+        If the store has no split for validation, the `Trainer` does not validate.
+        """
         return self._loader(self.dataset("val"), **self._of_evaluation)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """Batches in order."""
+        """Return a loader with batches in order."""
         return self._loader(self.dataset("test"), **self._of_evaluation)
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """Batches in order."""
+        """Return a loader with batches in order."""
         return self._loader(self.dataset("predict"), **self._of_evaluation)
 
     def _loader(self, dataset: StoreDataset, **options: Any) -> DataLoader[Any]:

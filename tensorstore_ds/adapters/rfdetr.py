@@ -48,23 +48,23 @@ def train(
     val_split: str | None = None,
     **settings: Any,
 ) -> None:
-    """Train a model on a store: ``RFDETR.train`` with the store in place of a folder.
+    """Train an RF-DETR model on a store. It is ``RFDETR.train`` with a store instead of a folder.
 
-    The weights, checkpoints and logs are where ``RFDETR.train`` writes them, below `output_dir`. If the model was made
-    without `num_classes`, it gets as many classes as the store has. Afterwards, its `class_names` are those of the
+    Weights, checkpoints and logs are written below `output_dir`, as by ``RFDETR.train``. If the model was made without
+    `num_classes`, it gets the number of classes of the store. After training, its `class_names` are the classes of the
     store.
 
     Args:
-        model: such as ``RFDETRNano()``; a segmentation model needs polygons, runs (`rle`) or oriented boxes.
-        store: its path or URL; or the store as `tensorstore_ds.open` returned it.
-        train_split: None for the first split.
-        val_split: None for `val`, or the last split if there is none.
-        settings: what ``RFDETR.train`` takes, without `dataset_dir`.
+        model: model such as ``RFDETRNano()``. A segmentation model needs polygons, RLE (`rle`) or oriented boxes.
+        store: path, URL or open store.
+        train_split: split to train on. None uses the first split.
+        val_split: split to validate on. None uses `val`, or the last split if there is none.
+        settings: arguments of ``RFDETR.train`` except `dataset_dir`.
 
     Raises:
-        OptionError: the store has no images of 8 bits, or no objects with boxes; it has more classes than the model;
-            or the model detects keypoints.
-        UnknownNameError: the store has no such split.
+        OptionError: the store has no images of 8 bits, no objects with boxes, or more classes than the model; or the
+            model detects keypoints.
+        UnknownNameError: the store does not contain a split.
         FormatError, RemoteError: see `tensorstore_ds.open`.
 
     Example:
@@ -84,14 +84,14 @@ def train(
 class StoreData(RFDETRDataModule):
     """RF-DETR's data module over a store, for your own Lightning trainer.
 
-    Args:
-        model_config: as of ``RFDETRDataModule``.
-        train_config: likewise; its `dataset_dir` is not read.
-        store: its path or URL; or the store as `tensorstore_ds.open` returned it.
-        train_split: None for the first split.
-        val_split: None for `val`, or the last split if there is none.
-
     The test stage reads the split `test`, or the validation split if there is none.
+
+    Args:
+        model_config: as in ``RFDETRDataModule``.
+        train_config: as in ``RFDETRDataModule``. Its `dataset_dir` is not read.
+        store: path, URL or open store.
+        train_split: split to train on. None uses the first split.
+        val_split: split to validate on. None uses `val`, or the last split if there is none.
 
     Raises:
         OptionError, UnknownNameError, FormatError, RemoteError: see `train`.
@@ -119,7 +119,7 @@ class StoreData(RFDETRDataModule):
         self._splits = _splits(self.store, model_config, train_split, val_split)
 
     def setup(self, stage: str) -> None:
-        """Make the data sets of a stage, with the transforms that RF-DETR makes for files."""
+        """Make the data sets of a stage, with the same transforms as RF-DETR uses for files."""
         if stage == "fit" and self._dataset_train is None:
             self._dataset_train = self._dataset("train")
         if stage != "test" and self._dataset_val is None:
@@ -157,15 +157,15 @@ class StoreData(RFDETRDataModule):
 class StoreDetection(coco.CocoDetection):
     """RF-DETR's data set of a COCO folder, with images and annotations from a split of a store.
 
-    Its samples are those of ``CocoDetection``: an image, and a dict of boxes, labels from 0, and so on. Each sample is
-    read when it is asked for. `coco` has the classes, and the crowds, which evaluation alone uses.
+    Samples are equal to samples of ``CocoDetection``: an image, and a dict of boxes, labels from 0, and other values.
+    Each sample is read on access. `coco` contains the classes, and the crowds, which only the evaluation uses.
 
     Args:
-        split: with images, and objects with boxes.
-        transforms: of RF-DETR, called with a PIL image and its targets; None for none.
-        masks: whether samples have masks of the objects.
-        least: pixels that each side of an image needs. Larger JPEG files are decoded at 1/2, 1/4 or 1/8; None to decode
-            all at full size.
+        split: split with images, and objects with boxes.
+        transforms: transforms of RF-DETR, called with a PIL image and its targets, or None.
+        masks: whether samples contain masks of the objects.
+        least: minimum number of pixels per side of an image. Larger JPEG files are decoded at 1/2, 1/4 or 1/8. None
+            decodes all files at full size.
     """
 
     def __init__(self, split: Split, transforms: Any, *, masks: bool = False, least: int | None = None) -> None:

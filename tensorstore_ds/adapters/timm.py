@@ -30,19 +30,19 @@ TESTED = "~=1.0.31"
 
 
 class StoreImages(StoreDataset):
-    """Pairs (image, label) for timm's own loader, tested with timm 1.0.31 (`TESTED`).
+    """Data set of (image, label) pairs for timm's own loader, tested with timm 1.0.31 (`TESTED`).
 
-    The samples are those of timm's `ImageDataset` over the same files: PIL images before the transform, which
-    `create_loader` of timm sets, and class indices.
+    Samples are equal to samples of timm's `ImageDataset` over the same files: PIL images before the transform, which
+    timm's `create_loader` sets, and class indices.
 
     >>> loader = timm.data.create_loader(StoreImages("photos.tsds"), 224, 32, is_training=True)    # doctest: +SKIP
 
     Args:
-        path: of the store; or its URL; or the store as `open` returned it.
-        split: its name.
-        input_img_mode: as of timm's `ImageDataset`: ``RGB`` makes gray images RGB ones; ``L`` is for gray images.
-        options: `fields`, `decode`, `on_error` and others of `StoreDataset`. With several fields of labels, `fields`
-            names the image and one of them.
+        path: path, URL or open store.
+        split: name of the split.
+        input_img_mode: as in timm's `ImageDataset`. ``RGB`` converts gray images to RGB. ``L`` is for gray images.
+        options: `fields`, `decode`, `on_error` and other options of `StoreDataset`. If the store has several fields of
+            labels, `fields` must name the image and one of them.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StoreImages(StoreDataset):
             raise refusal("fields", "an image and its label, for a classifier", ", ".join(self.fields))
 
     def finish(self, sample: dict[str, Any], row: int, seed: Callable[[], int]) -> Any:
-        """As `StoreDataset`, after gray images have become RGB ones."""
+        """Convert a gray image to RGB if required, and finish the sample as `StoreDataset` does."""
         channels, wanted = len(sample["image"]), len(self.input_img_mode)
         if channels == 1 < wanted:
             sample["image"] = sample["image"].expand(wanted, -1, -1)
@@ -69,13 +69,13 @@ class StoreImages(StoreDataset):
 
 
 class StoreLoader(PrefetchLoader):
-    """timm's `PrefetchLoader` over a loader of this library, which has a position.
+    """timm's `PrefetchLoader` over a loader of this library. Its position can be saved.
 
-    Batches are (images, targets) on the device, normalized there, and with timm's random erasing.
+    Batches are (images, targets) on the device. They are normalized there, with timm's random erasing.
 
     Args:
-        prefetching: timm's, whose settings it takes over.
-        loader: the `DataLoader` of this library.
+        prefetching: loader of timm whose settings are used.
+        loader: `DataLoader` of this library.
     """
 
     def __init__(self, prefetching: PrefetchLoader, loader: DataLoader[Any]) -> None:
@@ -90,7 +90,7 @@ class StoreLoader(PrefetchLoader):
 
     @property
     def mixup_enabled(self) -> bool:
-        """Whether a `FastCollateMixup` mixes images; may be set, as timm's `train.py` does for the last epochs."""
+        """Whether a `FastCollateMixup` mixes images. It can be set, as timm's `train.py` does for the last epochs."""
         return bool(getattr(self.loader.collate_fn.collate_fn, "mixup_enabled", False))
 
     @mixup_enabled.setter
@@ -99,11 +99,11 @@ class StoreLoader(PrefetchLoader):
             self.loader.collate_fn.collate_fn.mixup_enabled = enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: see `DataLoader.state_dict`."""
+        """Return the position, as `DataLoader.state_dict`."""
         return self.loader.state_dict()  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the batch after this position: see `DataLoader.load_state_dict`."""
+        """Continue with the batch after this position, as `DataLoader.load_state_dict`."""
         self.loader.load_state_dict(state)
 
 
@@ -120,21 +120,21 @@ def create_loader(
 ) -> StoreLoader | DataLoader[Any]:
     """timm's `create_loader` for a split of a store, tested with timm 1.0.31 (`TESTED`).
 
-    timm makes the transform, the sampler, the collate function and the normalization. The threads of this library
-    gather, transform and collate. timm's transforms draw from global generators: with one thread (``num_threads=1``)
-    and equal seeds, batches are those of timm's loader without workers. With more threads, samples draw in no fixed
-    order.
+    timm creates the transform, the sampler, the collate function and the normalization. Threads of this library read,
+    transform and collate. timm's transforms use global random generators. With 1 thread (``num_threads=1``) and equal
+    seeds, batches are identical to timm's loader without workers. With more threads, the order of the random numbers is
+    not fixed.
 
     >>> loader = create_loader("photos.tsds", "train", 224, 32, is_training=True)    # doctest: +SKIP
 
     Args:
-        store: the path, the URL, the store as `open` returned it, or a `StoreImages` of the split.
-        split: its name.
-        input_size, batch_size, is_training: as timm's.
-        sampler: decides the order in place of timm's sampler, such as a `ShuffleSampler`, by whose seed an interrupted
-            run has the same later epochs, or a `WeightedSampler`.
+        store: path, URL, open store, or a `StoreImages` of the split.
+        split: name of the split.
+        input_size, batch_size, is_training: as in timm.
+        sampler: sampler to use instead of timm's sampler, such as a `WeightedSampler`, or a `ShuffleSampler`, whose
+            seed gives an interrupted run the same later epochs.
         num_threads: see `DataLoader`.
-        options: of timm's `create_loader`: transforms, `collate_fn`, `mean`, `std`, `device`, `distributed`,
+        options: options of timm's `create_loader`: transforms, `collate_fn`, `mean`, `std`, `device`, `distributed`,
             `re_prob` and others. `num_workers` starts worker processes instead of threads. Without `use_prefetcher`,
             the result is a `DataLoader`, and images are normalized on the CPU.
 

@@ -23,28 +23,27 @@ TESTED = "~=5.23"
 
 
 class ImageCollator:
-    """Batches of a store as the models of transformers take them, made by an image processor.
+    """Collate samples of a store into batches for models of transformers, with an image processor.
 
-    The processor gets the images of a whole batch, and what they are labelled with. So values, padding and boxes are
-    those of the processor. Gray images become RGB ones for a processor with 3 means. Tested with transformers 5.23
-    (`TESTED`).
+    The processor gets all images of a batch with their annotations, and creates the values, the padding and the boxes.
+    Gray images become RGB if the processor has 3 means. Tested with transformers 5.23 (`TESTED`).
 
     - Labels: ``pixel_values`` (B, C, H, W) float32 and ``labels`` (B,) int64.
-    - Masks: ``labels`` (B, H, W) int64, from processors that take ``segmentation_maps``.
+    - Masks: ``labels`` (B, H, W) int64, from processors that accept ``segmentation_maps``.
     - Objects with boxes, of a data set with ``return_as="torchvision"`` and ``as_pil=True``: ``labels`` is a list of
       dicts with ``class_labels`` (m,) int64, ``boxes`` (m, 4) float32, center and size relative to the image, and
-      others, as DETR and its relatives take them. There is a ``pixel_mask`` (B, H, W) if the processor pads. Processors
+      others, for DETR and related models. There is a ``pixel_mask`` (B, H, W) if the processor pads. Processors
       leave out objects that are crowds.
 
     >>> collator = ImageCollator(AutoImageProcessor.from_pretrained(name), dataset)           # doctest: +SKIP
     >>> StoreTrainer(model, arguments, collator, dataset).train()                             # doctest: +SKIP
 
     Args:
-        processor: of images, such as a `ViTImageProcessor` or a `DetrImageProcessor`.
-        dataset: that the samples come from. Its `transform` and `decode` may augment them.
+        processor: image processor, such as a `ViTImageProcessor` or a `DetrImageProcessor`.
+        dataset: data set of the samples. Its `transform` and `decode` can augment them.
 
     Raises:
-        OptionError: the data set returns samples of another form, or has no images.
+        OptionError: the data set returns samples in a different form, or has no images.
     """
 
     def __init__(self, processor: Any, dataset: StoreDataset) -> None:
@@ -86,7 +85,7 @@ class ImageCollator:
 
 
 def annotation(target: Mapping[str, Any]) -> dict[str, Any]:
-    """A target of torchvision's form in COCO's form, which processors take.
+    """Convert a target from torchvision's form to COCO's form, which processors accept.
 
     Args:
         target: ``boxes`` (m, 4) x1 y1 x2 y2 in pixels, ``labels`` (m,) from 1, ``area`` and ``iscrowd`` (m,), and the
@@ -104,11 +103,11 @@ def annotation(target: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class StoreTrainerMixin:
-    """Loaders of this library for a `Trainer`: before it in the bases of a class, as `StoreTrainer` has it.
+    """Mixin that gives a `Trainer` the loaders of this library. Place it before the `Trainer` in the bases of a class.
 
-    The `Trainer` decides the order, the ranks and where it resumes. Threads of this library read the batches and
-    collate them, for each data set that is a `StoreDataset`. ``TrainingArguments(dataloader_num_workers=...)`` starts
-    worker processes instead. When a run resumes within an epoch, the rest of this epoch is read without threads.
+    The `Trainer` decides the order, the ranks and where it resumes. For each `StoreDataset`, threads of this library
+    read and collate the batches. ``TrainingArguments(dataloader_num_workers=...)`` starts worker processes instead. If
+    a run resumes within an epoch, the rest of this epoch is read without threads.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -116,22 +115,22 @@ class StoreTrainerMixin:
         self.add_callback(_SetEpoch(self.train_dataset))  # type: ignore[attr-defined]
 
     def get_train_dataloader(self) -> Any:
-        """Batches in the order of the `Trainer`, prepared by Accelerate."""
+        """Return a loader with batches in the order of the `Trainer`, prepared by Accelerate."""
         return _with_threads(super().get_train_dataloader(), self.data_collator)  # type: ignore[misc, attr-defined]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Likewise."""
+        """Return a loader for evaluation, prepared by Accelerate."""
         return _with_threads(super().get_eval_dataloader(eval_dataset), self.data_collator)  # type: ignore[misc, attr-defined]
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Likewise."""
+        """Return a loader for prediction, prepared by Accelerate."""
         return _with_threads(super().get_test_dataloader(test_dataset), self.data_collator)  # type: ignore[misc, attr-defined]
 
 
 class StoreTrainer(StoreTrainerMixin, Trainer):
-    """A `Trainer` that trains from this library's loader. Tested with transformers 5.23 (`TESTED`).
+    """A `Trainer` with the loader of this library. Tested with transformers 5.23 (`TESTED`).
 
-    Losses are those of the `Trainer` with its own loader: it decides the order. See `StoreTrainerMixin`.
+    Losses are identical to the `Trainer` with its own loader, because it decides the order. See `StoreTrainerMixin`.
 
     >>> StoreTrainer(model, arguments, train_dataset=tsds.StoreDataset("photos.tsds")).train()    # doctest: +SKIP
     """

@@ -42,7 +42,7 @@ def check_store(
     progress: OnProgress | None = None,
     **keywords: Unpack[CheckKeywords],
 ) -> CheckFindings:
-    """Look for what is wrong with the content of a store: every image is looked at once.
+    """Check the content of a store: copies, unreadable images, odd images and boxes, rare classes, wrong labels.
 
     >>> found = tsds.check_store("photos.tsds")
     >>> found.samples, found.copies, found.unreadable
@@ -50,23 +50,29 @@ def check_store(
     >>> [(few.name, few.split, few.count) for few in found.classes]
     [('cat', 'train', 4), ('dog', 'train', 4), ('cat', 'val', 2), ('dog', 'val', 2)]
 
-    Copies are found by the bytes as they are stored, and by a perceptual hash of 63 bits; pairs of hashes that are near
-    each other are all found, and each pair is confirmed on thumbnails of 32 x 32 pixels. Thumbnails are in a temporary
-    file, a kilobyte each; memory holds some 50 bytes for each sample.
+    Every image is read once. Identical images are found by a digest of the stored bytes. Modified copies are found by a
+    perceptual hash of 63 bits, and each pair is confirmed by comparing thumbnails of 32 x 32 pixels. Memory use is
+    about 50 bytes per sample, plus 1 kB per image in a temporary file for the thumbnails.
+
+    All pairs of hashes that differ in at most `distance` bits are found, except among very similar hashes. If more than
+    4096 hashes agree in a band of bits, each is compared with only 4096 of them: pairs may be missing, and `notes`
+    reports it. If more than 32 hashes are equal, only pairs with the first of them are compared.
 
     Args:
         store: path or URL of the store.
         options: all options as one object.
-        predictions: of a model that was not trained on the samples, to find wrong labels and objects. By split, one of:
-            probabilities, floats (rows, classes), where a row with NaN has no prediction; the path of a .npy file with
-            such an array; results of COCO, such as `StoreDetections.coco_results`, or the path of their JSON file. Or
-            the name of a field of shape (classes,) with probabilities.
+        predictions: predictions of a model that was not trained on these samples, to find wrong labels and objects.
+            Either the name of a field of shape (classes,) with probabilities, or a mapping from split names to one of:
+            an array of probabilities, floats (rows, classes), where a row with NaN has no prediction; the path of a
+            ``.npy`` file with such an array; COCO results, such as `StoreDetections.coco_results`; the path of a JSON
+            file with COCO results.
         progress: function that is called with the progress, as in `convert`.
         keywords: options by name, such as ``min_class=3``. Each overrides `options`.
 
     Raises:
         FormatError: the store is damaged.
-        OptionError: it has no images.
+        OptionError: the store has no images, or `predictions` do not fit it.
+        SourceError: a file of `predictions` cannot be read.
         ConversionError: the disk of the temporary file is full.
     """
     options, notify = chosen(options, CheckOptions, keywords), progress or in_notebook()

@@ -15,10 +15,11 @@ from tensorstore_ds.reading.store_files import check_outside_stores
 
 @dataclass(frozen=True)
 class CheckedSample:
-    """A sample that findings refer to.
+    """A sample that a finding refers to.
 
     Attributes:
-        split, row: split, and row in it.
+        split: name of the split.
+        row: row of the sample in the split.
         key: key of the sample.
         label: name of its class, or None if it has none.
     """
@@ -30,19 +31,19 @@ class CheckedSample:
 
     @property
     def place(self) -> str:
-        """The split and the key, in one."""
+        """Split and key as one path, such as ``train/cat/1.png``."""
         return self.key if self.key.startswith(f"{self.split}/") else f"{self.split}/{self.key}"
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Samples whose images are the same.
+    """A group of samples that show the same image.
 
     Attributes:
-        exact: whether all have the same bytes. Otherwise some were changed.
-        samples: two or more samples, of which the first one is to be kept.
-        is_leak: whether they are in more than one split.
-        labels_disagree: whether they have labels that differ.
+        exact: whether the stored bytes of all images are equal. Otherwise some are modified copies.
+        samples: two or more samples. The first is the one to keep.
+        is_leak: whether the samples are in more than one split.
+        labels_disagree: whether their labels differ.
     """
 
     exact: bool
@@ -53,11 +54,13 @@ class Copies:
 
 @dataclass(frozen=True)
 class OddImage:
-    """An image that is blurred, dark, overexposed, or of an odd aspect ratio.
+    """An image that is blurred, dark, overexposed, or of an unusual aspect ratio.
 
     Attributes:
+        sample: the sample of the image.
         why: ``blurred``, ``dark``, ``bright`` or ``aspect``.
-        value: sharpness, the 99th (dark) or 5th (bright) percentile of luminance, 0 to 255, or width / height.
+        value: sharpness (blurred), 99th percentile (dark) or 5th percentile (bright) of luminance, 0 to 255, or width /
+            height (aspect).
     """
 
     sample: CheckedSample
@@ -67,12 +70,13 @@ class OddImage:
 
 @dataclass(frozen=True)
 class OddBox:
-    """An object whose box is not plausible.
+    """An object with an implausible box.
 
     Attributes:
-        object: number of the object in the sample.
+        sample: the sample of the object.
+        object: index of the object in the sample.
         box: x1 y1 x2 y2 in pixels of the stored image.
-        why: ``small``, ``large``, ``long``, or ``apart`` from its oriented box.
+        why: ``small``, ``large``, ``long``, or ``apart`` if it does not match its oriented box.
     """
 
     sample: CheckedSample
@@ -86,7 +90,8 @@ class AbsentKeypoints:
     """An object that has some of its keypoints, but not all.
 
     Attributes:
-        object: number of the object in the sample.
+        sample: the sample of the object.
+        object: index of the object in the sample.
         names: names of the absent keypoints.
     """
 
@@ -97,7 +102,14 @@ class AbsentKeypoints:
 
 @dataclass(frozen=True)
 class FewSamples:
-    """A class with few samples, or objects, in a split."""
+    """A class with few samples, or objects, in a split.
+
+    Attributes:
+        field: name of the field with the classes.
+        name: name of the class.
+        split: name of the split.
+        count: number of samples or objects of the class.
+    """
 
     field: str
     name: str
@@ -110,10 +122,11 @@ class SuspectLabel:
     """A label that is probably wrong, because predictions contradict it.
 
     Attributes:
+        sample: the sample of the label.
         label: class of the sample in the store.
-        suggested: the class that it probably has.
-        self_confidence: the predicted probability of the label.
-        margin: this probability, less the largest one of other classes: -1 to 1.
+        suggested: the class that the sample probably has.
+        self_confidence: predicted probability of the label.
+        margin: `self_confidence` minus the largest probability of any other class, -1 to 1.
     """
 
     sample: CheckedSample
@@ -128,13 +141,14 @@ class SuspectObject:
     """An object that is missing or probably wrong, because a detection contradicts it.
 
     Attributes:
-        object: number of the object in the sample, or None if it is missing.
-        why: ``overlooked``: there is no object where the detection is; ``misplaced``: the boxes overlap too little;
-            ``swapped``: the classes differ.
-        label: class of the object; None if it is missing.
+        sample: the sample of the object.
+        object: index of the object in the sample, or None if it is missing.
+        why: ``overlooked`` if there is no object at the detection, ``misplaced`` if the boxes overlap too little, or
+            ``swapped`` if the classes differ.
+        label: class of the object, or None if it is missing.
         suggested: class of the detection.
         score: score of the detection.
-        iou: intersection over union of detection and object; of the nearest object if it is missing.
+        iou: intersection over union of the detection and the object, or the nearest object if it is missing.
         box: box of the detection, x1 y1 x2 y2 in pixels of the stored image.
     """
 
@@ -150,23 +164,23 @@ class SuspectObject:
 
 @dataclass(frozen=True)
 class CheckFindings:
-    """Findings of `check_store`.
+    """Result of `check_store`.
 
     Attributes:
         samples: number of samples that were checked, in all splits.
-        copies: groups of images that are the same, the largest first.
-        constant: images all of whose pixels are the same.
+        copies: groups of samples with the same image, the largest group first.
+        constant: images in which all pixels are equal.
         unreadable: images that cannot be decoded, each with the reason.
-        boxes: objects whose boxes are not plausible.
+        boxes: objects with implausible boxes.
         classes: classes with few samples.
-        keypoints: objects that lack some of their keypoints.
         notes: remarks about how the check was done.
-        drop: rows of each split to be left out, so that of copies one stays, and no image is constant or unreadable.
-            Of copies in several splits that in the split other than ``train`` stays.
-        images: images that are blurred, dark, overexposed, or of an odd aspect ratio.
-        labels: labels that predictions contradict, the least probable first (the smallest margin).
+        drop: rows to remove, by split. Without them, one sample of each group of copies remains, and no image is
+            constant or unreadable. If copies are in several splits, the one outside ``train`` remains.
+        keypoints: objects that lack some of their keypoints.
+        sha256: digest of the store that the rows refer to.
+        images: images that are blurred, dark, overexposed, or of an unusual aspect ratio.
+        labels: labels that predictions contradict, by ascending margin.
         objects: objects that detections contradict, in the order of rows.
-        sha256: digest of the store, whose rows these are.
     """
 
     samples: int
@@ -185,7 +199,7 @@ class CheckFindings:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether the check found no problem."""
         named = "copies", "constant", "unreadable", "boxes", "classes", "keypoints", "images", "labels", "objects"
         return not any(getattr(self, name) for name in named)
 
@@ -195,16 +209,16 @@ class CheckFindings:
         return tuple(each for each in self.copies if each.is_leak)
 
     def dump(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the findings as plain values for JSON."""
         unreadable = [{**asdict(sample), "message": message} for sample, message in self.unreadable]
         return {**asdict(self), "unreadable": unreadable, "clean": self.is_clean}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them as a JSON file, which ``tsds filter --without`` takes.
+        """Write the findings to a JSON file, which ``tsds filter --without`` reads.
 
         Raises:
-            OptionError: it would lie inside a store.
-            OutputError: it cannot be written.
+            OptionError: the file would be inside a store.
+            OutputError: the file cannot be written.
         """
         check_outside_stores(Path(path))
         write_file(path, json.dumps(self.dump(), indent=2).encode())

@@ -7,7 +7,7 @@ from tensorstore_ds.options import check, declared, option
 
 @declared
 class CheckOptions:
-    """Options of a check of a store's content.
+    """Options of `check_store`.
 
     >>> options = tsds.CheckOptions(min_class=3, mirrored=True)
     >>> [few.split for few in tsds.check_store("photos.tsds", options).classes]

@@ -28,7 +28,7 @@ _BESIDE = 6  # samples of a group, at most
 
 
 def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Image.Image:
-    """Draw the images of copies that were found, a line for each group: leaks first, then labels that disagree.
+    """Draw the images of each group of copies in a row: leaks first, then groups whose labels disagree.
 
     >>> image = np.zeros((32, 32, 3), np.uint8)
     >>> image[8:, 4:] = 200
@@ -41,14 +41,14 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
 
     Args:
         store: the open store that was checked.
-        findings: what `check_store` returned for it.
-        count: the largest number of groups to draw.
+        findings: result of `check_store` for this store.
+        count: maximum number of groups to draw.
 
     Returns:
-        An RGB image.
+        An RGB image. It shows at most 6 samples per group.
 
     Raises:
-        OptionError: there are no copies.
+        OptionError: `findings` has no copies.
     """
     if not findings.copies:
         raise OptionError("expected findings with copies, found none. There is nothing to draw.")

@@ -49,9 +49,9 @@ _DOING = {"load": "loading", "train": "training"}
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
-    """How far a comparison is, in measurements."""
+    """Progress of a comparison, counted in measurements."""
 
-    doing: str  #: In words.
+    doing: str  #: The measurement that begins, in words.
     done: int
     total: int
 
@@ -67,24 +67,31 @@ def bench(
     progress: Callable[[BenchProgress], None] | None = None,
     **keywords: Unpack[BenchKeywords],
 ) -> Comparison:
-    """Compare ways to load a store's split, and the files that it was made of, on this machine.
-
-    Nothing is written, but for links and logs in the system's temporary folder while it runs. The split and the source
-    are dropped from the page cache and read again. All of it happens in processes of their own: this one's random
-    generators and threads stay as they are. `progress` is called before each measurement;
-    None: a notebook shows a bar. `keywords` are options by their names; each overrides `options`.
+    """Measure how fast a store's split loads on this machine, compared with its source files and torch's DataLoader.
 
     >>> found = tsds.bench("photos.tsds", device="cpu", train=False, batch_sizes=[4], ways=["store"], seconds=0.1)
     >>> found.samples, [way.name for way in found.ways]
     (8, ['store'])
 
+    The page cache of the split and of the source files is dropped first, and they are read again. Measurements run in
+    separate processes, so the random generators and threads of this process do not change. Only links and logs are
+    written, to the system's temporary folder, and removed afterwards.
+
+    Args:
+        store: path or URL of the store.
+        options: all options as one object.
+        progress: function that is called with a `BenchProgress` before each measurement. None shows a bar in a
+            notebook.
+        keywords: options by name. Each overrides `options`.
+
     Returns:
-        The measurements. After Ctrl-C, these are the measurements until then, and `interrupted` is true.
+        The measurements. After Ctrl-C, `interrupted` is true, and the result contains the measurements made so far.
 
     Raises:
         FormatError: the store is damaged.
-        OptionError: there is no such split, it is empty, has no images; or the device is not here.
-        RemoteError, OutputError: of a store by URL, which is fetched whole first: see `tensorstore_ds.open`.
+        OptionError: the split does not exist, is empty or has no images, or the device is not available.
+        RemoteError, OutputError: a store given by URL cannot be fetched. It is fetched completely before measuring, see
+            `tensorstore_ds.open`.
     """
     options = chosen(options, BenchOptions, keywords)
     opened = open_store(store)

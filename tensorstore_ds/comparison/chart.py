@@ -23,7 +23,7 @@ _TITLES: Mapping[Phase, str] = {"load": "Loading alone", "train": "Training a sm
 
 
 def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> bool:
-    """Draw it as a PNG file: lower is quicker. Hollow marks are epochs estimated from a part.
+    """Draw the seconds per epoch against the batch size as a PNG file, with one line per way.
 
     >>> found = tsds.bench("photos.tsds", device="cpu", train=False, batch_sizes=[4], ways=["store"], seconds=0.1)
     >>> tsds.draw_comparison(found, "bench.png")  # with matplotlib
@@ -31,11 +31,17 @@ def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> boo
     >>> Path("bench.png").is_file()
     True
 
+    Lower is faster. Hollow marks are epochs estimated from a part.
+
+    Args:
+        comparison: result of `bench`.
+        path: path of the PNG file.
+
     Returns:
-        Whether it was drawn, which is False without matplotlib.
+        True if the file was written, False if matplotlib is not installed.
 
     Raises:
-        OutputError: the file could not be written.
+        OutputError: the file cannot be written.
     """
     if not plots_available():
         return False

@@ -33,15 +33,15 @@ _SHARE, _LEAST = 1 / 40, 0.3
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Result of `forecast`, the cost of loading a source now, and from a store.
+    """Result of `forecast`: how fast training reads the source files now, and how fast it would read a store.
 
     Attributes:
         path: path of the source.
         split: name of the split that was measured.
-        measured: number of its samples that were converted and loaded, spread over the whole split.
+        measured: number of samples that were converted and loaded, spread over the whole split.
         estimate: estimate of the store that `convert` would make of the whole source.
-        comparison: of torchvision on the files and of the store of these samples, each loading alone and training a
-            small ViT.
+        comparison: speed of torchvision on the files and of a store with the same samples, each for loading alone and
+            for training a small ViT.
         not_measured: reason why the files were not measured, or empty.
     """
 
@@ -54,25 +54,37 @@ class Forecast:
 
     @property
     def samples(self) -> int:
-        """Samples of all splits."""
+        """Number of samples in all splits of the source."""
         return sum(self.estimate.rows.values())
 
     def files(self, phase: Phase) -> Cell | None:
-        """The fastest way to load the files, ``load`` alone or to ``train``; None if none was measured."""
+        """Return the fastest measurement of loading the files, or None if there is none.
+
+        Args:
+            phase: ``load`` for loading alone, or ``train`` for training.
+        """
         return self._best(phase, "files")
 
     def store(self, phase: Phase) -> Cell | None:
-        """The store; None if it was not measured."""
+        """Return the measurement of the store, or None if there is none.
+
+        Args:
+            phase: ``load`` for loading alone, or ``train`` for training.
+        """
         return self._best(phase, "store")
 
     def gain(self, phase: Phase) -> float | None:
-        """How many times as fast the store is as the files; None if one of them was not measured."""
+        """Return the speed of the store divided by the speed of the files, or None if one of them was not measured.
+
+        Args:
+            phase: ``load`` for loading alone, or ``train`` for training.
+        """
         files, store = self.files(phase), self.store(phase)
         return store.rate / files.rate if files and store and files.rate and store.rate else None
 
     @property
     def wait(self) -> float | None:
-        """Share of a training step in which training waits for files, in [0, 1], which a store saves."""
+        """Share of a training step spent waiting for files, in [0, 1], that a store saves. None if not measured."""
         gain = self.gain("train")
         return None if gain is None else max(0.0, 1 - 1 / gain)
 
@@ -90,27 +102,27 @@ def forecast(
     progress: Callable[[str], None] | None = None,
     **keywords: Unpack[DiagnoseKeywords],
 ) -> Forecast:
-    """Measure what loading a source costs, and what it would cost from a store, before you convert it.
-
-    Converts up to 2,000 samples, spread over the split, into a temporary store. Then it loads these samples as
-    torchvision does (`ImageFolder`, `VOCDetection` or the image files, with torch's DataLoader and its workers) and
-    from the store, each alone and while a small ViT is trained. The headers of all images
-    are read before that, as `estimate` does. The source is not changed.
+    """Measure how fast training reads a source, and how fast it would read a store, before you convert anything.
 
     >>> found = tsds.forecast("photos", model="none", seconds=1, device="cpu")
     >>> found.measured, found.estimate.rows
     (8, {'train': 8, 'val': 4})
 
+    First, the headers of all images are read, as `estimate` does. Then up to 2,000 samples, spread over the split, are
+    converted into a temporary store. These samples are loaded with torchvision (`ImageFolder`, `VOCDetection` or the
+    image files, with torch's DataLoader and its workers) and from the store, each alone and while training a small ViT.
+    The source is not changed.
+
     Args:
-        source: a folder, a file or an archive that `convert` takes.
-        options: `split`, `image_size`, `batch_size`, `seconds`, `device` and `model` (``none``: loading alone); others
-            have no meaning here.
-        progress: told what is measured next.
-        keywords: options by name, each of which overrides `options`.
+        source: a folder, a file or an archive that `convert` reads.
+        options: only `split`, `image_size`, `batch_size`, `seconds`, `device` and `model` apply. With the model
+            ``none``, only loading is measured.
+        progress: function that is called with a description of the next measurement.
+        keywords: options by name. Each overrides `options`.
 
     Raises:
-        SourceError: nothing there can be converted.
-        OptionError: there is no such split or device.
+        SourceError: the source contains nothing to convert.
+        OptionError: the split or the device does not exist.
         ConversionError: the system's temporary folder has no room for the samples.
     """
     options, told = chosen(options, DiagnoseOptions, keywords), progress or (lambda stage: None)

@@ -31,7 +31,7 @@ class BenchOptions:
     (64, 256)
 
     Raises:
-        OptionError: one is out of its range.
+        OptionError: an option is out of its range.
     """
 
     raw: Path | None = option(
@@ -97,7 +97,7 @@ class BenchOptions:
             raise refusal("raw", "a folder", self.raw)
 
     def sizes(self, rows: int) -> tuple[int, ...]:
-        """The batch sizes for a split of `rows` samples, each once, in rising order.
+        """Return the batch sizes for a split of `rows` samples, ascending and without duplicates.
 
         >>> BenchOptions().sizes(1797)
         (100, 300, 500, 1000, 1797)
@@ -105,7 +105,7 @@ class BenchOptions:
         return tuple(sorted({min(size, rows) for size in self.batch_sizes}))
 
     def time_for(self, rows: int) -> float:
-        """Seconds for a measurement on a split of `rows` samples."""
+        """Return the seconds per measurement for a split of `rows` samples."""
         return self.seconds if self.seconds is not None else SECONDS[rows > SMALL_ROWS]
 
 

@@ -26,60 +26,62 @@ class _Timed:
 
     @property
     def reckoned(self) -> bool:
-        """Whether the epoch was reckoned from a part of it."""
+        """Whether the time of the epoch is an estimate from a part of it."""
         return self.seconds is not None and self.batches < self.of
 
 
 @dataclass(frozen=True, slots=True)
 class Cell(_Timed):
-    """One way at one batch size, loading alone or training."""
+    """Measurement of one way at one batch size, for loading alone or for training."""
 
-    way: str  #: Its name.
-    phase: Phase
+    way: str  #: Name of the way.
+    phase: Phase  #: ``load`` or ``train``.
     batch_size: int  #: Samples per batch.
-    seconds: float | None = None  #: Of an epoch of the split, the median; None if it was not measured.
-    spread: tuple[float, float] | None = None  #: The least and the most seconds.
+    seconds: float | None = None  #: Median seconds per epoch of the split; None if it was not measured.
+    spread: tuple[float, float] | None = None  #: Minimum and maximum seconds per epoch.
     rate: float | None = None  #: Samples per second.
-    ratio: float | None = None  #: How many times as fast as the first way that was measured here.
-    batches: int = 0  #: That were timed of an epoch, at most; fewer than `of` if it was reckoned from a part.
-    of: int = 0  #: Batches in an epoch.
-    epochs: int = 0  #: Whole epochs, or parts, that were timed.
-    memory: int | None = None  #: Peak of private memory, worker processes included, in bytes.
-    device_memory: int | None = None  #: Peak of tensors on the GPU, in bytes.
-    utilisation: float | None = None  #: Share of the time in which the GPU computed.
-    reason: str = ""  #: Why it was not measured; or why `utilisation` is missing.
+    ratio: float | None = None  #: `rate` relative to the first way that was measured in this phase at this batch size.
+    #: Maximum number of batches timed per epoch; fewer than `of` if the time of the epoch is an estimate.
+    batches: int = 0
+    of: int = 0  #: Batches per epoch.
+    epochs: int = 0  #: Number of whole or partial epochs that were timed.
+    memory: int | None = None  #: Peak of private memory, including worker processes, in bytes.
+    device_memory: int | None = None  #: Peak of the memory of tensors on the GPU, in bytes.
+    utilisation: float | None = None  #: Share of the time in which the GPU was computing.
+    reason: str = ""  #: Why the cell was not measured, or why `utilisation` is missing.
 
 
 @dataclass(frozen=True, slots=True)
 class First(_Timed):
-    """The first epoch of a way, from files that are not in memory."""
+    """First epoch of a way, read from files that are not in the page cache."""
 
     batch_size: int  #: Samples per batch.
-    opened: float | None = None  #: Seconds before it, to list files, open the store, or copy all into memory.
-    seconds: float | None = None  #: Of the epoch; None if it was not measured.
-    batches: int = 0  #: As in `Cell`.
-    of: int = 0  #: As in `Cell`.
-    reason: str = ""  #: Why it was not measured.
+    #: Seconds before the epoch for listing files, opening the store, or copying everything into memory.
+    opened: float | None = None
+    seconds: float | None = None  #: Seconds of the epoch; None if it was not measured.
+    batches: int = 0  #: Number of batches timed; fewer than `of` if the time of the epoch is an estimate.
+    of: int = 0  #: Batches per epoch.
+    reason: str = ""  #: Why the epoch was not measured.
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to load a split, and what is not of one batch size."""
+    """One way to load a split, with everything that does not depend on the batch size."""
 
     name: str  #: Unique name for programs, such as ``files-2``.
-    title: str  #: For people.
+    title: str  #: Title for display.
     group: str  #: One of `BenchOptions.ways`.
-    workers: int = 0  #: Processes of torch's DataLoader.
-    ours: bool = False  #: It is what this library advises.
-    reader: str = ""  #: The reader of the files, such as ``ImageFolder``, or empty.
-    reason: str = ""  #: Why nothing was measured; empty otherwise.
-    delivered: str = ""  #: What its samples were found to be.
-    correct: bool | None = None  #: Whether they are what is stored; None if that was not seen.
-    first: First | None = None  #: Its first epoch.
+    workers: int = 0  #: Number of worker processes of torch's DataLoader.
+    ours: bool = False  #: Whether this library recommends it.
+    reader: str = ""  #: Reader of the files, such as ``ImageFolder``, or empty.
+    reason: str = ""  #: Why nothing was measured, or empty.
+    delivered: str = ""  #: Result of comparing its samples with the stored samples, in words.
+    correct: bool | None = None  #: Whether its samples equal the stored samples; None if they were not compared.
+    first: First | None = None  #: Its first epoch, or None.
 
     @property
     def full_title(self) -> str:
-        """The title, with what reads the files.
+        """Title that includes the reader of the files.
 
         >>> Way("files-2", "files, 2 workers", "files", 2, reader="ImageFolder").full_title
         'files (ImageFolder), 2 workers'
@@ -110,33 +112,36 @@ def ways_of(groups: Sequence[Group], cores: int) -> list[Way]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Results of `bench`."""
+    """Result of `bench`."""
 
-    store: str
-    split: str
-    samples: int  #: Of the split.
-    shape: tuple[int, int, int] | None  #: (height, width, channels) of its images; None if they differ.
-    device: str  #: The device of the batches, ``cpu`` or the name of the GPU.
-    machine: Mapping[str, str]  #: What else figures depend on, by name.
-    batch_sizes: Sequence[int]  #: In rising order.
-    seconds: float  #: Given to each measurement.
-    took: float  #: Seconds, all in all.
-    interrupted: bool  #: It was stopped early, and holds what was measured until then.
+    store: str  #: Path or URL of the store.
+    split: str  #: Name of the split.
+    samples: int  #: Number of samples in the split.
+    shape: tuple[int, int, int] | None  #: (height, width, channels) of the images; None if they differ.
+    device: str  #: Device of the batches, ``cpu`` or the name of the GPU.
+    machine: Mapping[str, str]  #: Hardware, versions and date that the measurements depend on, by name.
+    batch_sizes: Sequence[int]  #: Batch sizes in ascending order.
+    seconds: float  #: Seconds given to each measurement.
+    took: float  #: Duration of the whole comparison in seconds.
+    interrupted: bool  #: Whether it was stopped early. It then contains the measurements made so far.
     baseline: int | None  #: Private memory of a process that has only imported torch, in bytes.
-    ways: Sequence[Way]
-    cells: Sequence[Cell]  #: Of each way, phase and batch size.
-    notes: Sequence[str] = ()  #: What else should be known, a line each.
+    ways: Sequence[Way]  #: All ways to load.
+    cells: Sequence[Cell]  #: One measurement for each way, phase and batch size.
+    notes: Sequence[str] = ()  #: Remarks on the measurements, one per line.
 
     def cell(self, way: str, phase: Phase, batch_size: int) -> Cell | None:
-        """The one of a way at a batch size; None if there is none."""
+        """Return the measurement of a way in a phase at a batch size, or None if there is none."""
         wanted = (way, phase, batch_size)
         return next((cell for cell in self.cells if (cell.way, cell.phase, cell.batch_size) == wanted), None)
 
     def advantage(self, phase: Phase, group: str) -> tuple[float, float] | None:
-        """How many times as fast as the best way of a group ours is, at least and at most over the batch sizes.
+        """Return the smallest and the largest speed-up of this library over a group of ways, over all batch sizes.
 
-        Ours is the best of what this library advises. None if that was not measured. Ways that deliver something else
-        than what is stored do not count.
+        At each batch size, the fastest way that this library recommends is compared with the fastest way of the group.
+        Ways whose samples differ from the stored samples do not count.
+
+        Returns:
+            Minimum and maximum of the ratio of samples per second, or None if it was not measured.
         """
         ratios = []
         right = [way for way in self.ways if way.correct is not False]
@@ -148,13 +153,16 @@ class Comparison:
         return (min(ratios), max(ratios)) if ratios else None
 
     def as_data(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the comparison as plain values for JSON."""
         cells = [{**dataclasses.asdict(cell), "reckoned": cell.reckoned} for cell in self.cells]
         data: dict[str, Any] = json.loads(json.dumps({**dataclasses.asdict(self), "cells": cells}))
         return data
 
     def write(self, folder: Path) -> Path:
-        """Write ``bench.json`` into a folder, which is made if need be; one that is there is replaced in one step."""
+        """Write ``bench.json`` into a folder, and return its path.
+
+        The folder is created if it does not exist. An existing file is replaced in one step.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "bench.json"
         write_file(path, json.dumps(self.as_data(), indent=1).encode() + b"\n")

@@ -63,7 +63,7 @@ def convert(
     >>> tsds.open("small.tsds")["train"]["image"].shape
     (8, 24, 24, 3)
 
-    Samples of a program become a store in the same way. Each sample is a dict, or a tuple (image, label):
+    Samples of a program are converted in the same way. Each sample is a dict, or a tuple (image, label):
 
     >>> rng = np.random.default_rng(0)
     >>> samples = [(rng.integers(0, 256, (28, 28), np.uint8), row % 10) for row in range(20)]
@@ -71,8 +71,8 @@ def convert(
     >>> tsds.convert({"train": samples}, "digits.tsds", classes=digits, workers=0).rows
     {'train': 20}
 
-    The store grows in ``OUT.partial`` and appears as `out` in one step, when it is complete. If the conversion is
-    interrupted, the same call resumes after the shards that were finished.
+    The store is written to ``OUT.partial`` and renamed to `out` in one step when it is complete. If the conversion is
+    interrupted, the same call continues after the finished shards.
 
     Args:
         source: path of a folder or file, or several paths as `Sources`. Or samples: a sequence, such as a data set of
@@ -85,11 +85,11 @@ def convert(
         keywords: options by name, such as ``size=224``. Each overrides `options`.
 
     Returns:
-        A `Summary` with the rows of each split, the size, and what was skipped.
+        A `Summary` with the rows of each split, the size, and the number of skipped samples.
 
     Raises:
-        SourceError: the source, or with ``on_error="fail"`` a sample of it, cannot be converted.
-        OptionError: options contradict each other, the source, or the interrupted run in ``OUT.partial``.
+        SourceError: the source, or with ``on_error="fail"`` one of its samples, cannot be converted.
+        OptionError: options contradict each other, the source, or the interrupted conversion in ``OUT.partial``.
         StoreExistsError: `out` exists.
         ConversionError: the disk or the memory is full, or a worker process died.
     """

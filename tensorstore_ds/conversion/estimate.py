@@ -54,12 +54,13 @@ _COMPARED, _MAX_SIDE = 16, 512
 
 @dataclass(frozen=True, slots=True)
 class EncodingEstimate:
-    """What another encoding would make of the same images.
+    """Estimate of the same store with a different encoding of the images.
 
     Attributes:
-        options: those of `ConvertOptions` that it takes.
-        nbytes: of the store, projected from a few images.
-        rate: images a second that all cores together decode, or copy where there are pixels; measured now.
+        options: options of `ConvertOptions` that select the encoding.
+        nbytes: size of the store in bytes, projected from a few images.
+        rate: images per second that all cores together decode, or copy if they are pixels. It is measured on this
+            machine.
     """
 
     options: Mapping[str, str | int]
@@ -69,22 +70,22 @@ class EncodingEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Result of `estimate`, the store that a conversion would make.
+    """Result of `estimate`: the store that a conversion would make.
 
     Attributes:
         format: format of the source.
         rows: number of samples of each split.
         classes: class names of the labels, or of the objects.
         fields: fields of the store.
-        nbytes: size of the store in each layout; that of ``zarr`` is projected from a few samples.
+        nbytes: size of the store in bytes for each layout. For ``zarr``, it is projected from a few samples.
         seconds: estimated time of the conversion.
         memory: number of bytes that this process may use.
-        fits: whether the uncompressed store fits that memory.
-        problems: bad samples and files, at which the conversion would stop, or which it would leave out.
+        fits: whether the uncompressed store fits into `memory`.
+        problems: bad samples and files. The conversion would stop at them, or skip them, depending on ``on_error``.
         left_out: parts that are not samples, such as a split that only repeats others.
         sizes: number of images of each size, such as "480x640" (height x width).
-        notes: what the conversion decides by itself: gray images among others that become RGB, a split's other name.
-        encodings: other ways to keep the images, to choose from; none where `size` is given.
+        notes: automatic decisions of the conversion, such as gray images that become RGB, or a renamed split.
+        encodings: estimates for other encodings of the images. It is empty if `size` is given.
     """
 
     format: str
@@ -110,9 +111,7 @@ def estimate(
     out: str | os.PathLike[str] | None = None,
     **keywords: Unpack[ConvertKeywords],
 ) -> Estimate:
-    """Look at a source without converting it: annotations, image headers, and some samples for the time.
-
-    Pixels are not decoded, but those of some samples: damaged images are found by the conversion alone.
+    """Estimate the store and the time of a conversion, without converting the source.
 
     >>> found = tsds.estimate("photos", size=24)
     >>> found.format, found.rows, found.classes
@@ -120,15 +119,20 @@ def estimate(
     >>> found.nbytes["memmap"] >= 12 * 24 * 24 * 3, found.problems
     (True, ())
 
+    Annotations and the headers of all images are read. Pixels are decoded for a few samples only, so damaged images may
+    not be found.
+
     Args:
-        source: as for `convert`, but no iterator.
-        options, keywords: as for `convert`.
-        out: path of the store that would be made; what cannot fit on its disk is refused. None: nothing is.
+        source: as for `convert`, but not an iterator.
+        options: as for `convert`.
+        out: path of the future store. If it cannot fit on that disk, a `ConversionError` is raised. None skips this
+            check.
+        keywords: as for `convert`.
 
     Raises:
-        SourceError: nothing there can be converted, or with ``on_error="fail"`` something is bad.
+        SourceError: the source contains nothing to convert, or with ``on_error="fail"`` something bad.
         OptionError: options contradict each other or the source.
-        ConversionError: there is not enough room on the disk, or in memory for one image.
+        ConversionError: there is not enough room on the disk, or not enough memory for one image.
     """
     options = chosen(options, ConvertOptions, keywords)
     target = None if out is None else tidied(out)

@@ -27,7 +27,7 @@ OrientedBoxes = Literal["source", "polygons"]
 
 @declared
 class ImageOptions:
-    """How images are kept."""
+    """Options for the size, color and encoding of images."""
 
     size: tuple[int, int] | None = option(
         "Resize every image to this (height, width) in pixels. Boxes, keypoints and masks are resized with it.",
@@ -155,11 +155,11 @@ class ImageOptions:
 
     @property
     def channel_names(self) -> tuple[str, ...] | None:
-        """The names in `channels`."""
+        """Names of the channels, from `channels`. None if `channels` is not given."""
         return None if self.channels is None else tuple(name.strip() for name in self.channels.split(","))
 
     def placement(self, size: tuple[int, int]) -> Placement | None:
-        """Where an image of (height, width) comes to lie; None: it is stored in its own size."""
+        """Return how an image of `size` (height, width) is resized and placed, or None if it keeps its size."""
         if self.max_side is not None:
             return shrink(size, self.max_side)
         if self.size is None:
@@ -169,7 +169,7 @@ class ImageOptions:
 
 @declared
 class ConvertOptions(ImageOptions, SourceOptions):
-    """Options of a conversion.
+    """Options of `convert`, `estimate`, `plan` and `Writer`.
 
     >>> options = tsds.ConvertOptions(size=24, fit="crop", encoding="jpeg", quality=95, workers=0)
     >>> options.size
@@ -327,16 +327,19 @@ class ConvertOptions(ImageOptions, SourceOptions):
 
     @property
     def image(self) -> ImageOptions:
-        """The options that concern images, alone."""
+        """The options for images only."""
         return ImageOptions(**{each.name: getattr(self, each.name) for each in fields(ImageOptions)})
 
     def deciding(self) -> dict[str, Any]:
-        """All that may decide the bytes of a shard: what must be the same in the run that a conversion goes on from."""
+        """Return the options that can change the bytes of a shard. They must be equal when a conversion is resumed."""
         whole = {"on_error": self.on_error} if self.on_error == "skip-image" else {}
         return deciding(self) | whole
 
     def recorded(self) -> dict[str, Any]:
-        """What is noted in the store of how it was made; names of fields say the rest, and paths are private."""
+        """Return the options of `deciding` that the store records.
+
+        Paths are private, and the fields record the names.
+        """
         noted = declarations(type(self))
         return {name: value for name, value in self.deciding().items() if noted[name].recorded}
 
@@ -346,7 +349,7 @@ _CONVERT = declarations(ConvertOptions)
 
 @declared
 class RepackOptions:
-    """Options of `repack`, which need a `layout`, an `encoding` or both.
+    """Options of `repack`. `layout`, `encoding` or both must be given.
 
     >>> options = tsds.RepackOptions(encoding="jpeg", max_side=16, workers=0)
     >>> _ = tsds.repack("photos.tsds", "small.tsds", options)
@@ -393,7 +396,7 @@ class RepackOptions:
         self.image(MAX_PIXELS)
 
     def image(self, max_pixels: int) -> ImageOptions:
-        """The options of images, of at most so many pixels."""
+        """Return the options for images, with `max_pixels` as the limit of pixels per image."""
         names = ("encoding", "budget", "quality", "subsampling", "size", "fit", "min_visibility", "max_side", "color")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return ImageOptions(**given, max_pixels=max_pixels)

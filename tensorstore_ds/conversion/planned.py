@@ -48,15 +48,15 @@ _DIGEST = 32  # characters of the digest of a shard's references
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a conversion by several processes, as `plan` makes it.
+    """Plan of a conversion by several processes, as returned by `plan`.
 
     Attributes:
         path: path of the future store.
         sha256: digest of the plan, which every finished shard contains.
         shards: number of samples of each shard, by split and number, the largest shards first.
-        tasks: number of parts into which the shards are divided, unless a process uses another number.
+        tasks: number of tasks into which the shards are divided. A process may choose a different number.
         options: options of the conversion.
-        is_new: whether this call made the plan. Otherwise it existed.
+        is_new: whether this call made the plan. If False, the plan existed already.
     """
 
     path: Path
@@ -65,25 +65,30 @@ class Plan:
     tasks: int
     options: ConvertOptions
     is_new: bool
-    data: Mapping[str, Any]  #: as plan.json has it
+    data: Mapping[str, Any]  #: content of plan.json
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """Folder of the files of the plan."""
         return self.path.with_name(f"{self.path.name}.partial") / PLAN
 
     @property
     def source(self) -> str:
-        """The name of what is converted, without its folder."""
+        """Name of the source, without its folder."""
         return one_line(cast(Path, plain.load(self.data["source"])).name)
 
     @property
     def samples(self) -> int:
-        """Of all shards."""
+        """Number of samples in all shards."""
         return sum(self.shards.values())
 
     def task(self, index: int, tasks: int | None = None) -> list[ShardName]:
-        """The shards of a task: every `tasks`-th, so that each task has large ones and small ones."""
+        """Return the shards of a task: every `tasks`-th shard, so that each task has large and small shards.
+
+        Args:
+            index: number of the task, from 0.
+            tasks: number of tasks. None uses the number of the plan.
+        """
         return list(self.shards)[index :: self.tasks if tasks is None else tasks]
 
     # --- for a process that converts ---
@@ -93,8 +98,8 @@ class Plan:
         """The source as it was planned.
 
         Raises:
-            SourceError: this process does not see the source, or another one at its path.
-            OptionError: the program or its libraries are of other versions.
+            SourceError: this process cannot see the source, or finds a different one at its path.
+            OptionError: this process has different versions of this library or its dependencies.
         """
         data = self.data
         if data["versions"] != versions():
@@ -155,7 +160,11 @@ class Plan:
         return np.memmap(self.folder / f"{name}.rows", "<i8", "r") if rows is None else range(*rows)
 
     def selection(self, names: Iterable[ShardName]) -> dict[ShardName, Selection]:
-        """The samples of some shards; raises `ConversionError` if they are not those that were planned."""
+        """Return the samples of some shards.
+
+        Raises:
+            ConversionError: the samples differ from the planned ones.
+        """
         every = plan_shards(self.splits, self.data["rows_per_shard"])
         digests = {(split, index): digest for split, index, _, digest in self.data["shards"]}
         some = {name: every[name] for name in names}
@@ -167,7 +176,7 @@ class Plan:
     # --- for the one that commits ---
 
     def problems(self) -> tuple[list[Problem], tuple[Problem, ...]]:
-        """What is wrong with the source, and what is left out of it."""
+        """Return the problems of the source, and the parts of it that are left out."""
         with open(self.folder / "problems.jsonl", encoding="utf-8") as file:
             every = [(Problem(*each), is_left_out) for *each, is_left_out in map(json.loads, file)]
         return [each for each, left_out in every if not left_out], tuple(each for each, left_out in every if left_out)

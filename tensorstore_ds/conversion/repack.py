@@ -45,7 +45,7 @@ def repack(
     progress: OnProgress | None = None,
     **keywords: Unpack[RepackKeywords],
 ) -> Summary:
-    """Write the store at `path` again at `out`: in another layout, with its images in another encoding, or both.
+    """Write the store at `path` again at `out`, in a different layout or with its images in a different encoding.
 
     >>> _ = tsds.repack("photos.tsds", "shared.tsds", layout="zarr")
     >>> tsds.open("shared.tsds").layout
@@ -54,27 +54,27 @@ def repack(
     >>> tsds.open("small.tsds")["train"].fields["image"].encoding
     'jpeg'
 
-    With another `layout` alone every value, statistic and name stays. With an `encoding` the images change, with what
-    is known of their pixels; if they are resized, boxes, keypoints and masks move with them. All else stays, in the
-    same splits, shards and order. The new store notes how it was made. JPEG files that become JPEG files again lose
-    some quality, and a note says so. Interrupted, the same call with an `encoding` goes on from the shards that were
-    finished.
+    A change of `layout` alone keeps every value, statistic and name. A change of `encoding` changes the images and the
+    statistics of their pixels. If images are resized, boxes, keypoints and masks are transformed with them. Everything
+    else stays equal, including splits, shards and order. JPEG files that are encoded as JPEG again lose some quality,
+    and a note reports it. The new store records how it was made.
 
-    The store is verified first, so that damage is not given a fresh checksum.
+    The store is verified first, so that damaged data do not get valid checksums. If a call with `encoding` is
+    interrupted, the same call continues after the finished shards.
 
     Args:
-        path: path or URL of the store, which is not changed. By URL, all of it is fetched first.
+        path: path or URL of the store, which is not changed. A store given by URL is fetched completely first.
         out: path of the new store, which must not exist.
-        options: see `RepackOptions`.
+        options: all options as one object.
         progress: function that is called with the progress, as in `convert`.
-        keywords: options by name, each of which overrides `options`.
+        keywords: options by name. Each overrides `options`.
 
     Raises:
         FormatError: the store is damaged.
         StoreExistsError: `out` exists.
-        OptionError: nothing would change, or options contradict each other, the store, or the interrupted run.
-        SourceError: an image cannot be decoded, or cannot be kept in the encoding.
-        RemoteError, OutputError: of a store by URL: see `tensorstore_ds.open`.
+        OptionError: nothing would change, or options contradict each other, the store, or the interrupted conversion.
+        SourceError: an image cannot be decoded, or cannot be stored in the encoding.
+        RemoteError, OutputError: a store given by URL cannot be fetched, see `tensorstore_ds.open`.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
     end_if_inheriting()

@@ -46,7 +46,7 @@ _DOING = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a conversion. As text, it is ``Converting 1,200/60,000 · 3.7 MB``.
+    """Progress of a conversion. Its text is, for example, ``Converting 1,200/60,000 · 3.7 MB``.
 
     >>> stages = []
     >>> _ = tsds.convert("photos", "out.tsds", workers=0, progress=lambda event: stages.append(event.stage))
@@ -56,11 +56,13 @@ class Progress:
     'Converting 1,200/60,000 · 3.7 MB'
 
     Attributes:
-        stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``; of what makes stores of stores, or
-            looks at them, ``copy``, ``compare``, ``check``.
-        done, total: samples; of ``checksum`` bytes. Of an iterator the total is not known, and 0.
+        stage: ``scan`` or ``convert``; in `repack` also ``checksum`` and ``compress``; in functions that read or edit
+            stores also ``copy``, ``compare`` and ``check``.
+        done: number of samples done, or of bytes in ``checksum``.
+        total: number of samples in total, or of bytes in ``checksum``. It is 0 for an iterator, whose length is
+            unknown.
         nbytes: bytes of the store written so far, before compression.
-        note: a line that the user should see now; empty but for the event that brings it.
+        note: message to show to the user now. It is empty in all other events.
     """
 
     stage: str
@@ -100,14 +102,16 @@ class Summary:
     """Result of a conversion.
 
     Attributes:
+        path: path of the store.
         rows: number of samples of each split.
-        nbytes: size of the store on disk.
+        nbytes: size of the store on disk in bytes.
         seconds: wall time.
-        skipped: number of problems for each reason, with images that were left out, or boxes that were dropped.
-        skipped_images, skipped_boxes: number of images that were left out, and of boxes of images that are stored.
+        skipped: number of problems by reason, for skipped images and removed boxes.
         left_out: parts that are not samples, such as a split that only repeats others.
-        resumed: number of shards that an earlier run had finished.
-        notes: remarks, though nothing failed. Each was also the `note` of an event.
+        resumed: number of shards that an earlier, interrupted call had finished.
+        notes: remarks that are not errors. Each was also the `note` of a `Progress`.
+        skipped_images: number of images that were skipped.
+        skipped_boxes: number of boxes that were removed from stored images.
     """
 
     path: Path

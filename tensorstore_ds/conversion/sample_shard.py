@@ -235,7 +235,7 @@ class SampleShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """A shard that any process of this machine may write; it can be pickled.
+    """A shard of a `Writer` that a different process of this machine can write. It can be pickled.
 
     >>> pixels = np.zeros((32, 32, 3), np.uint8)
     >>> with tsds.Writer("out.tsds", classes=["cat", "dog"]) as writer:
@@ -248,24 +248,24 @@ class ShardJob:
     {'train': 2}
     """
 
-    out: Path  #: the store
-    split: str
-    index: int  #: the shard's place among those of the split, from 0
-    options: ConvertOptions
-    fields: Mapping[str, Field] | None
+    out: Path  #: path of the store
+    split: str  #: name of the split
+    index: int  #: number of the shard in the split, from 0
+    options: ConvertOptions  #: options of the `Writer`
+    fields: Mapping[str, Field] | None  #: fields of the `Writer`
     run: str
 
     def write(self, samples: Iterable[Any]) -> int:
-        """Write all of some samples into this one shard, whatever its size; returns how many are stored.
+        """Write all samples into this shard, whatever its size, and return the number of stored samples.
 
         Args:
-            samples: each as `Writer.extend` takes them. Those of a shard that an interrupted run has finished are
-                compared by their keys and not encoded again.
+            samples: samples as in `Writer.extend`. If an interrupted run finished this shard, only the keys of the
+                samples are compared, and nothing is encoded again.
 
         Raises:
-            SourceError: a sample is bad, and bad samples are not to be skipped; or there is none; or two have one key.
-            OptionError: the shard was written already, or an interrupted run has finished it from other samples.
-            ConversionError: the `Writer` has ended, another process writes this shard, or the disk is full.
+            SourceError: a sample is bad and ``on_error`` is ``"fail"``, there are no samples, or two have the same key.
+            OptionError: the shard was already written, or an interrupted run finished it from other samples.
+            ConversionError: the `Writer` has ended, a different process writes this shard, or the disk is full.
         """
         name = self.split, self.index
         with contextlib.ExitStack() as stack:

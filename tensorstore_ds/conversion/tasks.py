@@ -55,11 +55,11 @@ class TaskSummary:
     """Result of `convert_task`.
 
     Attributes:
-        shards: number of shards that it converted.
-        there: number of its shards that existed before.
-        samples: number of samples in the shards that it converted, with those that were skipped.
+        shards: number of shards that this call converted.
+        there: number of shards of the task that were already finished.
+        samples: number of samples in the converted shards, including skipped ones.
         seconds: wall time.
-        notes: remarks, though nothing failed.
+        notes: remarks that are not errors.
     """
 
     shards: int
@@ -79,7 +79,7 @@ def plan(
     progress: OnProgress | None = None,
     **keywords: Unpack[ConvertKeywords],
 ) -> Plan:
-    """Plan a conversion that several processes will do: scan the source, and note every shard in ``OUT.partial``.
+    """Plan a conversion by several processes: scan the source, and record every shard in ``OUT.partial``.
 
     >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
     >>> planned.tasks, planned.samples
@@ -89,22 +89,22 @@ def plan(
     >>> tsds.commit("out.tsds").rows
     {'train': 8, 'val': 4}
 
-    The same call finds the plan that is there, and does nothing. Files that are added to the source later are not in
-    the plan.
+    If a plan of the same source and options exists, it is returned unchanged. Files that are added to the source later
+    are not part of the plan.
 
     Args:
-        source: path of a folder or file that every process sees.
-        out: path of the new store, in a folder that every process sees. It must not exist.
+        source: path of a folder or file that every process can see.
+        out: path of the new store, in a folder that every process can see. It must not exist.
         options: all options as one object. `workers` is the number for each process.
-        tasks: number of parts into which the shards are divided. None makes a part of each shard, but at most 1,000.
+        tasks: number of tasks into which the shards are divided. None makes one task per shard, but at most 1,000.
         progress: function that is called with a `Progress`. None shows a bar in a notebook.
-        keywords: options by name, each of which overrides `options`.
+        keywords: options by name. Each overrides `options`.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` an annotation in it, cannot be converted.
-        OptionError: options contradict each other or the source, or something else is at ``OUT.partial``.
+        OptionError: options contradict each other or the source, or ``OUT.partial`` contains something else.
         StoreExistsError: `out` exists.
-        ConversionError: the disk is full, or another process plans here now.
+        ConversionError: the disk is full, or a different process is planning here now.
     """
     end_if_inheriting()
     options, notify = chosen(options, ConvertOptions, keywords), progress or in_notebook()
@@ -183,7 +183,7 @@ def convert_task(
     scratch: str | os.PathLike[str] | None = None,
     progress: OnProgress | None = None,
 ) -> TaskSummary:
-    """Convert one part of the shards that `plan` has noted; those that are finished already are left as they are.
+    """Convert the shards of one task of a `plan`. Shards that are already finished are not converted again.
 
     >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
     >>> tsds.convert_task("out.tsds", 0, workers=0).samples
@@ -193,18 +193,18 @@ def convert_task(
 
     Args:
         out: path of the store, as in `plan`.
-        task: number of the part, from 0.
-        tasks: number of parts. None takes the number of the plan.
-        shards: shards to convert instead, each by split and number.
-        workers: number of worker processes. None takes that of the plan's options.
-        scratch: folder on a disk of this machine, for shards as they grow. None takes ``OUT.partial``.
+        task: number of the task, from 0.
+        tasks: number of tasks. None uses the number of the plan.
+        shards: shards to convert instead of a task, each by split and number.
+        workers: number of worker processes. None uses the number in the options of the plan.
+        scratch: folder on a disk of this machine for unfinished shards. None uses ``OUT.partial``.
         progress: function that is called with a `Progress` from this thread. None shows a bar in a notebook.
 
     Raises:
-        SourceError: a sample is bad, or this process does not see the source that was planned.
-        OptionError: there is no plan, or no such task; or the libraries are of other versions.
+        SourceError: a sample is bad, or this process cannot see the planned source.
+        OptionError: there is no plan or no such task, or the versions of the libraries differ from the plan.
         ConversionError: the disk or the memory is full, or a worker process died.
-        StoreExistsError: the store was committed already.
+        StoreExistsError: the store is already committed.
     """
     end_if_inheriting()
     began, target, notify = time.monotonic(), tidied(out), progress or in_notebook()
@@ -306,10 +306,7 @@ def _is_finished(workspace: Workspace, name: ShardName) -> bool:
 
 
 def commit(out: str | os.PathLike[str]) -> Summary:
-    """Complete the store of a plan, after all its shards are converted.
-
-    Every record is compared with the plan, and the files of every shard are looked at: their names and sizes, that no
-    link and no other file is among them, and the list of them by its SHA-256.
+    """Complete the store of a `plan` after all its shards are converted.
 
     >>> _ = tsds.plan("photos", "out.tsds", tasks=1)
     >>> try:
@@ -321,13 +318,16 @@ def commit(out: str | os.PathLike[str]) -> Summary:
     >>> tsds.commit("out.tsds").rows
     {'train': 8, 'val': 4}
 
+    Every record is compared with the plan. The files of every shard are checked: their names and sizes, the SHA-256 of
+    their list, and that there are no links and no other files.
+
     Raises:
-        UnfinishedError: shards are missing; it says which tasks make them.
-        ConversionError: another process commits here now; or a shard is of another plan, has files that are not of it,
-            or is behind a link.
+        UnfinishedError: shards are missing. The error lists the tasks that make them.
+        ConversionError: a different process commits here now, or a shard belongs to a different plan, contains other
+            files, or is behind a link.
         OptionError: there is no plan.
-        SourceError: no sample is left to be stored.
-        StoreExistsError: `out` exists: the store was committed already, or it is another one.
+        SourceError: there is no sample to store.
+        StoreExistsError: `out` exists, because the store is already committed or because it is a different store.
     """
     target = tidied(out)
     with one_line_for_failures(target), Workspace(target).visit(alone=True) as workspace:

@@ -30,7 +30,7 @@ _INDEX, _SHARDS = "a whole number, 0, 1, 2 and so on", 10**9
 
 
 class Writer:
-    """Write a store from samples that come one at a time: from a generator, a simulator, a stream of unknown length.
+    """Write a store from samples that arrive one at a time, such as from a generator, a simulator or a stream.
 
     >>> pixels = np.zeros((32, 32, 3), np.uint8)
     >>> with tsds.Writer("out.tsds", classes=["cat", "dog"]) as writer:
@@ -46,21 +46,21 @@ class Writer:
     >>> tsds.open("boxes.tsds")["train"][0]["objects"]["boxes"].tolist()
     [[4.0, 4.0, 20.0, 28.0]]
 
-    The store appears at `out` when the block ends without an exception; otherwise nothing appears. Samples go to disk
-    as they come, in shards, so that memory does not grow with their number.
+    The store appears at `out` when the block ends without an exception. Otherwise, there is no store. Samples are
+    written to disk as they arrive, in shards, so that memory use does not grow with their number.
 
-    **Keys and interruptions.** Where every sample has a key of its own, finished shards are kept in ``OUT.partial``
-    when the program is interrupted. When it runs again and gives the same keys in the same order, the samples of these
-    shards are passed over: `append` returns without a look at the sample, and does not call it if it is a function.
-    Samples without keys are always written anew.
+    **Keys and interruptions.** If every sample has a key, an interrupted program keeps its finished shards in
+    ``OUT.partial``. Run it again with the same keys in the same order: `append` then skips the samples of these shards
+    without reading them, and does not call a sample that is a function. Samples without keys are always written again.
 
-    **Several processes.** `shard` gives jobs that other processes of this machine write, a whole shard each.
+    **Several processes.** `shard` returns jobs for other processes of this machine. Each job writes one shard.
 
     Args:
         out: path of the new store, which must not exist.
-        options: `ConvertOptions`, of which `format`, `images`, `split_into`, `seed` and `workers` have no effect.
-        fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
-            from the first sample.
+        options: all options as one object. `format`, `images`, `seed` and `workers` have no effect. `split_into` and
+            `tiles` raise an `OptionError` when the block begins.
+        fields: fields that all samples must have, such as ``store["train"].fields`` of an existing store. None uses the
+            fields of the first sample.
         keywords: options by name, such as ``size=224``. Each overrides `options`.
 
     Attributes:
@@ -93,12 +93,12 @@ class Writer:
         self._has_begun = False
 
     def __enter__(self) -> Self:
-        """Make ``OUT.partial``, or find what an interrupted run has left in it.
+        """Create ``OUT.partial``, or find the shards of an interrupted run in it.
 
         Raises:
             StoreExistsError: `out` exists.
-            OptionError: options contradict each other, or those of the interrupted run.
-            ConversionError: another process writes there.
+            OptionError: options contradict each other or the interrupted run.
+            ConversionError: a different process writes there.
         """
         if self._has_begun:
             raise self._not_open()
@@ -121,22 +121,22 @@ class Writer:
         """Add a sample to a split.
 
         Args:
-            split: its name.
-            sample: ``(image, label)``, ``(image, target)``, a dict or an image alone, as in
-                ``formats/sources/sequence.md``; or a function that returns such, which is not called for a sample that
-                is stored already.
-            key: what the sample is called; no other of the split may have it. None for its entry ``key``, or else its
-                number. What a function returns has its entry looked at too, but cannot be passed over by it. A million
-                keys take about 100 MB of memory until the block ends, whatever their length.
-            values: in place of `sample`: ``image=..., label=...``; the image is pixels, a path, the bytes of a file, or
-                a PIL image.
+            split: name of the split.
+            sample: ``(image, label)``, ``(image, target)``, a dict or an image alone, as described in
+                ``formats/sources/sequence.md``. Or a function that returns one of these. The function is not called for
+                a sample that is already stored.
+            key: key of the sample, unique in the split. None uses its entry ``key``, or else its number. If only the
+                result of a function contains the key, the function must be called after an interruption. A million keys
+                need about 100 MB of memory until the block ends, whatever their length.
+            values: values of the sample instead of `sample`, as in ``image=..., label=...``. The image is an array of
+                pixels, a path, the bytes of a file, or a PIL image.
 
         Raises:
-            SourceError: the sample is bad, and ``on_error`` is not ``"skip"``, or its key was there already; it was not
-                added, nothing else happened.
-            OptionError: samples that an interrupted run has stored are given in another order; the block has ended; or
-                both `sample` and `values` are given.
-            ConversionError: the disk is full, or memory is short. No more can be added then.
+            SourceError: the sample is bad and ``on_error`` is ``"fail"``, or its key is already used. The sample is not
+                added, and you can continue.
+            OptionError: the samples that an interrupted run stored are given in a different order, the block has ended,
+                or both `sample` and `values` are given.
+            ConversionError: the disk or the memory is full. You cannot add more samples.
         """
         workspace = self._open_workspace()
         if sample is not None and values:
@@ -158,20 +158,26 @@ class Writer:
             del self._growing[name]
 
     def extend(self, split: str, samples: Iterable[Any]) -> None:
-        """Add samples to a split, each as `append` takes it; a dict may have its ``key``. Raises as `append`."""
+        """Add samples to a split. Each is a sample as in `append`; a dict may contain its ``key``.
+
+        Raises:
+            SourceError, OptionError, ConversionError: as in `append`.
+        """
         self._open_workspace()
         for sample in samples:
             self.append(split, sample)
 
     def shard(self, split: str, index: int) -> ShardJob:
-        """A shard that another process may write, by `ShardJob.write`; all that were asked for must be written.
+        """Return a shard that a different process can write with `ShardJob.write`.
+
+        All requested shards must be written before the block ends.
 
         Args:
-            split: its name; nothing is appended to it.
-            index: the shard's place in the split: 0, 1, 2 and so on, without a gap.
+            split: name of the split. You cannot also append samples to it.
+            index: number of the shard in the split, 0, 1, 2 and so on, without gaps.
 
         Raises:
-            OptionError: `index` is no such number, or samples were appended to the split.
+            OptionError: `index` is not such a number, or samples were appended to the split.
         """
         run = self._open_workspace().run
         if isinstance(index, bool) or not isinstance(index, int | np.integer):
@@ -185,11 +191,11 @@ class Writer:
         return ShardJob(self._out, name, int(index), self._options, self._fields, run)
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        """Commit the store; or, after an exception, keep only shards that a later run can use.
+        """Commit the store. After an exception, keep only the shards that a later run can use.
 
         Raises:
             SourceError: there is no sample, or two have the same key.
-            ConversionError: the disk is full; a job was not done.
+            ConversionError: the disk is full, or a job was not done.
         """
         if os.getpid() != self._process or self._workspace is None:
             return  # a forked child leaves its parent's block

@@ -24,14 +24,16 @@ _LOOK = 8
 
 @dataclass(frozen=True, slots=True)
 class LoaderDiagnosis:
-    """Rates of a loader and a step in samples per second, as medians of rounds in which they took turns.
+    """Result of `diagnose` for a `loader`: rates of the loader and of a training step.
+
+    Rates are in samples per second. Each is the median over 3 rounds, in which the measurements alternate.
 
     Attributes:
-        batch_size: number of samples of a batch.
+        batch_size: number of samples per batch.
         first_batch: seconds from the start of the iteration to its first batch.
         load_rate: rate of the loader alone.
         step_rate: rate of the step alone, on one batch that stays on the device, or None without a step.
-        together_rate: rate of the step on the loader's batches, or None without a step.
+        together_rate: rate of the step on batches of the loader, or None without a step.
         verdicts: findings about what slows training down.
         seconds: duration of the measurement.
     """

@@ -63,10 +63,7 @@ def diagnose(
     progress: Callable[[str], None] | None = None,
     **keywords: Unpack[DiagnoseKeywords],
 ) -> Diagnosis | LoaderDiagnosis:
-    """Measure what holds training back, and say what to change: of a store, or of a loader of any library.
-
-    The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory, and the
-    global random generators are left as they were found.
+    """Measure what slows down training from a store, or with any loader, and recommend what to change.
 
     >>> images = torch.zeros(64, 3, 32, 32)
     >>> loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), batch_size=8)
@@ -74,24 +71,27 @@ def diagnose(
     >>> found.batch_size, found.load_rate > 0
     (8, True)
 
+    The bytes of the store are read as in training. Files are not written, pages are not dropped from the page cache,
+    and the global random generators keep their state.
+
     Args:
         store: open store, path of a store, or data set with its transform.
-        loader: any iterable of batches that can be iterated again, such as torch's DataLoader, instead of a store. Its
-            rate, the rate of the step and the rate of both together are measured in turns. Only the options `seconds`
-            and `device` apply.
         options: all options as one object.
+        loader: any iterable of batches that can be iterated repeatedly, such as torch's DataLoader, instead of a store.
+            The loader, the step and both together are measured in turns. Only the options `seconds` and `device` apply.
         transform: transform of samples, as in `StoreDataset`.
-        step: one whole step of a training of your own, called with every batch on its device, in place of
+        step: one complete training step of your own, called with every batch on its device, instead of the model of
             `options.model`.
         progress: function that is called with a line before each measurement. None shows it in a notebook.
-        keywords: options by name, each of which overrides `options`.
+        keywords: options by name. Each overrides `options`.
 
     Returns:
-        The numbers, the verdicts, and the settings to use; what could not be measured is in `not_measured`. Of a
-        `loader` a `LoaderDiagnosis`.
+        A `Diagnosis` with measurements, verdicts and recommended settings; `not_measured` lists what could not be
+        measured. For a `loader`, a `LoaderDiagnosis`.
 
     Raises:
-        OptionError: no such split or device, or the split is empty; or the loader gives no batches of tensors.
+        OptionError: the split or device does not exist, the split is empty, or the loader returns no batches of
+            tensors.
         FormatError: the store is damaged.
     """
     options = chosen(options, DiagnoseOptions, keywords)

@@ -18,7 +18,7 @@ class DiagnoseOptions:
     128
 
     Raises:
-        OptionError: one is out of its range.
+        OptionError: an option is out of its range.
     """
 
     split: str | None = option("Split to train on.", default=None, shown="train, or the first split", group="Essential")

@@ -48,9 +48,10 @@ class FieldsSummary(Summary):
     """Result of `add_fields`, `add_file` or `drop_fields`. `rows` and `nbytes` describe the changed store.
 
     Attributes:
-        fields: those that were added or dropped, with what each holds, such as ``{"loss": "float32"}``.
-        removed_shards, removed_nbytes: shards that `drop_fields` removed, and the bytes that are free since.
-        completed: whether a `drop_fields` that was interrupted was completed.
+        fields: the added or dropped fields, with the type of their values, such as ``{"loss": "float32"}``.
+        removed_shards: number of shards that `drop_fields` removed.
+        removed_nbytes: number of bytes that `drop_fields` freed.
+        completed: whether an interrupted `drop_fields` was completed.
     """
 
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +69,7 @@ def add_fields(
     replace: bool = False,
     progress: OnProgress | None = None,
 ) -> FieldsSummary:
-    """Add fields to a store in place: embeddings, losses, tags, scores, predictions.
+    """Add fields to a store in place, such as embeddings, losses, tags, scores or predictions.
 
     >>> embeddings = np.zeros((12, 16), np.float32)  # the rows of train, then those of val
     >>> tsds.add_fields("photos.tsds", {"embedding": embeddings}).fields
@@ -79,17 +80,16 @@ def add_fields(
     >>> tsds.open("photos.tsds")["val"]["loss"][0]
     np.float64(1.0)
 
-    Only the values of these fields are written. Every shard is listed anew, with the new files; all others are the same
-    files under one more name (a hard link), so that images are neither read nor written. A file system without
-    hard links gets copies. The manifest is replaced last, in one step: whoever has the store open goes on with what it
-    was, and whoever opens it then sees the new fields. The digest changes. If it is interrupted, the store is as it
-    was.
+    Only the values of these fields are written. Images are neither read nor written: the changed shards refer to the
+    same files with hard links. On a file system without hard links, the files are copied. The manifest is replaced
+    last, in one step, which changes the digest. If you have the store open, you continue to see the old state. If you
+    open it afterwards, you see the new fields. If the call is interrupted, the store does not change.
 
     Args:
         store: path of a store, a folder.
-        fields: values by field name. For each field an array or a list, or a dict of these by split. A
-            single one is for `split`; without `split`, it has the rows of all splits one after the other, in the order
-            of the store.
+        fields: values by field name. The values of a field are an array or a list for `split`, or a mapping from split
+            names to arrays or lists. Without `split`, an array or list has the rows of all splits one after the other,
+            in the order of the store.
 
             - numbers (N, ...): a NumPy array, which may be a `numpy.memmap` larger than memory, a tensor or a list.
               `bool` is stored as uint8.
@@ -97,17 +97,18 @@ def add_fields(
             - objects: a list of N dicts or None, each with ``boxes``, x1 y1 x2 y2 in pixels of the stored image, or
               ``keypoints``; ``labels``; and other values (m, ...), such as ``scores``.
 
-        split: name of the split of the values. In other splits, values of a new field are unknown, and others stay.
-        classes: names of the classes, by field. Whole numbers or texts are then stored as labels. Labels of objects
-            have the classes of the objects of the store by default.
-        replace: whether the values replace those of an existing field.
+        split: name of the split of the values. In other splits, values of a new field are unknown, and values of an
+            existing field do not change.
+        classes: names of the classes, by field. Integers or texts are then stored as labels. Labels of objects have the
+            classes of the objects of the store by default.
+        replace: whether to replace the values of an existing field.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: a field is there and `replace` is False; the values are no such values, too many or too few; or the
-            store is packed, or given by URL.
+        OptionError: a field exists and `replace` is False, the values have a wrong type or number, or the store is
+            packed or given by URL.
         FormatError: the store is damaged.
-        OutputError, ConversionError: the disk is full, or another process changes the store now.
+        OutputError, ConversionError: the disk is full, or a different process is changing the store.
     """
     if not fields:
         raise OptionError("`fields`: expected values by the name of a field, found none.")
@@ -164,7 +165,7 @@ def run_add(
 def drop_fields(
     store: str | os.PathLike[str], fields: Collection[str], *, progress: OnProgress | None = None
 ) -> FieldsSummary:
-    """Drop fields from a store in place, with their files.
+    """Remove fields from a store in place, with their files.
 
     >>> _ = tsds.add_fields("photos.tsds", {"loss": np.zeros(12)})
     >>> tsds.drop_fields("photos.tsds", ["loss"]).fields
@@ -172,20 +173,19 @@ def drop_fields(
     >>> "loss" in tsds.open("photos.tsds")["train"].fields
     False
 
-    Shards are listed anew without the files of these fields, which are removed after the manifest was replaced, with
-    all shards that earlier changes have left for open readers. A process that has the store open keeps what it has
-    mapped. If it opens another file of a shard, it gets a `FormatError` with the reason ``replaced``. The digest
-    changes.
+    The manifest is replaced first, which changes the digest. Then the files of these fields are removed, and all shards
+    that earlier changes kept for open readers. If you have the store open, you can still read the files that you have
+    mapped. Opening a different file of a shard raises a `FormatError` with the reason ``replaced``.
 
     Args:
         store: path of a store, a folder.
-        fields: names of the fields. `image`, `key`, and fields that others are of cannot be dropped.
+        fields: names of the fields. `image`, `key`, and fields that other fields depend on cannot be dropped.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: there is no such field, or it cannot be dropped; or the store is packed, or given by URL.
+        OptionError: a field does not exist or cannot be dropped, or the store is packed or given by URL.
         FormatError: the store is damaged.
-        ConversionError: the disk is full, another process changes the store now, or old files cannot be removed.
+        ConversionError: the disk is full, a different process is changing the store, or old files cannot be removed.
     """
     names = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
     if not names:

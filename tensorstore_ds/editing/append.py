@@ -51,12 +51,12 @@ class GrowthSummary(Summary):
     Attributes:
         left_out: skipped samples and boxes, and parts that are not samples, such as a file that is not an image.
         added: keys of the samples that were appended.
-        updated: keys of the samples of which something was taken from the source.
+        updated: keys of the samples that were changed from the source.
         updated_fields: number of updated samples, by field.
-        already_there: keys of the samples that the store has, with the same content.
-        not_compared: keys of the samples that the store has, which `append` did not compare.
-        not_added: keys of the source's samples that the store lacks, and that `update` did not add.
-        only_in_store: number of samples that the source lacks. They are kept.
+        already_there: keys of samples that are in the store with the same content.
+        not_compared: keys of samples that are in the store, and that `append` did not compare.
+        not_added: keys of samples of the source that are not in the store, and that `update` did not add.
+        only_in_store: number of samples that are not in the source. They are kept.
     """
 
     added: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def append(
     progress: OnProgress | None = None,
     **keywords: Unpack[ConvertKeywords],
 ) -> GrowthSummary:
-    """Convert a source, and append its samples to a store as new shards. No file of a shard is changed.
+    """Convert a source, and append its samples to a store as new shards. Files of existing shards do not change.
 
     >>> _ = Path("june/train/cat").mkdir(parents=True)
     >>> _ = Path("photos/train/cat/0.png").rename("june/train/cat/june.png")
@@ -87,34 +87,37 @@ def append(
     >>> summary.added, summary.rows
     (('train/cat/june.png',), {'train': 9, 'val': 4})
 
-    A sample whose key the store has is compared: it is left out if its content is the same, and an error if it is
-    not. So the source may be the folder that the store was made of, which has grown. Fields, values of objects,
-    classes and keypoints are united: what one side lacks is unknown there, and classes that are new come after the
-    others. If the store gets a field or a value, all of its shards are written anew.
+    Samples whose keys are already in the store are compared with it. If the content is equal, the sample is skipped.
+    Otherwise, an error is raised. The source may therefore be the folder that the store was made from, with new files.
 
-    The manifest is replaced last, in one step: whoever has the store open sees it as it was, and goes on; whoever
-    opens it then sees all. This changes the digest. Interrupted, it leaves the store as it was, and the same call goes
-    on from the shards that were converted.
+    The fields, values of objects, classes and keypoints of both are combined. Missing values are unknown, and new
+    classes follow the existing ones. If the store gets a new field or value, all its shards are written again.
+
+    The manifest is replaced last, in one step, which changes the digest. If you have the store open, you continue to
+    see the old state. If you open it afterwards, you see the new samples. If the call is interrupted, the store does
+    not change, and the same call continues after the shards that were already converted.
 
     Args:
         store: path of a store, a folder.
         source: path of a folder or file, as in `convert`.
-        update: take samples from the source whose keys the store has, and whose content differs, as `update` does.
-        compare: False leaves out the samples whose keys the store has, whatever their content is. They are not
-            converted then, which takes less time.
-        dry_run: change nothing, and return what would be done. The samples are converted nevertheless.
+        update: whether to update samples with the same keys but different content from the source, as `update` does.
+        compare: if False, samples whose keys are in the store are skipped whatever their content is. They are not
+            converted, which takes less time.
+        dry_run: if True, return what would be done, and do not change the store. The samples are converted
+            nevertheless.
         progress: function that is called with the progress, as in `convert`.
-        keywords: options of `ConvertOptions`, by name, such as `key_prefix`, which gives the samples other keys; the
-            others are those that the store was converted with.
+        keywords: options of `ConvertOptions` by name, such as `key_prefix`, which changes the keys of the samples. All
+            others are the options that the store was converted with.
 
     Returns:
-        What was done, and what the store holds then.
+        The changes, and the new size of the store.
 
     Raises:
-        OptionError: a sample has the key of another one in the store, or the fields or images cannot be united.
-        SourceError: as of `convert`.
+        OptionError: a sample has the key of a different sample in the store, the fields or images cannot be combined,
+            or the store is packed.
+        SourceError: as in `convert`.
         FormatError: the store is damaged.
-        ConversionError: the disk is full, or another process changes the store now.
+        ConversionError: the disk is full, or a different process is changing the store.
     """
     if update and not compare:
         raise OptionError("`update` compares the samples: leave out `compare`.")
@@ -137,19 +140,27 @@ def update(
     >>> summary.updated, summary.updated_fields
     (('train/cat/0.png',), {'image': 1})
 
-    The samples of the source are converted as those of the store were, and compared with the stored bytes. Fields and
-    values of objects that the source lacks are kept, and so are samples that it lacks. Samples that the store lacks
-    are counted, and not added: `append` with `update` does both.
+    The samples of the source are converted with the options of the store, and compared with the stored bytes. Fields,
+    values of objects and samples that are missing in the source are kept. Samples that are missing in the store are
+    counted, but not added. To do both, use `append` with ``update=True``.
 
-    Shards with changed samples are written anew, in which the files of fields that did not change are copied. The
-    manifest is replaced last, in one step. Whoever has the store open goes on with what it was: shards that were
-    replaced stay until the next `append`, `update` or `erase`.
+    Only shards with changed samples are written again. In them, the files of unchanged fields are copied. The manifest
+    is replaced last, in one step. If you have the store open, you continue to see the old state: replaced shards remain
+    until the next `append`, `update`, `erase` or `drop_fields`.
 
     Args:
-        store, source, dry_run, progress, keywords: as in `append`.
+        store: path of a store, a folder.
+        source: path of a folder or file, as in `convert`.
+        dry_run: if True, return what would be done, and do not change the store. The samples are converted
+            nevertheless.
+        progress: function that is called with the progress, as in `convert`.
+        keywords: options of `ConvertOptions` by name, as in `append`.
 
-    Returns, raises:
-        As of `append`.
+    Returns:
+        The changes, and the new size of the store.
+
+    Raises:
+        OptionError, SourceError, FormatError, ConversionError: as in `append`.
     """
     return _Growing(store, source, False, True, True, dry_run, progress or in_notebook(), keywords).run()
 

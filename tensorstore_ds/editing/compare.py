@@ -34,13 +34,18 @@ NAMED = 5
 
 @dataclass
 class Differing:
-    """Number of samples that differ, and the keys of the first ones."""
+    """Number of samples that differ, and the keys of the first ones.
+
+    Attributes:
+        count: number of samples that differ.
+        keys: keys of the first 5 of them.
+    """
 
     count: int = 0
     keys: list[str] = field(default_factory=list)
 
     def add(self, key: str) -> None:
-        """One more."""
+        """Count a sample that differs."""
         self.count += 1
         if len(self.keys) < NAMED:
             self.keys.append(key)
@@ -51,10 +56,11 @@ class SplitDifference:
     """Differences of a split.
 
     Attributes:
-        both: number of samples that both stores have, by their keys.
-        only_first, only_second: samples that only one store has.
-        fields: samples whose values differ, by the name of the field; of images ``NAME`` where the pixels differ, and
-            ``NAME (file)`` where the files do, and not the pixels.
+        both: number of samples that are in both stores, by their keys.
+        only_first: samples that are only in the first store.
+        only_second: samples that are only in the second store.
+        fields: samples with different values, by the name of the field. For images, ``NAME`` counts different pixels,
+            and ``NAME (file)`` counts different files with equal pixels.
     """
 
     both: int = 0
@@ -64,16 +70,16 @@ class SplitDifference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there are no differences in this split."""
         return not (self.only_first.count or self.only_second.count or self.fields)
 
 
 @dataclass
 class StoreDifference:
-    """Differences of two stores, as `compare_stores` finds them.
+    """Result of `compare_stores`.
 
     Attributes:
-        is_same: whether both have the same digest: then they are equal to the byte.
+        is_same: whether both stores have the same digest. All their bytes are then equal.
         fields: lines about fields that differ in name, type or classes.
         splits: differences of each split.
     """
@@ -84,7 +90,7 @@ class StoreDifference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether both have the same samples; how they are stored may differ."""
+        """Whether both stores contain the same samples, even if they are stored differently."""
         return not self.fields and all(split.is_empty for split in self.splits.values())
 
 
@@ -95,10 +101,7 @@ def compare_stores(
     by: By = "key",
     progress: OnProgress | None = None,
 ) -> StoreDifference:
-    """Compare two stores: their fields, and their samples by key, or by row where there are no keys.
-
-    Labels are compared by the names of their classes. Where the bytes of images differ, their pixels are compared.
-    Layouts, shards, statistics and provenance are not.
+    """Compare the fields and samples of two stores. Samples are matched by key, or by row if there are no keys.
 
     >>> tsds.relabel_store("photos.tsds", "other.tsds", {"cat": "tiger"}).rows["train"]
     8
@@ -106,14 +109,18 @@ def compare_stores(
     >>> found.is_same, found.splits["train"].both, found.splits["train"].fields["label"].count
     (False, 8, 4)
 
+    Labels are compared by the names of their classes. If the bytes of two images differ, their pixels are compared.
+    Layouts, shards, statistics and provenance are not compared.
+
     Args:
-        first, second: paths or URLs of the stores.
-        by: ``row`` takes samples together that have the same place in the same split, whatever their keys: those of a
-            store, and of what it was exported to.
+        first: path or URL of the first store.
+        second: path or URL of the second store.
+        by: ``key``, or ``row`` to match samples at the same row of the same split, whatever their keys are. Use ``row``
+            to compare a store with a store that was converted from its export.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: `by` is neither.
+        OptionError: `by` is neither ``key`` nor ``row``.
         FormatError: a store is damaged.
         SourceError: an image cannot be decoded.
     """

@@ -44,7 +44,7 @@ def filter_store(
     sha256: str | None = None,
     progress: OnProgress | None = None,
 ) -> Summary:
-    """Write a store of the samples that meet a condition, and leave out the others. No image is decoded.
+    """Write a new store with the samples that meet a condition. Images are not decoded.
 
     >>> tsds.filter_store("photos.tsds", "cats.tsds", "label == 'cat' and width > 20").rows
     {'train': 4, 'val': 2}
@@ -52,18 +52,19 @@ def filter_store(
     Args:
         store: path or URL of the store.
         out: path of the new store, which must not exist.
-        where: the condition, in a part of Python's syntax, on ``key``, ``label``, ``width``, ``height``, ``objects``
-            (their number), ``classes`` (of the objects) and each field that is one number a sample; None for all.
+        where: condition in a subset of Python's syntax. It can use ``key``, ``label``, ``width``, ``height``,
+            ``objects`` (their number), ``classes`` (of the objects) and every field with one number per sample. None
+            keeps all.
         splits: names of the splits to keep. None keeps all.
-        drop: rows of each split that are also left out.
-        sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for the rows of
-            `drop`; None for whichever is there.
+        drop: rows to remove, by split.
+        sha256: expected digest of the store or of its content, such as `CheckFindings.sha256` for the rows of `drop`.
+            None accepts any store.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: `where` is no condition or names what is no column; there is no such split or row; or no sample
-            meets it.
-        FormatError: the store is damaged, or has another digest than `sha256`.
+        OptionError: `where` is not a valid condition, a column, split or row does not exist, or no sample meets the
+            condition.
+        FormatError: the store is damaged, or has a different digest than `sha256`.
         StoreExistsError: `out` exists.
         ConversionError: the disk is full.
     """
@@ -90,28 +91,30 @@ def split_store(
     group_by: str | None = None,
     progress: OnProgress | None = None,
 ) -> Summary:
-    """Write a store with all samples divided anew, each class in its share. No image is decoded.
-
-    The division goes by a hash of the seed and a sample's key, as that of `convert` does: the same samples always go
-    into the same splits.
+    """Write a new store with all samples divided into new splits, with each class in these proportions.
 
     >>> tsds.split_store("photos.tsds", "divided.tsds", {"train": 0.5, "test": 0.5}).rows
     {'train': 6, 'test': 6}
 
+    Images are not decoded. Samples are assigned by a hash of the seed and their key, as in `convert`, so the same
+    samples always get the same splits.
+
     Args:
-        store, out, progress: as in `filter_store`.
+        store: path or URL of the store.
+        out: path of the new store, which must not exist.
         shares: fractions of the new splits by name, such as ``{"train": 0.9, "val": 0.1}``.
         seed: seed of the division.
-        group_by: what stays together, so that no sample has a near relative in another split: ``folder``, the images
-            of a folder; ``duplicates``, images of equal pixels or bytes; the name of a field of one number a sample;
-            or a regular expression: samples are together if what it finds in their keys, in its first group if it has
-            one, is the same. Groups go as a whole, whatever classes they have. None: every sample on its own, but
+        group_by: keeps related samples in one split, so that splits do not leak into each other: ``folder``, images of
+            one folder; ``duplicates``, images with equal pixels or bytes; the name of a field with one number per
+            sample; or a regular expression, samples in whose keys it finds the same text, in its first group if it has
+            one. Groups are not divided, whatever their classes. With None, each sample is assigned on its own, but
             crops of one image stay together.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: the fractions do not add up to 1, a split would be empty, `group_by` means nothing, or `seed` is
-            not a whole number from 0, below 2^53.
-        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+        OptionError: the fractions do not add up to 1, a split would be empty, `group_by` is not valid, or `seed` is not
+            an integer from 0 to 2^53 - 1.
+        FormatError, StoreExistsError, ConversionError: as in `filter_store`.
     """
     seed, notify = _SEED.taken(seed), progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
@@ -144,19 +147,24 @@ def sample_store(
     splits: Collection[str] | None = None,
     progress: OnProgress | None = None,
 ) -> Summary:
-    """Write a store of at most so many samples of each class, drawn at random, from each split; in stored order.
+    """Write a new store with a random selection of at most `per_class` samples of each class in each split.
 
     >>> tsds.sample_store("photos.tsds", "few.tsds", per_class=1).rows
     {'train': 2, 'val': 2}
 
+    The samples keep their order.
+
     Args:
-        store, out, splits, progress: as in `filter_store`.
+        store: path or URL of the store.
+        out: path of the new store, which must not exist.
         per_class: number of samples of each class in each split, or of each split if there are no labels.
-        seed: seed of the choice. The same seed chooses the same samples.
+        seed: seed of the selection. The same seed selects the same samples.
+        splits: names of the splits to keep. None keeps all.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: `per_class` is not a whole number from 1, or `seed` not one from 0, below 2^53.
-        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+        OptionError: `per_class` is not an integer of at least 1, or `seed` is not an integer from 0 to 2^53 - 1.
+        FormatError, StoreExistsError, ConversionError: as in `filter_store`.
     """
     per_class, seed = _PER_CLASS.taken(per_class), _SEED.taken(seed)
     notify = progress or in_notebook()
@@ -176,7 +184,7 @@ def sample_store(
 def relabel_store(
     store: PathLike, out: PathLike, class_map: Mapping[str, str], *, progress: OnProgress | None = None
 ) -> Summary:
-    """Write a store whose classes have other names. Classes that get the same name become one.
+    """Write a new store with renamed classes. Classes with the same new name are merged.
 
     >>> tsds.relabel_store("photos.tsds", "animals.tsds", {"cat": "animal", "dog": "animal"}).rows
     {'train': 8, 'val': 4}
@@ -184,13 +192,15 @@ def relabel_store(
     ('animal',)
 
     Args:
-        store, out, progress: as in `filter_store`.
-        class_map: new names of classes by their old names. Other classes keep their names. A class whose new name is
-            empty is removed, with its objects, and its samples no longer have a label.
+        store: path or URL of the store.
+        out: path of the new store, which must not exist.
+        class_map: new names of classes by their old names. Other classes keep their names. A class with an empty new
+            name is removed with its objects, and its samples become unlabeled.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: there is no such class, or there would be none.
-        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+        OptionError: a class does not exist, or no class would remain.
+        FormatError, StoreExistsError, ConversionError: as in `filter_store`.
     """
     notify = progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
@@ -215,24 +225,25 @@ def relabel_store(
 
 
 def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgress | None = None) -> Summary:
-    """Write a store of the samples of several stores: splits of the same name one after the other.
-
-    Fields and values of objects are united: what a store lacks is unknown in its samples. Classes and keypoints are
-    matched by their names; those that only some stores have come after those of the first. Where stores have keys in
-    common, each key begins with the name of its store, and a note says how many there are.
+    """Write a new store with the samples of several stores. Splits with the same name are concatenated.
 
     >>> for name in ("cat", "dog"):
     ...     _ = tsds.filter_store("photos.tsds", f"{name}.tsds", f"label == '{name}'")
     >>> tsds.merge_stores(["cat.tsds", "dog.tsds"], "both.tsds").rows
     {'train': 8, 'val': 4}
 
+    The fields and values of objects of all stores are combined. Values that a store lacks are unknown in its samples.
+    Classes and keypoints are matched by name. New ones follow the ones of the first store. If stores have keys in
+    common, each key is prefixed with the name of its store, and a note reports how many.
+
     Args:
         stores: paths or URLs of the stores, at least two.
-        out, progress: as in `filter_store`.
+        out: path of the new store, which must not exist.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: fields of the same name cannot be one, such as images of other shapes.
-        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+        OptionError: fields with the same name cannot be combined, such as images of different shapes.
+        FormatError, StoreExistsError, ConversionError: as in `filter_store`.
     """
     notify = progress or in_notebook()
     if len(stores) < 2:

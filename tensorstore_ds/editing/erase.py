@@ -53,10 +53,11 @@ class ErasureSummary(Summary):
     """Result of `erase`. `rows` and `nbytes` describe the changed store.
 
     Attributes:
-        erased: number of samples of each split that were erased, or would be in a dry run.
+        erased: number of samples of each split that were erased, or that a dry run would erase.
         keys: keys of these samples, or split and row in a store without keys.
-        removed_shards, removed_nbytes: shards that were removed, also those that earlier changes had replaced.
-        completed: whether an erasure that was interrupted was completed.
+        removed_shards: number of shards that were removed, including shards that earlier changes had replaced.
+        removed_nbytes: number of bytes of these shards.
+        completed: whether an interrupted erasure was completed.
     """
 
     erased: Mapping[str, int] = field(default_factory=dict)
@@ -84,36 +85,36 @@ def erase(
     >>> len(tsds.open("photos.tsds")["train"])
     7
 
-    Give one of `where`, `rows` and `keys`. Shards with such samples are written again without them. The manifest is
-    replaced in one step, and then the old shards are removed, also those that `append` and `update` had left for open
-    readers. Lines about the samples are removed from ``skipped.jsonl``, and statistics are counted again. The
-    provenance says how many samples were erased, but not which.
+    Shards with erased samples are written again without them. The manifest is replaced in one step, which changes the
+    digest. Then the old shards are removed, and all shards that `append` and `update` kept for open readers. Lines
+    about the samples are removed from ``skipped.jsonl``, and statistics are computed again. The provenance records how
+    many samples were erased, but not which ones.
 
-    Rows behind an erased sample move up within their split. Keys do not change. The digest changes. Copies of the
-    store, packed files, stores at URLs and their caches, and backups keep the samples.
+    Rows after an erased sample move up within their split. Keys do not change. Copies of the store, packed files,
+    stores at URLs and their caches, and backups still contain the samples.
 
-    A process that has the store open keeps what it has mapped, and can open the files of all other shards. If it opens
-    a file of a removed shard, it gets a `FormatError` with the reason ``replaced``.
+    If you have the store open, you can still read the files that you have mapped, and open the files of all other
+    shards. Opening a file of a removed shard raises a `FormatError` with the reason ``replaced``.
 
-    If it is interrupted before the manifest is replaced, the store is as it was. If it is interrupted after that, the
-    samples are erased, but their old shards may remain. The next `erase`, `append` or `update` removes them.
+    If the call is interrupted before the manifest is replaced, the store does not change. If it is interrupted after
+    that, the samples are erased, but their old shards may remain. The next `erase`, `append` or `update` removes them.
 
     Args:
         store: path of a store, a folder.
-        where: condition as in `filter_store`. Samples that meet it are erased.
-        rows: rows of the samples in each split, as `drop` of `filter_store`. They change with every erasure.
-        keys: keys of the samples. A key is erased in all splits that have it.
-        splits: names of the splits to erase from. None takes all. Not with `rows`.
-        sha256: digest of the store that is meant, or of its content, such as `CheckFindings.sha256` for rows; None for
-            whichever is there.
-        dry_run: change nothing, and return what would be erased.
+        where: condition as in `filter_store`. Samples that meet it are erased. Give one of `where`, `rows` and `keys`.
+        rows: rows of the samples, by split. Rows change with every erasure.
+        keys: keys of the samples. A key is erased in all splits that contain it.
+        splits: names of the splits to erase from. None is all. It cannot be combined with `rows`.
+        sha256: expected digest of the store or of its content, such as `CheckFindings.sha256` for rows. None accepts
+            any store.
+        dry_run: if True, return what would be erased, and do not change the store.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        OptionError: no sample meets `where`; a row or key does not exist; all samples would be erased; or the store is
-            packed, or given by URL.
-        FormatError: the store is damaged, or has another digest than `sha256`. Nothing was changed.
-        ConversionError: the disk is full, another process changes the store now, or old shards cannot be removed.
+        OptionError: no sample meets `where`, a row or key does not exist, all samples would be erased, or the store is
+            packed or given by URL.
+        FormatError: the store is damaged, or has a different digest than `sha256`. It was not changed.
+        ConversionError: the disk is full, a different process is changing the store, or old shards cannot be removed.
     """
     if sum(each is not None for each in (where, rows, keys)) != 1:
         raise OptionError("expected one of `where`, `rows` and `keys`. They say which samples are erased.")

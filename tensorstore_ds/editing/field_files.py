@@ -46,7 +46,7 @@ def add_file(
     replace: bool = False,
     progress: OnProgress | None = None,
 ) -> FieldsSummary:
-    """Add fields to a store in place, from a file, as `add_fields` does from arrays.
+    """Add fields to a store in place from a file. For arrays, use `add_fields`.
 
     >>> np.save("losses.npy", np.zeros(12, np.float32))
     >>> tsds.add_file("photos.tsds", "losses.npy", name="loss").fields
@@ -55,28 +55,30 @@ def add_file(
     >>> tsds.add_file("photos.tsds", "tags.csv", missing="").fields
     {'tag': 'texts'}
 
-    A ``.npy`` file is mapped: it may be larger than memory, and pickled objects in it are never read. A table (``.csv``
+    A ``.npy`` file is mapped, so it may be larger than memory. Pickled objects in it are never read. A table (``.csv``
     or ``.tsv`` with a header, or ``.parquet``) has a column of keys, and may have a column ``split``. Its rows may be
-    in any order. Numbers of CSV are stored as int64 or float64, those of Parquet in the dtype that they have.
-    Everything else is stored as texts, an empty cell as none.
+    in any order. Numbers of CSV are stored as int64 or float64, numbers of Parquet in their dtype. Everything else is
+    stored as texts, and an empty cell as no text.
 
     Args:
         store: path of a store, a folder.
         file: path of the file.
-        name: name of the field. None takes the name of the file, or of the only column of a table.
-        columns: columns of a table that become fields. None takes all except the keys and the splits.
-        key: the column with the keys of samples; None for the column ``key``, or one named like a path, such as
-            ``file_name``.
+        name: name of the field. None uses the name of the file, or of the only column of a table.
+        columns: columns of a table that become fields. None uses all except the keys and the splits.
+        key: column with the keys of the samples. None uses the column ``key``, or a column whose name stands for a
+            path, such as ``file_name``.
         split: as in `add_fields`. The keys of a table are looked up in this split.
-        missing: value of samples that the table lacks, or whose cell has no number. By default, there must be none.
+        missing: value of samples that are not in the table, or whose cell has no number. By default, there must be
+            none.
         classes: class names. The values are then stored as labels.
-        replace, progress: as in `add_fields`.
+        replace: whether to replace the values of an existing field.
+        progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        SourceError: the file cannot be read, is damaged, or would not be read without unpickling.
-        OptionError: the table has no such columns, lacks samples, has a sample twice, or has unknown keys; or as of
+        SourceError: the file cannot be read, is damaged, or contains pickled objects.
+        OptionError: the table lacks a column or samples, or contains a sample twice or unknown keys; or as in
             `add_fields`.
-        FormatError, OutputError, ConversionError: as of `add_fields`.
+        FormatError, OutputError, ConversionError: as in `add_fields`.
     """
     path = tidied(file)
     if path.suffix.lower() not in SUFFIXES:

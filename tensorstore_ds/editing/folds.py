@@ -45,11 +45,11 @@ _ROWS = 100_000
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold of `folds`, as rows to train and to validate on.
+    """One fold of `folds`: rows to train on and rows to validate on.
 
     Attributes:
-        train: (m,) int64, ascending: the rows of all other folds.
-        val: (v,) int64, ascending: the rows of this fold.
+        train: rows of all other folds, (m,) int64, ascending.
+        val: rows of this fold, (v,) int64, ascending.
         number: number of the fold, from 1.
         repeat: number of the repeat, from 1.
     """
@@ -61,7 +61,7 @@ class Fold:
 
 
 class Folds(Sequence[Fold]):
-    """A sequence of `repeats` x `k` folds, those of the first repeat first; `print` shows how even they are.
+    """Result of `folds`: a sequence of `repeats` x `k` folds, ordered by repeat.
 
     >>> found = tsds.folds("photos.tsds", k=4, repeats=2)
     >>> len(found), found.numbers.shape
@@ -69,12 +69,18 @@ class Folds(Sequence[Fold]):
     >>> found[1].number, found[1].repeat, len(found[1].val)
     (2, 1, 2)
 
+    `print` shows how even the folds are.
+
     Attributes:
-        k, repeats, seed, stratify, groups: as given to `folds`; `groups` is ``"given"`` for an array.
-        numbers: (repeats, n) int64, the fold of each row, from 1.
+        k: number of folds.
+        repeats: number of repeats.
+        seed: seed as in `folds`.
+        stratify: field as in `folds`.
+        groups: value as in `folds`, or ``"given"`` for an array.
+        numbers: the fold of each row, from 1, (repeats, n) int64.
         title: name of the store and of the split.
-        class_names: the classes by which the folds are stratified.
-        warnings: lines about what the division could not do.
+        class_names: classes by which the folds are stratified.
+        warnings: lines about requirements that the division could not meet.
     """
 
     def __init__(
@@ -105,7 +111,7 @@ class Folds(Sequence[Fold]):
     @overload
     def __getitem__(self, index: slice) -> list[Fold]: ...
     def __getitem__(self, index: int | slice) -> Fold | list[Fold]:
-        """One fold, whose rows are new arrays; or a list of folds."""
+        """Return one fold, whose rows are new arrays, or a list of folds for a slice."""
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
         repeat, place = divmod(range(len(self))[index], self.k)
@@ -113,7 +119,11 @@ class Folds(Sequence[Fold]):
         return Fold(np.flatnonzero(~is_val), np.flatnonzero(is_val), place + 1, repeat + 1)
 
     def fold(self, number: int, repeat: int = 1) -> Fold:
-        """A fold by its number, from 1; raises `OptionError` if there is no such fold."""
+        """Return a fold by its number and repeat, both from 1.
+
+        Raises:
+            OptionError: the number or the repeat does not exist.
+        """
         if not 1 <= number <= self.k:
             raise refusal("fold", f"1 to {self.k}", number)
         if not 1 <= repeat <= self.repeats:
@@ -121,20 +131,21 @@ class Folds(Sequence[Fold]):
         return self[(repeat - 1) * self.k + number - 1]
 
     def rows(self, repeat: int = 1) -> Ints:
-        """(k,) int64: rows of each fold."""
+        """Return the number of rows in each fold, (k,) int64."""
         return np.bincount(self.numbers[repeat - 1] - 1, minlength=self.k)
 
     def group_counts(self, repeat: int = 1) -> Ints | None:
-        """(k,) int64: groups of each fold; None without groups."""
+        """Return the number of groups in each fold, (k,) int64, or None without groups."""
         if self._group_of is None:
             return None
         _, first = np.unique(self._group_of, return_index=True)
         return np.bincount(self.numbers[repeat - 1][first] - 1, minlength=self.k)
 
     def class_counts(self, repeat: int = 1) -> Ints:
-        """(classes, k) int64: samples of each class in each fold; objects, where the folds are stratified by objects.
+        """Return the number of samples of each class in each fold, (classes, k) int64.
 
-        Samples without a label do not count.
+        Objects are counted instead of samples if the folds are stratified by objects. Samples without a label do not
+        count.
         """
         if self._classes is None:
             return np.zeros((0, self.k), np.int64)
@@ -144,17 +155,17 @@ class Folds(Sequence[Fold]):
         return np.bincount(slots, minlength=count * self.k).reshape(count, self.k)
 
     def class_shares(self, repeat: int = 1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(classes, k) and (classes,) float64: the share of each class in each fold, and in all rows."""
+        """Return the share of each class in each fold, (classes, k) float64, and in all rows, (classes,) float64."""
         counts = self.class_counts(repeat)
         return counts / np.maximum(1, counts.sum(0)), counts.sum(1) / max(1, int(counts.sum()))
 
     def largest_deviation(self, repeat: int = 1) -> float:
-        """The largest difference between the share of a class in a fold and its share in all rows, in [0, 1]."""
+        """Return the largest difference between the share of a class in a fold and its share in all rows, in [0, 1]."""
         shares, whole = self.class_shares(repeat)
         return float(np.abs(shares - whole[:, None]).max(initial=0))
 
     def as_data(self) -> dict[str, Any]:
-        """Names and counts, for JSON."""
+        """Return names and counts as plain values for JSON."""
         named = {name: getattr(self, name) for name in ("k", "repeats", "seed", "stratify", "groups")}
         found = []
         for repeat in range(1, self.repeats + 1):
@@ -171,14 +182,14 @@ class Folds(Sequence[Fold]):
         return {"of": self.title, **named, "repeat": found, "warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fold of each key, as a table (``.csv``) or as JSON (``.json``). An existing file is replaced.
+        """Write the fold of each key to a table (``.csv``) or a JSON file (``.json``). An existing file is replaced.
 
         The CSV file has the columns `key` and `fold`, or `fold_1`, `fold_2`, ... for each repeat. Folds are counted
-        from 1. The JSON file has the options and, in the member `folds`, the fold of each key or a list of folds. A
-        store without keys gets keys of split and row, such as ``train/00007``.
+        from 1. The JSON file contains the options and, in the member `folds`, the fold of each key or a list of folds.
+        A store without keys gets keys of split and row, such as ``train/00007``.
 
         Raises:
-            OptionError: the name ends with neither, or the file would lie inside a store.
+            OptionError: the file has a different suffix, or would be inside a store.
             OutputError: the file cannot be written.
         """
         target = tidied(path)
@@ -295,35 +306,36 @@ def folds(
     split: str | None = None,
     assignment: ArrayLike | None = None,
 ) -> Folds:
-    """Divide the rows of a split into `k` folds for cross validation. No image is decoded.
+    """Divide the rows of a split into `k` folds for cross validation. Images are not decoded.
 
     Each row is in the `val` of exactly one fold of each repeat. Its fold follows from a hash of the seed and its key,
-    and from the sizes of the classes. The order of the rows, the shards and the process do not matter. A row moves to
-    a different fold only if its fold is full, so most rows keep their fold when the store grows.
+    and from the sizes of the classes. The order of the rows, the shards and the process do not matter. A row moves to a
+    different fold only if its fold is full, so most rows keep their fold when the store grows.
 
-    Two folds differ by at most one row, and with `stratify` by at most one row of each class. With groups or objects,
-    a greedy form of iterative stratification is used (Sechidis, Tsoumakas and Vlahavas, On the stratification of
-    multi-label data, ECML PKDD 2011): folds are as even as groups allow.
+    Two folds differ by at most one row, and with `stratify` by at most one row of each class. With groups or objects, a
+    greedy form of iterative stratification is used (Sechidis, Tsoumakas and Vlahavas, On the stratification of
+    multi-label data, ECML PKDD 2011). Folds are then as even as the groups allow.
 
     Args:
-        data: a `Split`, or a `StoreDataset`, whose folds index its samples, as `StoreDataset.subset` takes them; or a
-            store or its path, of which `split` is divided.
+        data: an open `Split`, a `StoreDataset`, or a store or its path. The folds of a `StoreDataset` index its
+            samples, as in `StoreDataset.subset`. In a store, `split` is divided.
         k: number of folds, 2 or more, by default 5.
-        stratify: a field of labels, or of objects with classes. Each fold gets the same share of each class.
-            Samples without a label are divided like a class.
-        groups: rows of a group are in the same fold. A field of labels, integers or texts (rows without a label or
-            text are groups of their own); ``folder``, ``duplicates`` or a regular expression for keys, as of
-            `split_store`; or (n,) integers or texts. None: every row on its own, but crops of one image stay together.
-        repeats: divisions, each with different folds.
-        seed: a different seed makes different folds.
+        stratify: a field of labels, or of objects with classes. Each fold gets the same share of each class. Samples
+            without a label are treated as a class.
+        groups: rows of a group are in the same fold. A field of labels, integers or texts, in which a row without a
+            label or text is a group by itself; ``folder``, ``duplicates`` or a regular expression for keys, as in
+            `split_store`; or (n,) integers or texts. With None, each row is assigned on its own, but crops of one image
+            stay together.
+        repeats: number of divisions, each with different folds.
+        seed: seed of the division. Different seeds make different folds.
         split: name of the split of a store, by default ``train``.
-        assignment: (n,) fold numbers from 1, in place of a division: they are checked, and the result shows how even
-            they are. Not with `repeats`, `seed`, or a `k` that differs from the largest number.
+        assignment: fold numbers from 1, (n,), instead of a new division. They are checked, and the result shows how
+            even they are. It cannot be combined with `repeats`, `seed`, or a `k` that differs from the largest number.
 
     Raises:
-        OptionError: `k` is larger than the number of rows or groups, a field is of the wrong kind, `groups` do not
-            have one entry for each row, or the assignment has a group in two folds.
-        UnknownNameError: the store has no such split, or the split no such field.
+        OptionError: `k` is larger than the number of rows or groups, a field has the wrong kind, `groups` do not have
+            one entry for each row, or the assignment has a group in two folds.
+        UnknownNameError: the store does not contain the split, or the split does not contain the field.
         FormatError: a label is not the index of a class.
 
     Warns:

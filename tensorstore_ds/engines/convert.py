@@ -37,27 +37,28 @@ def convert_on(
     progress: OnProgress | None = None,
     **keywords: Unpack[ConvertKeywords],
 ) -> Summary:
-    """Convert a source into a new store at `out` by the workers of an engine, a shard each; as `convert` otherwise.
+    """Convert a source into a new store at `out` on a Dask or Ray cluster, one shard per worker at a time.
 
     >>> tsds.convert_on("dask", "photos", "photos.tsds", scheduler="tcp://head:8786")      # doctest: +SKIP
 
     Every worker must see the source and the folder of `out` at the same paths, and have the same versions of the
-    packages. The shard of a worker that dies is converted by another one. Interrupted, the same call goes on.
+    packages. If a worker dies, a different worker converts its shard. If the call is interrupted, the same call
+    continues.
 
     Args:
-        engine: ``dask`` or ``ray``; for Slurm, see `slurm_script`.
-        source: a folder or file.
+        engine: ``dask`` or ``ray``. For Slurm, see `slurm_script`.
+        source: path of a folder or file.
         out: path of the new store, which must not exist.
-        options: all the rest; `workers` has no meaning: a shard is converted in one process.
-        scheduler: address of the cluster; None: that of ``DASK_SCHEDULER_ADDRESS`` or ``RAY_ADDRESS``, or else a
-            cluster on this machine, which is started for this call.
-        progress: called now and then, from this thread. None: a notebook shows a bar.
-        keywords: options by name, each of which overrides `options`.
+        options: all options as one object. `workers` has no effect: each shard is converted in one process.
+        scheduler: address of the cluster. None uses ``DASK_SCHEDULER_ADDRESS`` or ``RAY_ADDRESS``, or else starts a
+            cluster on this machine for this call.
+        progress: function that is called with a `Progress` from this thread. None shows a bar in a notebook.
+        keywords: options by name. Each overrides `options`.
 
     Raises:
-        OptionError: as of `plan`; or the engine is not installed.
-        SourceError: as of `plan`, or a sample is bad: the first that was found.
-        ConversionError: as of `plan`; the cluster cannot be reached; or a shard failed again and again.
+        OptionError: as in `plan`, or the engine is not installed.
+        SourceError: as in `plan`, or a sample is bad. It describes the first one found.
+        ConversionError: as in `plan`, or the cluster cannot be reached, or a shard failed repeatedly.
         StoreExistsError: `out` exists.
     """
     if engine not in get_args(Engine):

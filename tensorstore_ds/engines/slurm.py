@@ -52,9 +52,9 @@ class SlurmJobs:
 
 
 def slurm_script(planned: Plan) -> str:
-    """A script for ``sbatch`` that converts what `plan` has planned: an array with the plan's tasks.
+    """Return a script for ``sbatch`` that converts a `plan`, as a job array with one job per task.
 
-    Every node must have this Python at its path.
+    Every node must have this Python at the same path.
 
     >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
     >>> print(tsds.slurm_script(planned).splitlines()[0])
@@ -70,11 +70,11 @@ def slurm_script(planned: Plan) -> str:
 
 
 def submit_slurm(planned: Plan) -> SlurmJobs:
-    """Submit `slurm_script`, and a job that commits after it; logs are written into the current folder.
+    """Submit `slurm_script` and a job that commits the store after it. Logs are written to the current folder.
 
     Raises:
-        OptionError: there is no ``sbatch`` on this machine.
-        ConversionError: Slurm refuses; what it says.
+        OptionError: ``sbatch`` does not exist on this machine.
+        ConversionError: Slurm rejects a job. The error contains its message.
     """
     sbatch = shutil.which("sbatch")
     if sbatch is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorstore_ds.plugins import Plugins
 
-#: Every format that a store is exported to, by its name. Other packages add theirs by an entry point
+#: All formats that a store can be exported to, by name. Other packages add formats with an entry point
 #: ``tsds.exporters``.
 EXPORT_FORMATS = Plugins(
     "tsds.exporters",

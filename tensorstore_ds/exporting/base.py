@@ -20,21 +20,19 @@ if TYPE_CHECKING:
 
 
 class Exporter:
-    """Writes the samples of a store into a new folder, split by split, each in one pass.
-
-    A new format is a class derived from this one, in a module beside it, and its line in `EXPORT_FORMATS`.
+    """Write the samples of a store into a new folder, split by split. Derive from it to add your own format.
 
     Attributes:
-        folder: where it writes.
-        splits: the names of those that are written.
-        left_out: how many values are not written, by what they are.
-        missing: how many samples of each split are not written.
-        notes: what the user should know.
-        files: how many files were written.
+        folder: folder to write to.
+        splits: names of the splits to write.
+        left_out: number of values that are not written, by kind.
+        missing: number of samples of each split that are not written.
+        notes: remarks for the user.
+        files: number of files written.
     """
 
     name: ClassVar[str]
-    #: The kinds of fields that it writes, besides images and keys.
+    #: Kinds of fields that this format can store, besides images and keys.
     takes: ClassVar[tuple[type, ...]] = (LabelField, ObjectsField)
 
     def __init__(
@@ -54,25 +52,25 @@ class Exporter:
         self.check()
 
     def check(self) -> None:
-        """Raise `OptionError` if the store lacks what the format is about."""
+        """Raise `OptionError` if the store lacks a field that the format requires."""
 
     def export_split(self, split: str) -> None:
         """Write the samples of a split."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write what belongs to all splits."""
+        """Write files that belong to all splits. It is called once, after the last split."""
 
     # --- for those that derive from it ---
 
     def samples(self, split: str, names: Mapping[int, Names] | Names) -> Iterator[ExportedSample]:
-        """As `samples_of`; tells how far it is."""
+        """Iterate over the samples of a split, as `samples_of`, and report the progress."""
         for sample in samples_of(self.store[split], names):
             yield sample
             self.advance(1)
 
     def write(self, name: str, data: bytes) -> None:
-        """A new file below the folder; all of them are synced at the end."""
+        """Write a new file below the folder. All files are synced to disk at the end."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
@@ -81,19 +79,26 @@ class Exporter:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names, of the objects where there are some."""
+        """Class names of the objects, or else of the labels."""
         field = self.objects or self.label
         return () if field is None else field.classes
 
     def need_objects(self) -> ObjectsField:
-        """The field of objects, which must have boxes."""
+        """Return the field of objects, which must have boxes.
+
+        Raises:
+            OptionError: the store has no objects with boxes.
+        """
         if self.objects is None or "boxes" not in self.objects.values:
             found = "none" if self.objects is None else ", ".join(self.objects.values)
             raise OptionError(f"{self.store.path}: expected objects with boxes, found {found}. Export to folders.")
         return self.objects
 
     def leave_out(self, values: Mapping[str, Any], *known: str) -> None:
-        """Count the values of a sample's objects that the format has no place for; those that are 0 say nothing."""
+        """Count the values of a sample's objects that the format cannot store.
+
+        The values in `known`, and values that are 0 for all objects, do not count.
+        """
         for name, value in values.items():
             is_there = any(len(each) for each in value) if isinstance(value, list) else np.any(value)
             if name not in known and is_there:

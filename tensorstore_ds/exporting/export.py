@@ -28,12 +28,12 @@ class ExportSummary:
     """Result of `export`.
 
     Attributes:
-        path: the new folder.
-        samples: number of samples of each split that were written.
+        path: path of the new folder.
+        samples: number of samples written, by split.
         files: number of files.
         left_out: number of samples by the name of a field or value that the format cannot store.
         seconds: wall time.
-        notes: remarks, though nothing failed.
+        notes: remarks that are not errors.
     """
 
     path: Path
@@ -52,31 +52,32 @@ def export(
     splits: Collection[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportSummary:
-    """Write the samples of a store as files, for other programs: the inverse of `convert`.
+    """Write the samples of a store as files in a common format. It is the inverse of `convert`.
 
     >>> tsds.export("photos.tsds", "exported", "folders").files
     12
     >>> sorted(path.name for path in Path("exported/train").iterdir())
     ['cat', 'dog']
 
-    Images are the files that the store keeps, or PNG files with its pixels. Names are those of the keys, without their
-    folders; where such a name is taken, or could lead somewhere else, the number of the row is in its place. Boxes,
-    keypoints and polygons are in pixels of the image that is written. The store is checked first, its data by the
-    checksums of their chunks.
+    Images are written as the stored files, or as PNG files of the stored pixels. The name of a file is the key without
+    its folders. If this name is unsafe, the number of the row replaces it. If it is taken, the number of the row is
+    appended. Boxes, keypoints and polygons are in pixels of the written image. The store and the checksums of its data
+    are verified first.
 
     Args:
         store: path or URL of the store.
-        out: path of the new folder, which must not exist. It grows in ``OUT.partial`` and appears when it is complete.
+        out: path of the new folder, which must not exist. It is written to ``OUT.partial`` and renamed when it is
+            complete.
         to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``npy``,
             ``webdataset``, ``parquet``, ``huggingface``.
         splits: names of the splits to write. None writes all.
         progress: function that is called with (samples done, samples in total).
 
     Raises:
-        OptionError: there is no such format or split, or the store lacks what the format is about.
+        OptionError: the format or a split does not exist, or the store lacks a field that the format requires.
         FormatError: the store is damaged.
         StoreExistsError: `out` exists.
-        OutputError: a file cannot be written: the disk is full.
+        OutputError: a file cannot be written, for example because the disk is full.
     """
     if to not in EXPORT_FORMATS:
         known = ", ".join(EXPORT_FORMATS)

@@ -39,17 +39,18 @@ _PNG = {("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1)}
 
 @dataclass(frozen=True, slots=True)
 class ExportedSample:
-    """One sample.
+    """One sample to export.
 
     Attributes:
-        name: of its image file, without a folder; unique within `group`.
-        group: the folder, among those that the format makes, that the name is unique in.
-        image: the bytes of the file.
-        size: (height, width) of the image as it is shown.
-        channels: its number of channels.
-        label: class index, -1 if it is not known; None where the store has no labels.
-        objects: as ``split["objects"][row]`` gives them; None where the store has none.
-        texts: those of each field of kind `text`.
+        split: name of the split.
+        row: row of the sample in the split.
+        name: name of the image file, without a folder. It is unique in its folder.
+        image: bytes of the image file.
+        size: (height, width) of the image after its orientation is applied.
+        channels: number of channels of the image.
+        label: class index, -1 if it is unknown, or None if the store has no labels.
+        objects: the objects as in ``split["objects"][row]``, or None if the store has none.
+        texts: texts of each field of kind `text`.
     """
 
     split: str
@@ -69,13 +70,16 @@ class ExportedSample:
 
 
 class Names:
-    """Names for the files of one folder: those of the keys where they are safe, and each once, whatever its case."""
+    """Assigns unique and safe names to the files of one folder, ignoring case."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def new(self, key: str, row: int, suffixes: tuple[str, ...]) -> str:
-        """The last part of a key, with one of `suffixes`; with the row, where it is taken or cannot be a name."""
+        """Return a new name: the last part of `key` with one of `suffixes`.
+
+        If it is unsafe, `row` replaces it. If it is taken, `row` is appended.
+        """
         last = key.replace("\\", "/").rpartition("/")[2]
         stem, dot, suffix = last.rpartition(".")
         suffix = f".{suffix}" if dot and f".{suffix.lower()}" in suffixes else suffixes[0]
@@ -89,15 +93,19 @@ class Names:
 
 
 def is_safe(name: str) -> bool:
-    """Whether a text, such as a class name, can be the name of a folder on every system."""
+    """Return whether a text, such as a class name, can be the name of a folder on every operating system."""
     return bool(name) and len(name) <= _LONGEST and not _UNSAFE.search(name)
 
 
 def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[ExportedSample]:
-    """Every sample of a split, in order; `names` are those of the folder, or of the folders of each label.
+    """Iterate over all samples of a split, in order.
+
+    Args:
+        split: an open split.
+        names: names of the folder, or of the folder of each label.
 
     Raises:
-        OptionError: there are no images, or pixels that no image file keeps as they are.
+        OptionError: the split has no images, or pixels that image files cannot store exactly.
     """
     if "image" not in split.fields:
         raise OptionError(f"{split.name}: expected images, found none in this store. There is nothing to export.")

@@ -27,31 +27,29 @@ def annotate(
     citation: str | None = None,
     description: str | None = None,
 ) -> Store:
-    """Note the license, the citation or the description of the data in the store at `path`.
+    """Set the license, the citation or the description of the data in the store at `path`.
 
     >>> store = tsds.annotate("photos.tsds", license="CC-BY-4.0", citation="Us, Our Photos, 2026")
     >>> store.manifest.license
     'CC-BY-4.0'
 
-    Only the manifest is written again, in one step. With it the digest changes, by which the store is known: whoever
-    opened the store before reads on, and who asks for the old digest is refused.
+    Only the manifest is written again, in one step. This changes the digest of the store. If you have the store open,
+    you can continue to read it. If you open it with the old digest, a `FormatError` is raised.
 
     Args:
         path: path of the store.
-        license: SPDX expression, such as ``CC-BY-4.0``.
-        citation: citation of the data.
-        description: description of the data in a few sentences.
-
-    A text that is None stays as it is, and one that is empty is removed.
+        license: SPDX expression, such as ``CC-BY-4.0``. None keeps the current value, an empty text removes it.
+        citation: citation of the data. None keeps the current value, an empty text removes it.
+        description: description of the data in a few sentences. None keeps the current value, an empty text removes it.
 
     Returns:
-        The store, opened again, with its new `sha256`; the same one if nothing changed.
+        The store, opened again, with its new `sha256`. If nothing changed, the digest stays the same.
 
     Raises:
         FormatError: there is no store, or it is damaged.
-        OptionError: nothing was given, or the license is no SPDX expression.
-        OutputError: the manifest cannot be written; the store is as before.
-        ConversionError: another process changes the store now.
+        OptionError: no argument was given, or the license is not an SPDX expression.
+        OutputError: the manifest cannot be written. The store does not change.
+        ConversionError: a different process is changing the store.
     """
     given = {"license": license, "citation": citation, "description": description}
     texts = {name: _text(name, value) for name, value in given.items() if value is not None}

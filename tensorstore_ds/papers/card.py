@@ -29,10 +29,9 @@ class Card:
 
     Attributes:
         path: path of the folder.
-        files: paths relative to it, in order.
-        missing: questions of the card without an answer that others will ask, and `license` or `citation` where the
-            store has none.
-        questions: the file that the answers were read from, or that waits for them.
+        files: paths of the written files relative to `path`, in order.
+        missing: required questions without an answer, and `license` or `citation` if the store has none.
+        questions: path of the file with the questions and answers.
     """
 
     path: Path
@@ -49,7 +48,7 @@ def card(
     croissant: bool = False,
     strict: bool = False,
 ) -> Card:
-    """Write the papers of the store at `path` into a folder beside it: a card, pictures, and how to cite the data.
+    """Write a dataset card for the store at `path` into a folder, with pictures and citation files.
 
     >>> found = tsds.card("photos.tsds", "photos-card")
     >>> "README.md" in found.files
@@ -57,21 +56,23 @@ def card(
     >>> found.missing[:2]
     ('description', 'creators')
 
-    What the conversion knows is filled in. What only people know is read from `card.yaml` in the folder; the first call
-    writes it, with the questions. Files that are there are replaced, but never answers. The same store and answers
-    always give the same papers.
+    Facts that the store contains are filled in. Everything else is read from `card.yaml` in the folder. The first call
+    creates this file with the questions to answer. Existing files are replaced, except the answers. The same store and
+    answers always give the same files.
 
     Args:
         path: path of the store, which is not changed.
-        out: the folder; None: ``NAME-card`` beside ``NAME.tsds``. It is made if it does not exist.
-        answers: path of another file of answers, YAML or TOML.
+        out: path of the folder, which is created if it does not exist. None is ``NAME-card`` next to ``NAME.tsds``.
+        answers: path of a different file of answers, YAML or TOML.
         croissant: also write `croissant.json`, and the folder `preview` with small samples as Parquet. Both are also
-            written if an earlier call wrote them. The folder is then what a repository of the Hub has beside the store.
-        strict: refuse to write papers where an answer is missing.
+            written if an earlier call wrote them. The folder then contains everything that a repository of the Hub
+            needs next to the store.
+        strict: raise an error if an answer is missing, and do not write the card.
 
     Raises:
         FormatError: there is no store, or it is damaged.
-        OptionError: the answers cannot be read, or with `strict` some are missing; or a package is.
+        OptionError: the answers cannot be read, `strict` is set and some are missing, or a required package is not
+            installed.
         SourceError: an image cannot be decoded.
         OutputError: a file cannot be written.
     """

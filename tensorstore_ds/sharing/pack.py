@@ -48,10 +48,7 @@ def pack(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Pack a store into one ZIP file, which `open` and all other readers take in its place.
-
-    Nothing is compressed, and every file lies at a multiple of 4096 bytes, so that the arrays are mapped where they
-    lie. Every file is compared with its SHA-256 while it is copied. The same store gives the same bytes.
+    """Pack a store into one uncompressed ZIP file, which `open` and all other readers accept instead of a folder.
 
     >>> packed = tsds.pack("photos.tsds", "photos.tsds.zip")
     >>> packed.sha256 == tsds.open("photos.tsds").sha256
@@ -59,20 +56,23 @@ def pack(
     >>> tsds.open("photos.tsds.zip")["train"]["image"].shape
     (8, 32, 32, 3)
 
+    Every file begins at a multiple of 4096 bytes, so that arrays are mapped without unpacking. Every file is compared
+    with its SHA-256 while it is copied. The same store always gives the same bytes.
+
     Args:
         store: path of the store, which is not changed.
         out: path of the file, which must not exist. By convention, it ends with ``.tsds.zip``.
         sha256: the expected `Store.sha256`. None accepts any store.
-        progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
+        progress: function that is called with (bytes done, bytes in total). None shows a bar in a notebook.
 
     Returns:
         The packed store, opened.
 
     Raises:
-        FormatError: the store is damaged, or another one; nothing is left of `out`.
+        FormatError: the store is damaged, or has a different digest. `out` is removed.
         StoreExistsError: `out` exists.
-        OptionError: there is no folder for `out`.
-        OutputError: `out` cannot be written: the disk is full.
+        OptionError: the folder of `out` does not exist.
+        OutputError: `out` cannot be written, for example because the disk is full.
     """
     files, target = find_files(tidied(store), sha256), tidied(out)
     listed = _whole(files)
@@ -104,30 +104,32 @@ def unpack(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Unpack a file that `pack` has written into the folder of a store.
-
-    Every file is compared with its SHA-256 while it is copied. `out` appears in one step, when it is complete.
+    """Unpack a file written by `pack` into the folder of a store.
 
     >>> _ = tsds.pack("photos.tsds", "photos.tsds.zip")
     >>> store = tsds.unpack("photos.tsds.zip", "again.tsds")
     >>> store.sha256 == tsds.open("photos.tsds").sha256
     True
 
+    Every file is compared with its SHA-256 while it is copied. `out` appears in one step, when it is complete.
+
     Args:
         packed: path of the file, which is not changed.
-        out: path of the new store, which must not exist. It grows in ``OUT.partial``.
+        out: path of the new store, which must not exist. It is written to ``OUT.partial`` first.
         sha256: the expected `Store.sha256`. None accepts any store.
-        progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
+        progress: function that is called with (bytes done, bytes in total). None shows a bar in a notebook.
 
     Returns:
         The store, opened.
 
     Raises:
-        FormatError: the packed store is damaged, another one, or holds what does not belong to it.
+        FormatError: the packed store is damaged, has a different digest, or contains files that do not belong to it.
         StoreExistsError: `out` exists.
-        OptionError: `packed` is no file; there is no folder for `out`; or something else is at ``OUT.partial``.
-        OutputError: `out` cannot be written: the disk is full.
-        ConversionError: another process writes to `out` now; or `out` is whole, but its folder could not be synced.
+        OptionError: `packed` is not a file, the folder of `out` does not exist, or ``OUT.partial`` contains something
+            else.
+        OutputError: `out` cannot be written, for example because the disk is full.
+        ConversionError: a different process is writing to `out`, or `out` is complete but its folder could not be
+            synced.
     """
     files, target = find_files(tidied(packed), sha256), tidied(out)
     if not isinstance(files, PackedFiles):

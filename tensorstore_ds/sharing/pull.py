@@ -75,29 +75,32 @@ def pull(
     >>> list(tsds.open("labels.tsds")["train"].fields)
     ['label', 'key']
 
-    The store grows in ``OUT.partial`` and appears as `out` in one step. Every file is compared with its SHA-256; one
-    that is wrong is fetched once more. After an interruption, the same call fetches what is missing. With `splits` or
-    `fields`, whole files are left out, and the result is a store of its own, with a digest of its own.
+    The store is written to ``OUT.partial`` and renamed to `out` in one step when it is complete. Every file is compared
+    with its SHA-256, and fetched once more if it differs. If the call is interrupted, the same call fetches the missing
+    parts. With `splits` or `fields`, only the files of these are copied. The result is a complete store with a new
+    digest.
 
     Args:
-        url: of the store: ``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``, ``file://`` or
+        url: URL of the store: ``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``, ``file://`` or
             ``hf://datasets/NAME[@REVISION][/PATH]``; or a path.
-        out: path of the copy, which must not exist, or be this store.
-        splits: names of the splits. None takes all.
-        fields: names of the fields. None takes all.
+        out: path of the copy. It must not exist, or already be a copy of this store.
+        splits: names of the splits. None copies all.
+        fields: names of the fields. None copies all.
         sha256: the expected `Store.sha256`. None accepts any store.
-        verify: check chunks and values by the rules of the format, too, as `tensorstore_ds.verify` does.
-        workers: number of requests at a time, at least 1.
-        progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
-            bar.
+        verify: also check chunks and values by the rules of the format, as `tensorstore_ds.verify` does.
+        workers: number of simultaneous requests, 1 to 256.
+        progress: function that is called with (bytes done, bytes in total). It is called from several threads, but
+            never from two at the same time. None shows a bar in a notebook.
 
     Raises:
-        RemoteError: the server cannot be reached, refuses, or sends other bytes than the store has.
-        FormatError: there is no store, or another one than `sha256`, or it is damaged.
-        OptionError: the store has no such split or field; parts of another copy lie in ``OUT.partial``.
+        RemoteError: the server cannot be reached, rejects a request, or sends wrong bytes.
+        FormatError: there is no store, it has a different digest than `sha256`, or it is damaged.
+        OptionError: the store does not contain a split or field, `workers` is out of range, or ``OUT.partial`` contains
+            parts of a different copy.
         OutputError: the disk is full, or `out` cannot be written.
-        StoreExistsError: there is something else at `out`.
-        ConversionError: another process copies to `out` now; or the copy is whole, but its folder could not be synced.
+        StoreExistsError: `out` contains something else.
+        ConversionError: a different process is copying to `out`, or the copy is complete but its folder could not be
+            synced.
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 256:
         raise refusal("workers", "a number from 1 to 256", workers)

@@ -46,28 +46,29 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
     >>> tsds.push("photos.tsds", url).was_there
     True
 
-    The root's ``zarr.json`` is written last, and only if there is none: whoever finds a store at the URL finds all of
-    it. Every file is compared with its SHA-256 as it is read. A second push of the same store transfers nothing, and
-    after an interruption the same call transfers what is missing.
+    The ``zarr.json`` of the root is written last, and only if there is none. If you find a store at the URL, it is
+    complete. Every file is compared with its SHA-256 while it is read. A second push of the same store transfers
+    nothing. After an interruption, the same call transfers the missing files.
 
-    With `update`, a store that has grown or was changed (`append`, `add_fields`, `update`, `erase`, ...) replaces its
-    earlier state: new shards are written next to the old ones, then the root is replaced in one step. Only new files
-    are sent. Readers that have the store open go on, unless the shards that they read are gone at the path: these are
-    removed at the URL as well.
+    With `update`, a changed store (`append`, `add_fields`, `update`, `erase`, ...) replaces its earlier state: new
+    shards are written next to the old ones, then the root is replaced in one step. Only new files are sent. Shards that
+    no longer exist at the path are then removed at the URL. Readers that have the store open can continue, except with
+    these shards.
 
     Args:
-        store: path or URL of the store.
+        store: path or URL of the store. With `update`, the path of a folder.
         url: URL of the new folder, with ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
-        update: whether the URL may contain an earlier state of this store.
-        progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
-            bar.
+        update: whether the URL may contain an earlier state of this store. This does not work with ``file://``.
+        progress: function that is called with (bytes done, bytes in total). It is called from several threads, but
+            never from two at the same time. None shows a bar in a notebook.
 
     Raises:
-        StoreExistsError: another store is at the URL, or is being pushed there; or an earlier state, without `update`.
+        StoreExistsError: a different store is at the URL or is being pushed there, or an earlier state without
+            `update`.
         FormatError: the store is damaged.
-        RemoteError: the server cannot be reached, or refuses.
-        OptionError: nothing can be pushed to such a URL.
-        OutputError: a folder by ``file://`` cannot be written.
+        RemoteError: the server cannot be reached, or rejects a request.
+        OptionError: stores cannot be pushed to this URL, or cannot be updated there.
+        OutputError: a folder of a ``file://`` URL cannot be written.
     """
     if not is_url(url):
         raise OptionError(f"`url`: expected a URL such as s3://bucket/photos.tsds, found {url}. To a path, use copy.")
@@ -94,7 +95,7 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
 
 
 def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: OnBytes | None = None) -> Transfer:
-    """Copy a store from a path or a URL to a path or a URL, as `pull` and `push` do.
+    """Copy a store from a path or a URL to a path or a URL, with `pull` or `push`.
 
     >>> found = tsds.copy("photos.tsds", "copy.tsds")
     >>> found.was_there, tsds.copy("photos.tsds", "copy.tsds").was_there
@@ -106,7 +107,7 @@ def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: 
         progress: as in `push`.
 
     Raises:
-        TsdsError: as `pull` does, if `dst` is a path; else as `push`.
+        TsdsError: as in `pull` if `dst` is a path, otherwise as in `push`.
     """
     path = local_path(dst)
     return push(src, str(dst), progress=progress) if path is None else pull(src, path, progress=progress)

@@ -92,32 +92,32 @@ def serve(
 ) -> Iterator[str]:
     """Serve a store over HTTP, read-only, from threads of this process, until the block ends.
 
-    GET and HEAD of its files, whole or by one range, with their SHA-256 as ETag. Nothing else is served, no list of
-    files either. If the store grows, is updated or annotated, the next request of its ``zarr.json`` gets the new one
-    with the new ETag. If another store takes its place, every answer is 500.
-
     >>> with tsds.serve("photos.tsds") as url:
     ...     store = tsds.open(url, cache_dir="cache")
     ...     store["train"]["label"].take([0, 7]).tolist()
     [0, 1]
 
+    The server answers GET and HEAD requests for the files of the store, complete or one range, with their SHA-256 as
+    ETag. It serves no other files, and lists no folders. If the store grows, is updated or annotated, the next request
+    for its ``zarr.json`` returns the new file with a new ETag. If a different store replaces it, every answer is 500.
+
     Args:
         store: path of the store, a folder or a packed one.
-        host: address or name of the server. Any other than this machine's own (``127.0.0.1``, ``::1``, ``localhost``)
-            can be reached by others, and gets a token.
-        port: port of the server. 0 takes any free port.
-        token: the first part of every path; 16 to 128 letters, digits, ``-`` and ``_``. None for a new one where it is
-            needed, else for none.
-        sha256: the store that is meant, by its `Store.sha256`; it is served as it was, also if it grows. None for
-            whichever is there.
-        notify: called with a line when a file cannot be served, from these threads.
+        host: address or name of the server. Only this machine can reach a loopback address (``127.0.0.1``, ``::1``,
+            ``localhost``). With any other host, other machines can reach the server, and its URL contains a token.
+        port: port of the server. 0 uses any free port.
+        token: first part of every path, 16 to 128 letters, digits, ``-`` and ``_``. None creates a new token if other
+            machines can reach the server, and otherwise uses no token.
+        sha256: the expected `Store.sha256`. The store is then served in this state, even if it grows. None accepts any
+            store.
+        notify: function that is called with a line when a file cannot be served, from the threads of the server.
 
     Yields:
-        The URL of the store, without a slash at its end; with the token, if there is one.
+        The URL of the store, without a slash at its end. It includes the token if there is one.
 
     Raises:
         FormatError: there is no such store.
-        OptionError: this host or port cannot be used, or the token.
+        OptionError: the host, the port or the token cannot be used.
     """
     with serve_pages(store, None, host=host, port=port, token=token, sha256=sha256, notify=notify) as url:
         yield url

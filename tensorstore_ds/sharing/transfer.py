@@ -21,7 +21,7 @@ class Transfer:
         nbytes: number of bytes of all its files.
         moved: number of bytes that this call transferred.
         seconds: wall time.
-        was_there: whether the same store existed before, so that nothing was done.
+        was_there: whether the same store already existed, so that the call copied nothing.
     """
 
     place: str

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tensorstore_ds.sources.base import Source, SourceOptions
 
 
-#: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each that is built in.
-#: Other packages add theirs by an entry point ``tsds.sources``.
+#: All formats that can be read from a path, by name. ``formats/sources/`` describes the built-in formats. Other
+#: packages add formats with an entry point ``tsds.sources``.
 FORMATS = Plugins(
     "tsds.sources",
     __name__,

@@ -21,18 +21,18 @@ from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS, LISTS as LISTS
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.options import check, declared, meant, option
 
-#: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
+#: Identifies a sample in `Source.read`, such as a path or a row number. Keep it small: a data set has millions.
 Reference = str | int
 
-#: The objects of one sample, as the source has them: those of `OBJECT_VALUES` that there are, each with M rows.
+#: The M objects of one sample, as read from the source. It contains any of the values in `OBJECT_VALUES`.
 #: `boxes` (M, 4) float64 are x1 y1 x2 y2 in pixels, x2 and y2 exclusive, unchecked; `oriented_boxes` (M, 4, 2) float64
-#: are their corners x y in order, the first edge of length w, or (M, 5) as stored; `labels` (M,) int64 are class
-#: indices; `keypoints` (M, K, 2) float64 are x y in pixels, NaN where one is absent; `visibility` (M, K) uint8; `FLAGS`
+#: are corners x y in order, with a first edge of length w, or (M, 5) as stored; `labels` (M,) int64 are class
+#: indices; `keypoints` (M, K, 2) float64 are x y in pixels, NaN if absent; `visibility` (M, K) uint8; `FLAGS`
 #: are (M,) uint8; `area` (M,) float64 in pixels. `LISTS` are lists of M arrays: `polygons` (n, 2) float64 x y in
-#: pixels, a row of NaN between two polygons; `rle` (n,) uint32 lengths of runs, of an image as it is shown.
+#: pixels, with a row of NaN between two polygons; `rle` (n,) uint32 run lengths of the image after its orientation.
 Objects = Mapping[str, Any]
 
-#: Files that are taken for images, by their suffix in lower case.
+#: Suffixes of image files, in lower case.
 IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".hif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm"}
     | {".tif", ".tiff", ".webp"}
@@ -41,7 +41,7 @@ IMAGE_SUFFIXES = frozenset(
 
 @declared
 class SourceOptions:
-    """What the user may say about a source."""
+    """Options for reading a source."""
 
     classes: tuple[str, ...] | None = option(
         "Names of the classes in order; the first is label 0. A single name is also the class of all objects in a "
@@ -103,23 +103,24 @@ class SourceOptions:
 
 @dataclass(slots=True)  # not frozen, which would triple the time to make one
 class Sample:
-    """One sample as the source has it.
+    """One sample as read from the source.
 
     Attributes:
-        key: its path in the source, with ``/``, or its number: what people know it by.
-        image: a file's path (as a string too: quicker, and it shows for small images), or pixels (H, W) or (H, W, C),
-            or a PIL image, or a `Part` of an image.
+        key: path of the sample in the source, with ``/``, or its number.
+        image: path of a file, pixels (H, W) or (H, W, C), a PIL image, or a `Part` of an image. For small images, a
+            path as a string is noticeably faster than a `Path`.
         label: class index.
-        objects: boxes and keypoints, in the pixels of the image as it is shown (orientation applied).
-        masks: for each field of kind `mask` a file's path, class indices (H, W), or a PIL image: gray, or with a
-            palette, whose indices are the classes. Of the image's size as it is shown.
+        objects: boxes and keypoints, in pixels of the image after its orientation is applied.
+        masks: for each field of kind `mask`, the path of a file, class indices (H, W), or a PIL image, either gray or
+            with a palette whose indices are the classes. The size is the size of the image after its orientation is
+            applied.
         arrays: further fields, one array each.
-        texts: any number of texts for each field of kind `text`, such as captions; none where a name is missing.
-        annotated_size: (height, width) that the annotation gives; it is compared with the image.
-        annotation: the file that the objects are from, which errors name, if it is theirs alone.
-        left_out: what a Python object or an image file has besides, and is not stored.
-        problems: objects that the source has dropped already, and why.
-        relative: whether the coordinates in `objects` are fractions of the image's width and height, not pixels.
+        texts: any number of texts for each field of kind `text`, such as captions. A missing name means no texts.
+        annotated_size: (height, width) in the annotation, which is compared with the image.
+        annotation: file of the objects, for error messages, if it belongs to this sample only.
+        left_out: values of a Python object or an image file that are not stored.
+        problems: objects that the source has already removed, and why.
+        relative: whether the coordinates in `objects` are fractions of the image's width and height instead of pixels.
     """
 
     key: str
@@ -138,15 +139,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Contents:
-    """The result of a scan.
+    """Result of a scan.
 
     Attributes:
-        fields: all fields but the image, its size and its key.
-        splits: for each split the references of its samples, in stored order. Names match `schema.NAME`.
-        labels: for each split the labels, (n,) int64, where the source knows them without reading the samples.
-        problems: what is bad; a conversion stops at it, or leaves it out if `on_error` says so.
-        left_out: what the source itself does not take in: a photograph not listed, a split that is a union.
-        notes: what the user should know, though nothing is bad: a split that was renamed.
+        fields: all fields except the image, its size and its key.
+        splits: references of the samples of each split, in stored order. Names match `schema.NAME`.
+        labels: labels of each split, (n,) int64, if the source knows them without reading the samples.
+        problems: bad samples and files. A conversion stops at them, or skips them, depending on ``on_error``.
+        left_out: parts that the source itself leaves out, such as an unlisted image or a split that is a union.
+        notes: remarks that are not problems, such as a renamed split.
     """
 
     fields: Mapping[str, Field]
@@ -158,35 +159,39 @@ class Contents:
 
 
 class Match(IntEnum):
-    """How sure a format is that a path is of it. The surest one reads it; two that are equally sure are an error."""
+    """How certain a format is that it can read a path.
+
+    The format with the highest certainty reads the path. If two are equal, an error is raised.
+    """
 
     NO = 0
-    MAYBE = 1  #: as class folders and lists are: other files in the folder may say more
-    YES = 2  #: what ``True`` means
-    ONLY = 3  #: whatever else recognizes it
+    MAYBE = 1  #: for example class folders and lists; other files in the folder may tell more
+    YES = 2  #: the same as ``True``
+    ONLY = 3  #: even if other formats also recognize the path
 
     @classmethod
     def of(cls, found: bool | int) -> Match:
-        """What a `Source.detect` has said."""
+        """Convert the result of `Source.detect` to a `Match`."""
         return cls.YES if found is True else cls(found)
 
 
 @runtime_checkable
 class Source(Protocol):
-    """A data set in somebody else's format. Instances travel to worker processes once.
+    """A data set in a foreign format. Derive from it to add your own format.
 
-    What is wrong with a file is a `SourceError` with a reason code, wherever it is noticed; a disk that fails and
-    memory that is short are a `ConversionError`, for no sample is bad then. `regular_files` sees to both.
+    Each worker process gets a pickled copy of the instance, once. A number as a reference is the index of the sample in
+    its split. A text as a reference begins with the path of its image. If `read` needs more, append it after a NUL
+    character, which paths cannot contain.
 
-    A reference that is text begins with the path of its image; what else `read` needs may follow a NUL, which no path
-    can hold. One that is a number counts the samples of its split.
+    Raise a `SourceError` with a reason code for bad data. A failing disk or too little memory is a `ConversionError`,
+    because the sample itself is not bad. The functions of `regular_files` raise both.
     """
 
     name: ClassVar[str]  # of the format
-    #: Attributes that `scan` sets and `read` needs, if they are plain data. The plan of a planned conversion has them.
-    #: None: every process of a planned conversion scans on its own.
+    #: Attributes that `scan` sets and `read` needs, if they are plain data. `plan` stores them for all processes.
+    #: With None, every process of a planned conversion scans by itself.
     scanned: ClassVar[tuple[str, ...] | None] = None
-    #: Whether several samples are parts of one image: a division into splits keeps them together.
+    #: Whether several samples can be parts of one image. `split_into` then keeps them in one split.
     has_parts: bool = False
     path: Path
     options: SourceOptions
@@ -198,42 +203,50 @@ class Source(Protocol):
 
     @classmethod
     def detect(cls, path: Path) -> bool | Match:
-        """Whether `path` looks like this format, from names and first bytes alone: a `Match`, or True for ``YES``."""
+        """Return how certain it is that `path` has this format, from file names and first bytes only.
+
+        Returns:
+            A `Match`, or True for ``YES``.
+        """
         return False
 
     def scan(self) -> Contents:
-        """List the samples; called once, before any `read`. Reads annotations, no pixels."""
+        """List the samples. Reads annotations, but no pixels. It is called once, before any `read`."""
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """One sample; called in worker processes, on a copy of this object as it was after `scan`."""
+        """Return one sample. It is called in worker processes, on a copy of this object as it was after `scan`."""
 
     def key(self, split: str, reference: Reference) -> str:
-        """The `Sample.key` that `read` will give, without reading anything: a division into splits goes by it."""
+        """Return the `Sample.key` that `read` will set, without reading anything. `split_into` uses it."""
         return reference.partition("\0")[0] if isinstance(reference, str) else f"{split}/{reference:05d}"
 
     def whole(self, split: str, reference: Reference) -> str:
-        """The key of the image that a sample is a part of: its own where it is all of one."""
+        """Return the key of the image that a sample is a part of. It is the sample's own key if it is a whole image."""
         return self.key(split, reference)
 
     def column(self, name: str) -> Callable[[str, Reference], str]:
-        """The function that says what a sample of a split has in a column of the source, as text; nothing where it has
-        nothing there. Known after `scan`; the column need not be stored.
+        """Return a function that gives a sample's value in a column of the source, as text, empty if there is no value.
+
+        It can be called after `scan`. The column need not be stored.
 
         Raises:
-            OptionError: there is no such column.
+            OptionError: the column does not exist.
         """
         raise no_column(self, name)
 
     def files(self, reference: Reference) -> tuple[str, ...]:
-        """The files that only this sample is made from, such as its image; none where samples share all files."""
+        """Return the files that only this sample is made from, such as its image.
+
+        It is empty if samples share all files.
+        """
         return (f"{self.images}/{self.key('', reference)}",) if isinstance(reference, str) else ()
 
     def common_files(self) -> tuple[Path, ...]:
-        """The files that samples share and whose content their references do not hold; known after `scan`.
+        """Return the files that samples share, unless references contain their content. It can be called after `scan`.
 
-        A finished shard of an interrupted conversion is used again if its references are the same and neither its
-        samples' own files nor these have changed. A list whose lines are the references is none of these: a line more
-        changes no other sample. A source without any file, own or common, is always converted anew.
+        An interrupted conversion uses a finished shard again if its references are equal, and if neither the samples'
+        own files nor these files have changed. Do not return a list whose lines are the references: a new line changes
+        no other sample. A source without any files, own or common, is always converted again from the start.
         """
         return ()
 

@@ -32,15 +32,15 @@ from tensorstore_ds.sources.files import PackedStrings
 
 
 class Sources:
-    """Several folders or files that are converted into one store; their formats may differ.
+    """Several folders or files to convert into one store. Their formats may differ.
 
     >>> tsds.convert(tsds.Sources("voc", "coco"), "both.tsds", workers=0).rows
     {'train': 6, 'val': 2}
     >>> tsds.open("both.tsds")["val"].key(0)
     'voc/JPEGImages/4.jpg'
 
-    Splits of the same name are put together, and classes of the same name are one. Every key begins with the name of
-    the folder or file that its sample is from.
+    Splits with the same name are joined, and classes with the same name become one class. Every key begins with the
+    name of the folder or file of its sample.
 
     Attributes:
         paths: two or more paths of folders or files.

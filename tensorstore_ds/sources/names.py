@@ -132,7 +132,9 @@ def number_classes(
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """The class names in a text file, one per line, in this order; blank lines and white space around do not count.
+    """Read class names from a text file, one per line, in this order.
+
+    Blank lines and surrounding white space are ignored.
 
     >>> _ = Path("classes.txt").write_text("cat\\ndog\\n")
     >>> tsds.read_classes(Path("classes.txt"))
@@ -140,21 +142,23 @@ def read_classes(path: Path) -> tuple[str, ...]:
     >>> _ = tsds.convert("photos", "out.tsds", classes=tsds.read_classes(Path("classes.txt")), workers=0)
 
     Raises:
-        OptionError: the file cannot be read, is not UTF-8, names no class, or names one twice.
+        OptionError: the file cannot be read, is not UTF-8, contains no class, or contains one twice.
     """
     lines = read_lines(path, "class list")
     return _checked(tuple(name for line in lines if (name := line.strip())), str(path))
 
 
 def read_class_map(path: Path) -> dict[str, str]:
-    """A class map of a text file: a line ``old = new`` for each class; nothing after ``=`` removes the class.
+    """Read a class map from a text file, with a line ``old = new`` for each class.
+
+    An empty new name removes the class.
 
     >>> _ = Path("map.txt").write_text("kitten = cat\\nunclear =\\n")
     >>> tsds.read_class_map(Path("map.txt"))
     {'kitten': 'cat', 'unclear': ''}
 
     Raises:
-        OptionError: the file cannot be read, or a line is none.
+        OptionError: the file cannot be read, a line has a different form, or a class occurs twice.
     """
     names: dict[str, str] = {}
     for i, line in enumerate(read_lines(path, "class map"), 1):
@@ -229,16 +233,18 @@ def flip_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def read_keypoints(path: Path) -> Keypoints:
-    """The keypoints in a text file: a name per line, in this order, and after a tab or comma that of its flip partner.
+    """Read keypoint names from a text file, one per line, in this order.
 
-    One of two partners may leave the other out. Without any partner in the file they follow from the names.
+    A line may also contain the name of the keypoint to swap with when an image is mirrored, after a tab or a comma. One
+    keypoint of each pair is enough. If the file contains no pairs, they follow from the names, such as left and right.
 
     >>> _ = Path("keypoints.txt").write_text("nose\\nleft eye,right eye\\nright eye\\n")
     >>> tsds.read_keypoints(Path("keypoints.txt"))
     Keypoints(names=('nose', 'left eye', 'right eye'), flip_pairs=((1, 2),))
 
     Raises:
-        OptionError: the file cannot be read, is not UTF-8, names no keypoint, one twice, or partners that do not match.
+        OptionError: the file cannot be read, is not UTF-8, contains no keypoint or one twice, or has pairs that do not
+            match.
     """
     lines = read_lines(path, "keypoint list")
     partners: dict[str, str] = {}

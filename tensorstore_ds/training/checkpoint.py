@@ -44,24 +44,24 @@ _FOLDER = 0x10
 
 @dataclass(frozen=True)
 class ModelCard:
-    """All that is needed to use a trained model."""
+    """Description of a trained model, with everything that is needed to use it."""
 
-    vit: ModelOptions  #: Its shape, of a vision transformer or of a detector.
-    task: Task  #: What it has learned.
-    mean: tuple[float, ...]  #: Of each channel, by which images are normalized; of values in [0, 1] for uint8.
-    std: tuple[float, ...]  #: Likewise.
-    #: (height, width) that the conversion brought images to; the model's own size may be another. None if the store
-    #: has images of sizes of their own, each of which is stretched to the model's as it is decoded.
+    vit: ModelOptions  #: Shape of the model, a vision transformer or a detector.
+    task: Task  #: What the model has learned.
+    mean: tuple[float, ...]  #: Mean of each channel, to normalize images; of values in [0, 1] for uint8.
+    std: tuple[float, ...]  #: Standard deviation of each channel, to normalize images; of values in [0, 1] for uint8.
+    #: (height, width) of all images in the store; the size of the model may differ. None if images in the store have
+    #: different sizes. Each image is then stretched to the size of the model while it is decoded.
     stored: tuple[int, int] | None
-    fit: Fit = "pad"  #: ``pad``, ``crop`` or ``stretch``, by which images were fitted to the size `stored`.
+    fit: Fit = "pad"  #: ``pad``, ``crop`` or ``stretch``, the way in which images were fitted to the size `stored`.
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """(height, width) that images are brought to first; keypoints are predicted in its pixels."""
+        """(height, width) that images are resized to first. Predicted keypoints are in pixels of this size."""
         return self.stored or self.vit.image_size
 
     def as_data(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the card as plain values."""
         data = {**dataclasses.asdict(self), "task": self.task.as_data()}
         if isinstance(self.vit, DetectorOptions):
             data["detector"] = data.pop("vit")
@@ -69,7 +69,11 @@ class ModelCard:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
-        """The inverse of `as_data`; a `ValueError`, `TypeError`, `KeyError` or `OverflowError` of what is no card."""
+        """Return the card for the result of `as_data`.
+
+        Raises:
+            ValueError, TypeError, KeyError, OverflowError: `data` does not describe a card.
+        """
         vit = _detector(data["detector"]) if "detector" in data else _vit(data["vit"])
         task = task_from_data(data["task"])
         _expect(isinstance(task, Detection) == isinstance(vit, DetectorOptions), "task", "one of the model", task.name)
@@ -177,15 +181,22 @@ def load_state(path: Path) -> LoadedState:
 
 
 def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[nn.Module, ModelCard]:
-    """Load a trained model, a `ViT` or a detector of torchvision, and its `ModelCard`, for predictions.
+    """Load a trained model, a `ViT` or a detector of torchvision, for predictions.
 
     >>> model, about = tsds.load_model("photos.run/best.pt")
     >>> model(torch.zeros(1, 3, 28, 28)).shape, about.task.classes
     (torch.Size([1, 2]), ('cat', 'dog'))
 
+    Args:
+        path: path of `best.pt` or `last.pt` of a run.
+        device: device of the model.
+
+    Returns:
+        The model, and its `ModelCard`.
+
     Raises:
-        TrainingError: the file is damaged, or no checkpoint of this library.
-        OSError: it cannot be read.
+        TrainingError: the file is damaged, or is not a checkpoint of this library.
+        OSError: the file cannot be read.
     """
     path = user_path(path)
     if path.is_dir():

@@ -16,13 +16,13 @@ from tensorstore_ds.errors import OptionError
 
 @dataclass(frozen=True)
 class Precision:
-    """Average precision, in [0, 1]; NaN where there is no object."""
+    """Result of `StoreDetections.precision`: average precisions in [0, 1], NaN for classes without objects."""
 
-    #: `map` over IoU 0.5 to 0.95, `map50`, `map75`, and `mar`, the mean of the recall with 100 detections per image.
+    #: `map` over IoU 0.5 to 0.95, `map50`, `map75`, and `mar`, the mean recall with 100 detections per image.
     metrics: dict[str, float]
-    ap: NDArray[np.float64]  #: (classes,) the mean over IoU 0.5 to 0.95.
-    ap50: NDArray[np.float64]  #: (classes,) at IoU 0.5.
-    objects: NDArray[np.int64]  #: (classes,) that count.
+    ap: NDArray[np.float64]  #: (classes,) mean over IoU 0.5 to 0.95.
+    ap50: NDArray[np.float64]  #: (classes,) average precision at IoU 0.5.
+    objects: NDArray[np.int64]  #: (classes,) number of objects that are not ignored.
 
 
 def need_pycocotools() -> None:

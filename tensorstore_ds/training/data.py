@@ -106,20 +106,21 @@ def fold_of(store: Store, options: TrainOptions) -> Fold | None:
 
 
 def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Task:
-    """The task for which a store has fields.
+    """Return the task that a model can learn from the fields of a split.
 
     >>> task = tsds.task_of(tsds.open("photos.tsds")["train"])
     >>> task.name, task.classes, task.outputs
     ('classification', ('cat', 'dog'), 2)
 
     Args:
-        split: split for the training.
-        task: name of the task. ``auto`` takes labels if there are any, else keypoints, boxes or the classes of objects.
-        model: the model that learns it, which ``auto`` goes by, too.
+        split: split to train on.
+        task: name of the task. ``auto`` chooses labels if there are any, else keypoints, boxes or the classes of
+            objects.
+        model: model that learns the task. ``auto`` for `task` chooses a task that this model supports.
 
     Raises:
-        OptionError: the store has no field for the task, or one class only, or no sample has a label; or the model is
-            for other tasks; or pycocotools, which computes the metrics of detection, is not installed.
+        OptionError: the store has no field for the task, only one class, or no labeled sample; the model does not
+            support the task; or pycocotools, which computes the metrics of detection, is not installed.
         FormatError: a label is not the index of a class.
     """
     possible = _possible_tasks(split.fields)

@@ -49,22 +49,26 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class StoreDetections:
-    """Result of `predict_store`, the objects that a detector found in a split of a store.
+    """Result of `predict_store`: the objects that a detector found in a split of a store.
 
-    Boxes are x1 y1 x2 y2 in pixels of the stored images. Classes are numbers of `classes`.
+    Boxes are x1 y1 x2 y2 in pixels of the stored images. Classes are indices into `classes`.
     """
 
-    split: Split  #: Of the open store.
-    classes: tuple[str, ...]  #: Names.
+    split: Split  #: Split of the open store.
+    classes: tuple[str, ...]  #: Names of the classes.
     detections: Rows  #: (M, 7) float32: row, class, score, and box.
     objects: Rows | None  #: (N, 7) float32: row, class, 1 if it is ignored, and box; None if the store has no boxes.
 
     def precision(self) -> Precision:
-        """COCO's average precision; an `OptionError` where the store has no objects to compare with."""
+        """Return COCO's average precision.
+
+        Raises:
+            OptionError: the store has no objects to compare with.
+        """
         return coco_map(self.detections, self._truth(), len(self.classes))
 
     def best_score(self) -> float:
-        """The least score of detections with the best F1, at an IoU of 0.5; 0.5 if there are no objects."""
+        """Return the score threshold with the best F1 at an IoU of 0.5, or 0.5 if there are no objects."""
         if self.objects is None or not len(self.detections):
             return SCORE
         scores, right = [], []
@@ -80,10 +84,11 @@ class StoreDetections:
         return float(ranked[order][f1.argmax()]) if len(order) and hits[-1] else SCORE
 
     def coco_results(self) -> list[dict[str, Any]]:
-        """Results of COCO: `image_id`, `category_id`, `bbox` x, y, width, height, and `score`, each detection one.
+        """Return the detections as COCO results: `image_id`, `category_id`, `bbox` (x, y, width, height) and `score`.
 
-        Ids are those of ``tsds export --to coco``: they count from 1, images in the order of rows, categories in that
-        of classes. Numbers are not rounded, so that pycocotools comes to the average precision of `precision`.
+        The ids are the ids of ``tsds export --to coco``. They count from 1, for images in the order of rows, and for
+        categories in the order of classes. Numbers are not rounded, so that pycocotools computes the same average
+        precision as `precision`.
         """
         boxes = coco_boxes(self.detections).tolist()
         return [
@@ -92,15 +97,19 @@ class StoreDetections:
         ]
 
     def write_results(self, path: str | os.PathLike[str]) -> None:
-        """Write `coco_results` as a JSON file, which pycocotools' `loadRes` reads."""
+        """Write `coco_results` to a JSON file, which `loadRes` of pycocotools reads."""
         out = user_path(path)
         check_outside_stores(out)
         write_file(out, json.dumps(self.coco_results()).encode())
 
     def write_store(self, out: str | os.PathLike[str], *, score: float | None = None) -> None:
-        """Write a store of the same images and keys, whose objects are the detections with at least that score.
+        """Write a new store with the same images and keys, whose objects are the detections.
 
-        The score is `best_score` by default. Its images are those that the store has: as pixels, or as their files.
+        Images are written as they are stored, as pixels or as files.
+
+        Args:
+            out: path of the new store, which must not exist.
+            score: minimum score of the detections. None uses `best_score`.
         """
         least = self.best_score() if score is None else score
         split, kept = self.split, self.detections[self.detections[:, 2] >= least]
@@ -111,14 +120,17 @@ class StoreDetections:
                 writer.append(split.name, image=split["image"][row], boxes=boxes, labels=labels, key=split.key(row))
 
     def draw(self, *, count: int = WORST, score: float | None = None) -> Image.Image:
-        """Draw the images with most mistakes as a contact sheet: an RGB image.
+        """Draw the images with the most mistakes as a contact sheet, an RGB image.
 
-        Green boxes are detections that are right: of the class of an object, with an IoU of at least 0.5, and each
-        object once. Red ones are wrong, yellow ones are objects that were missed, and gray ones are ignored.
+        Green boxes are correct detections: an object of the same class has an IoU of at least 0.5, and is matched only
+        once. Red boxes are wrong detections, yellow boxes are missed objects, and gray boxes are ignored objects.
 
         Args:
-            count: images at most.
-            score: of the detections that are drawn, at least; `best_score` by default.
+            count: maximum number of images.
+            score: minimum score of the drawn detections. None uses `best_score`.
+
+        Raises:
+            OptionError: the store has no objects to compare with.
         """
         self._truth()
         least = self.best_score() if score is None else score
@@ -232,7 +244,7 @@ def predict_store(
     split: str | None = None,
     device: str | None = None,
 ) -> StoreDetections:
-    """Find the objects in all images of a split of a store, with a checkpoint of ``train(..., task="detection")``.
+    """Detect the objects in all images of a split of a store, with a checkpoint of ``train(..., task="detection")``.
 
     >>> found = tsds.predict_store("voc.run/best.pt", "voc.tsds", split="val")           # doctest: +SKIP
     >>> found.precision().metrics["map"], found.draw().save("worst.png")                 # doctest: +SKIP
@@ -240,12 +252,12 @@ def predict_store(
     Args:
         checkpoint: path of `best.pt` or `last.pt` of a run.
         store: path of the store.
-        split: name of the split. None takes the first of val, valid, validation and test, else the first split.
+        split: name of the split. None uses the first of val, valid, validation and test, else the first split.
         device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Raises:
-        TrainingError: the checkpoint is damaged, or of another task.
-        OptionError: the store has no such split, no images of the model's channels, or other classes.
+        TrainingError: the checkpoint is damaged, or belongs to a different task.
+        OptionError: the store does not contain the split, or has different channels or classes than the model.
         FormatError: the store is damaged.
     """
     place = device_of(device)

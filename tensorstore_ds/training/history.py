@@ -29,15 +29,14 @@ from tensorstore_ds.progress import notebook_bar
 class EpochRecord:
     """Results of an epoch."""
 
-    epoch: int  #: Counted from 1.
-    seconds: float  #: It took, without its evaluation.
-    learning_rate: float  #: Of its last step.
-    train: Mapping[str, float]  #: `loss`, the mean over its steps, and metrics by name.
-    eval: Mapping[str, float] | None  #: The same of the evaluation after it; None where there was none.
-    samples_per_second: float  #: Of training, over all ranks.
-    #: Share of the epoch's time, in [0, 1], in which steps waited for data; on a GPU, in which it was idle.
-    wait_share: float
-    #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
+    epoch: int  #: Number of the epoch, from 1.
+    seconds: float  #: Duration of the training, without the evaluation.
+    learning_rate: float  #: Learning rate of the last step.
+    train: Mapping[str, float]  #: `loss`, the mean over all steps, and the metrics of the task by name.
+    eval: Mapping[str, float] | None  #: `loss` and metrics of the evaluation after the epoch; None if there was none.
+    samples_per_second: float  #: Samples per second of training, over all ranks.
+    wait_share: float  #: Share of the time, in [0, 1], in which steps waited for data; on a GPU, in which it was idle.
+    #: Peak bytes of GPU memory that torch reserved in this epoch; None on other devices.
     device_memory: int | None = None
     #: Share of the time of steps, in [0, 1], in which the training thread had a core; None unless on a CPU.
     core_share: float | None = None
@@ -47,17 +46,15 @@ class EpochRecord:
 class TrainProgress:
     """Progress of a training run."""
 
-    epoch: int  #: Counted from 1.
-    epochs: int  #: Of the run.
-    batch: int  #: Counted from 1.
-    batches: int  #: Of this epoch and rank.
-    metrics: Mapping[str, float]  #: `loss` and the task's, of the epoch so far, of this rank.
-    samples_per_second: float  #: Over all ranks, of the epoch so far.
-    #: Share of the time, in [0, 1], in which steps waited for data; on a GPU, in which it was idle.
-    wait_share: float
-    seconds_left: float  #: Of training, to the end of the run.
-    #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
-    device_memory: int | None
+    epoch: int  #: Number of the epoch, from 1.
+    epochs: int  #: Number of epochs of the run.
+    batch: int  #: Number of the batch, from 1.
+    batches: int  #: Number of batches of this epoch and rank.
+    metrics: Mapping[str, float]  #: `loss` and the metrics of the task, of the epoch so far, on this rank.
+    samples_per_second: float  #: Samples per second over all ranks, of the epoch so far.
+    wait_share: float  #: Share of the time, in [0, 1], in which steps waited for data; on a GPU, in which it was idle.
+    seconds_left: float  #: Estimated seconds of training until the end of the run.
+    device_memory: int | None  #: Peak bytes of GPU memory that torch reserved in this epoch; None on other devices.
     #: Share of the time of steps, in [0, 1], in which the training thread had a core; None unless on a CPU.
     core_share: float | None = None
 
@@ -78,7 +75,7 @@ def _in_notebook() -> Callable[[TrainProgress], None]:
 
 @dataclass(frozen=True)
 class Listeners:
-    """Functions that `train` calls on the first rank with its progress, each with one argument.
+    """Functions that `train` calls with its progress on the first rank. Each has one argument.
 
     >>> losses = []
     >>> listeners = tsds.Listeners(epoch=lambda record: losses.append(record.train["loss"]))
@@ -88,10 +85,11 @@ class Listeners:
     2
     """
 
-    note: Callable[[str], None] = lambda _: None  #: Lines before the first epoch, and when torch's threads change.
-    #: About twice a second. Left out, a notebook shows a bar.
+    #: Called with a line before the first epoch, and when the number of torch's threads changes.
+    note: Callable[[str], None] = lambda _: None
+    #: Called about twice per second. By default, a notebook shows a bar.
     progress: Callable[[TrainProgress], None] = field(default_factory=_in_notebook)
-    epoch: Callable[[EpochRecord], None] = lambda _: None  #: After each epoch.
+    epoch: Callable[[EpochRecord], None] = lambda _: None  #: Called after each epoch.
 
 
 def best_record(records: Iterable[EpochRecord], metric: str, *, higher_is_better: bool = True) -> EpochRecord | None:

@@ -28,9 +28,7 @@ MIX_ALPHA = {"mixup": 0.2, "cutmix": 1.0}
 
 
 class Learner:
-    """A model with its optimizer and schedule, for training loops of your own.
-
-    A step is `backward`, of each batch whose gradients are added up, and `update`.
+    """A model with its optimizer and schedule, for your own training loop.
 
     >>> split = tsds.open("photos.tsds")["train"]
     >>> vit = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=32, depth=1, heads=2, mlp_width=64)
@@ -38,14 +36,16 @@ class Learner:
     >>> sum(weights.numel() for weights in learner.module.parameters()) > 0
     True
 
+    A step consists of one or more calls of `backward`, whose gradients are added, and one call of `update`.
+
     Args:
         vit: shape of the model.
         task: task to learn.
-        options: options of the run. Those without a value are chosen for one rank.
+        options: options of the run. Options without a value get the values for one rank.
         device: device of the model.
         steps: number of steps of the whole run, for the schedule of the learning rate.
-        distributed: average gradients over the ranks of `torch.distributed`.
-        resumes: `load_state_dict` comes next, so that a file of weights is not read.
+        distributed: whether to average gradients over the ranks of `torch.distributed`.
+        resumes: whether you call `load_state_dict` next. The file of `weights` is then not read.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Learner:
         torch.manual_seed(options.seed)
         #: The model itself.
         module = build(vit, task.outputs, grad_checkpointing=options.grad_checkpointing)
-        #: A line about weights that were not in the file that was asked for, or nothing.
+        #: A line about weights that are missing in the file of `weights`, or an empty text.
         self.note = load_weights(module, options.weights) if options.weights is not None and not resumes else ""
         self.module = module.to(self.device).train()
         self.optimizer = optimizer_of(self.module, options)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
-        #: The moving average of its weights, or None.
+        #: The moving average of the weights, or None.
         self.average: nn.Module | None = copy.deepcopy(self.module) if options.ema else None
-        self.step = 0  #: How often the weights were changed.
+        self.step = 0  #: Number of updates of the weights.
         self._mix: Mixing | None = None
         if options.mix != "none":
             if not isinstance(task, Classification):
@@ -95,21 +95,21 @@ class Learner:
             self._model = torch.compile(model)  # type: ignore[assignment]
 
     def train_batch(self, batch: Batch) -> Tensor:
-        """One whole step on a batch: the loss, a scalar that was not waited for."""
+        """Train one step on a batch, and return the loss, a scalar on the device. It does not wait for the device."""
         loss, _ = self.backward(batch)
         self.update()
         return loss
 
     def backward(self, batch: Batch, *, share: float = 1.0, last: bool = True) -> tuple[Tensor, Sums]:
-        """Add a batch's gradients to those that are there.
+        """Compute the gradients of a batch, and add them to the existing gradients.
 
         Args:
-            batch: that went through `train_transform`, on the device.
-            share: of the step's samples that is in this batch.
-            last: whether `update` comes next: only then are gradients averaged over the ranks.
+            batch: batch on the device, after `train_transform`.
+            share: fraction of the samples of the step that are in this batch.
+            last: whether `update` is called next. If False, gradients are not averaged over the ranks.
 
         Returns:
-            The loss and the task's sums, detached, not waited for.
+            The loss and the sums of the task, detached. This does not wait for the device.
         """
         images, targets = batch["image"], self.task.targets(batch)
         loss, outputs, targets = self._gradients(images, targets, share=share, last=last)
@@ -117,7 +117,12 @@ class Learner:
             return loss.detach(), self.task.sums(map_tensors(outputs, Tensor.detach), targets)
 
     def rehearse(self, batch: Batch, share: float) -> None:
-        """Compute the gradients of a share of a batch, in (0, 1], and drop them, and all that were added up before."""
+        """Compute the gradients of a fraction of a batch, and discard all gradients, including earlier ones.
+
+        Args:
+            batch: batch on the device, after `train_transform`.
+            share: fraction of the samples to use, in (0, 1].
+        """
         samples = max(1, round(share * len(batch["image"])))
         targets = self.task.first(self.task.targets(batch), samples)
         statistics = [buffer.clone() for buffer in self.module.buffers()]  # of batch norm, which a pass changes
@@ -143,7 +148,7 @@ class Learner:
         return self._model if samples == self.options.batch_size else self._parallel or self.module
 
     def update(self) -> None:
-        """Change the weights by the gradients, which are dropped."""
+        """Change the weights by the gradients, and discard the gradients."""
         options = self.options
         for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate * schedule(self.step, self.steps, warmup=options.warmup)
@@ -159,12 +164,12 @@ class Learner:
 
     @property
     def best_weights(self) -> nn.Module:
-        """The model to evaluate and to keep, which is the moving average if there is one."""
+        """The model to evaluate and to save, which is the moving average if there is one, else `module`."""
         return self.module if self.average is None else self.average
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[nn.Module]:
-        """`best_weights` without dropout and gradients."""
+        """Context manager that returns `best_weights` in evaluation mode, without gradients."""
         model = self.best_weights
         model.eval()
         try:
@@ -174,12 +179,12 @@ class Learner:
             model.train()
 
     def autocast(self) -> torch.autocast:
-        """Matrix products in 16 bits, where that was asked for."""
+        """Return the context manager for mixed precision. It has no effect in full precision."""
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run goes on with."""
+        """Return the state to resume training from."""
         return {
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -189,7 +194,10 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called; whatever torch raises, or a `ValueError`, of what is no such state."""
+        """Load the result of `state_dict`.
+
+        If the state does not fit this model, a `ValueError` or an exception of torch is raised.
+        """
         own = [{n: v for n, v in group.items() if n not in ("params", "lr")} for group in self.optimizer.param_groups]
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

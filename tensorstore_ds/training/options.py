@@ -33,12 +33,15 @@ DETECTORS: tuple[DetectorName, ...] = get_args(DetectorName)
 
 @declared
 class ViTOptions:
-    """Shape of a vision transformer. Raises `OptionError` if a number is out of its range.
+    """Shape of a vision transformer.
 
     >>> options = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=64, depth=2, heads=4, mlp_width=128)
     >>> model = tsds.ViT(options, outputs=10)
     >>> model(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
+
+    Raises:
+        OptionError: a number is out of its range.
     """
 
     image_size: tuple[int, int] = option(
@@ -74,17 +77,20 @@ class ViTOptions:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
+        """Number of patches per column and per row."""
         height, width = self.image_size
         return math.ceil(height / self.patch_size), math.ceil(width / self.patch_size)
 
 
 @declared
 class DetectorOptions:
-    """Shape of a detector. Raises `OptionError` if a number is out of its range.
+    """Shape of a detector.
 
     >>> tsds.DetectorOptions("ssdlite", image_size=(320, 320)).channels
     3
+
+    Raises:
+        OptionError: a number is out of its range.
     """
 
     model: DetectorName = option("Its architecture.")
@@ -127,7 +133,7 @@ CHOSEN = ("batch_size", "learning_rate", "augment")
 
 @declared
 class TrainOptions:
-    """Options of a training run. Raises `OptionError` if a value is out of its range.
+    """Options of `train`.
 
     >>> options = tsds.TrainOptions(model="tiny", epochs=20, learning_rate=1e-3, mix="mixup")
     >>> options.epochs, options.optimizer
@@ -137,6 +143,9 @@ class TrainOptions:
     ... except tsds.OptionError as error:
     ...     print(error)
     `epochs`: expected 1 or more, found 0.
+
+    Raises:
+        OptionError: a value is out of its range.
     """
 
     task: Task = option(
@@ -362,7 +371,7 @@ class TrainOptions:
 
     @property
     def fold_number(self) -> tuple[int, int]:
-        """The number of the fold, from 1, and how many there are; (0, 0) without `fold`.
+        """Number of the fold, from 1, and number of folds; (0, 0) without `fold`.
 
         >>> TrainOptions(fold="2/5").fold_number
         (2, 5)
@@ -376,7 +385,9 @@ class TrainOptions:
         return number, k
 
     def vit(self, image_size: tuple[int, int], channels: int) -> ViTOptions:
-        """The model's shape for stored images of a size, which is the model's too unless the preset has its own.
+        """Return the shape of the vision transformer for stored images of `image_size` (height, width).
+
+        The model has the same size, unless `image_size` or the preset sets a different one.
 
         >>> TrainOptions(model="auto", depth=2).vit((32, 32), 3).image_size
         (28, 28)
@@ -392,7 +403,7 @@ class TrainOptions:
         return ViTOptions(**{"image_size": image_size, "channels": channels, **preset, **changes})
 
     def detector(self, channels: int) -> DetectorOptions:
-        """The shape of a detector for images of so many channels.
+        """Return the shape of the detector for images with `channels` channels.
 
         >>> TrainOptions().detector(3)
         DetectorOptions(model='ssdlite', image_size=(320, 320), channels=3, frozen_norm=False)
@@ -422,5 +433,5 @@ class TrainOptions:
         return DetectorOptions(name, self.image_size or (320, 320), channels, frozen)
 
     def as_data(self) -> dict[str, Any]:
-        """Names and values, for a checkpoint or JSON."""
+        """Return names and values, for a checkpoint or JSON."""
         return dataclasses.asdict(self)

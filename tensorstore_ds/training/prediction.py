@@ -41,11 +41,11 @@ _COLORS: Mapping[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 class Prediction:
     """Result of `predict` for an image."""
 
-    path: Path  #: Of the image's file.
-    #: The result, by name. For classification, it has `class`, `probability` and the `best` five classes. For several
-    #: labels, it has `classes`, those with a probability over 0.5, and all `probabilities`. For keypoints, it has
-    #: `keypoints`, x and y by name, in pixels of the image as it is shown. For detection, it has `objects`, each with
-    #: `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
+    path: Path  #: Path of the image file.
+    #: The result, by name. For classification, it contains `class`, `probability` and the `best` five classes. For
+    #: several labels, it contains `classes`, with a probability above 0.5, and all `probabilities`. For keypoints, it
+    #: contains `keypoints`, x and y by name, in pixels of the image after its orientation is applied. For detection, it
+    #: contains `objects`, each with `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
     says: Mapping[str, Any]
 
 
@@ -54,13 +54,13 @@ def predict(
 ) -> Iterator[Prediction]:
     """Predict image files with a checkpoint of `train`.
 
-    They are brought to the size and the colors of the store that the model was trained on, as the conversion did it;
-    if its images have sizes of their own, to the size of the model, as they are decoded. See `predict_store` for the
-    images of a store.
-
     >>> found = list(tsds.predict("photos.run/best.pt", ["photos/val/cat/0.png", "photos/val/dog/0.png"], device="cpu"))
     >>> len(found), found[0].path.name, sorted(found[0].says)
     (2, '0.png', ['best', 'class', 'probability'])
+
+    Images are converted to the size and the colors of the store that the model was trained on, as in `convert`. If the
+    images of that store have different sizes, they are decoded at the size of the model. For the images of a store, use
+    `predict_store`.
 
     Args:
         checkpoint: path of `best.pt` or `last.pt` of a run.
@@ -71,9 +71,9 @@ def predict(
         A prediction per image, in their order.
 
     Raises:
-        TrainingError: the checkpoint is damaged, or none of `train`; or its model says NaN.
+        TrainingError: the checkpoint is damaged, is not a checkpoint of `train`, or its model returns NaN.
         SourceError: an image cannot be read or decoded.
-        ConversionError: memory is short, or the disk fails, while one is read.
+        ConversionError: there is not enough memory, or the disk fails, while an image is read.
         OSError: the checkpoint cannot be read.
     """
     place_of = device_of(device)

@@ -44,19 +44,21 @@ def predict_probabilities(
     Args:
         checkpoint: path of `best.pt` or `last.pt` of a run.
         store: path of the store.
-        split: name of the split. None takes the first of val, valid, validation and test, else the first split.
-        fold: only rows of this fold of the split, such as ``1/5``, with which the run was trained. The model has not
-            seen them.
-        stratify, groups, fold_seed: as the run was trained.
+        split: name of the split. None uses the first of val, valid, validation and test, else the first split.
+        fold: predict only the rows of this fold, such as ``1/5``. Use the fold of the training run, whose rows the
+            model has not seen.
+        stratify: as in the training run.
+        groups: as in the training run.
+        fold_seed: as in the training run.
         device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Returns:
-        (n, K) a row for each sample of the split and a column for each class of the model; softmax of its outputs.
-        Rows of other folds are NaN.
+        Softmax of the outputs, (n, K) float32, with a row for each sample of the split and a column for each class of
+        the model. Rows of other folds are NaN.
 
     Raises:
-        TrainingError: the checkpoint is damaged, or of another task.
-        OptionError: the store has no such split or fold, or no images of the model's channels.
+        TrainingError: the checkpoint is damaged, or belongs to a different task.
+        OptionError: the store does not contain the split or fold, or has different channels than the model.
         FormatError: the store is damaged.
     """
     place = device_of(device)
@@ -84,9 +86,9 @@ def predict_probabilities(
 
 
 def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.float32]) -> int:
-    """Write probabilities (n, K) into a .npy file. Rows that are NaN keep their values of a file that is there.
+    """Write probabilities (n, K) to a ``.npy`` file, as float32. Rows that are NaN keep the values of an existing file.
 
-    So folds that are predicted one after the other fill one file.
+    With several calls, you can combine the predictions of all folds in one file.
 
     >>> probabilities = np.full((4, 2), 0.5, np.float32)
     >>> probabilities[2:] = np.nan  # rows of other folds
@@ -94,12 +96,12 @@ def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.
     2
 
     Returns:
-        How many rows of the file are NaN.
+        The number of rows in the file that are NaN.
 
     Raises:
-        OptionError: the file would lie inside a store, or holds an array of another shape or type.
-        SourceError: the file that is there cannot be read.
-        OutputError: it cannot be written.
+        OptionError: the file would be inside a store, or contains an array of a different shape or type.
+        SourceError: the existing file cannot be read.
+        OutputError: the file cannot be written.
     """
     out = user_path(path)
     check_outside_stores(out)

@@ -53,24 +53,25 @@ DRAW = 30.0
 
 @dataclass(frozen=True)
 class TrainReport:
-    """Results of a training run."""
+    """Result of `train`."""
 
-    folder: Path  #: Of the run.
-    task: str  #: Its name.
-    metric: str  #: By which the best epoch was chosen.
-    best_epoch: int | None  #: Counted from 1; None where nothing was evaluated.
-    best: Mapping[str, float]  #: Metrics of that epoch's evaluation.
-    last: Mapping[str, float]  #: Metrics of the last epoch's evaluation, or of its training if there was none.
-    epochs: int  #: Trained.
-    seconds: float  #: Of training, without evaluations.
-    samples_per_second: float  #: Of training.
-    wait_share: float  #: Of the time, in [0, 1], in which steps waited for data.
-    facts: Mapping[str, Any]  #: Of the model, the machine and the data.
-    #: By class, in the best epoch. Of a classification its name, samples and share of right answers; of a detection its
-    #: name, objects, average precision and that at IoU 0.5.
+    folder: Path  #: Folder of the run.
+    task: str  #: Name of the task.
+    metric: str  #: Metric that selects the best epoch.
+    best_epoch: int | None  #: Number of the best epoch, from 1; None if nothing was evaluated.
+    best: Mapping[str, float]  #: Metrics of the evaluation after the best epoch.
+    last: Mapping[str, float]  #: Metrics of the evaluation after the last epoch, or of its training if there was none.
+    epochs: int  #: Number of epochs that were trained.
+    seconds: float  #: Duration of the training, without evaluations.
+    samples_per_second: float  #: Samples per second of training.
+    wait_share: float  #: Share of the time, in [0, 1], in which steps waited for data.
+    facts: Mapping[str, Any]  #: Facts about the model, the machine and the data.
+    #: Results by class, in the best epoch. For classification, its name, number of samples and accuracy; for detection,
+    #: its name, number of objects, average precision and average precision at IoU 0.5.
     classes: Sequence[Mapping[str, Any]]
-    keypoints: Sequence[Mapping[str, Any]]  #: Name, samples and mean error of each keypoint, likewise.
-    pictures: Sequence[str]  #: That were drawn, by file name.
+    #: Name, number of samples and mean error of each keypoint, in the best epoch.
+    keypoints: Sequence[Mapping[str, Any]]
+    pictures: Sequence[str]  #: File names of the pictures that were drawn.
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def add_predictions(
     device: str | None = None,
     progress: OnProgress | None = None,
 ) -> FieldsSummary:
-    """Add the predictions of a model for each sample to a store, as `add_fields` does.
+    """Add the predictions of a model for each sample to a store, with `add_fields`.
 
     >>> tsds.add_predictions("photos.run/best.pt", "photos.tsds", splits=["val"], device="cpu").fields
     {'prediction': 'int64 · 2 classes', 'confidence': 'float32', 'loss': 'float32'}
@@ -60,26 +60,27 @@ def add_predictions(
     several labels     `probabilities`, (N, classes) float32
     keypoints          `keypoints`, (N, K, 2) float32, x y in pixels of the stored image
     detection          `predictions`, objects with `boxes`, `labels` and `scores`
-    all but detection  `loss`, float32, of the kind that was trained; NaN where nothing is known
+    all but detection  `loss`, float32, as in training; NaN if the sample has no target
     =================  =======================================================================
 
-    `prediction` has labels in a store with labels, else numbers of classes (int64).
+    `prediction` contains labels if the store has labels, else the indices of classes (int64).
 
     Args:
         checkpoint: path of `best.pt` or `last.pt` of a run.
         store: path of a store, a folder.
-        splits: names of the splits. None takes all. In the other splits, values are unknown, or stay.
-        prefix: beginning of the names of the fields, such as ``vit_``.
-        replace: whether the values replace those of existing fields.
-        score: detections with a lower score are not added. A detector of torchvision keeps those of 0.05 or more.
+        splits: names of the splits. None uses all. In other splits, values of new fields are unknown, and values of
+            existing fields do not change.
+        prefix: prefix of the names of the fields, such as ``vit_``.
+        replace: whether to replace the values of existing fields.
+        score: minimum score of detections. A detector of torchvision returns detections with a score of at least 0.05.
         device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
-        TrainingError: the checkpoint is damaged, or its model says NaN.
-        OptionError: the store has no such split, no images of the model's channels, or other classes; or as of
+        TrainingError: the checkpoint is damaged, or its model returns NaN.
+        OptionError: the store does not contain a split, or has different channels or classes than the model; or as in
             `add_fields`.
-        FormatError, OutputError, ConversionError: as of `add_fields`.
+        FormatError, OutputError, ConversionError: as in `add_fields`.
     """
     opened = open_store(check_in_place(store, "add the predictions"))
     names = [name for name in chosen_splits(opened, splits) if len(opened[name])]

@@ -37,63 +37,69 @@ SMOOTH = 0.02
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """One thing to learn. Tasks are values: two with the same attributes are the same."""
+    """A task to learn. Two tasks with the same attributes are equal."""
 
-    classes: tuple[str, ...] = ()  #: Names, in the order of the labels.
-    keypoints: tuple[str, ...] = ()  #: Names, in their stored order.
-    label_field: str = ""  #: The field of labels; empty where objects have them.
-    objects_field: str = ""  #: The field of objects; empty where none is needed.
+    classes: tuple[str, ...] = ()  #: Names of the classes, in the order of the labels.
+    keypoints: tuple[str, ...] = ()  #: Names of the keypoints, in stored order.
+    label_field: str = ""  #: Name of the field of labels; empty if objects have the labels.
+    objects_field: str = ""  #: Name of the field of objects; empty if none is needed.
 
-    name: ClassVar[str]  #: As `TrainOptions.task` has it.
-    needs: ClassVar[str]  #: What a store must have for it.
-    metric: ClassVar[str]  #: By which the best epoch is chosen.
-    higher_is_better: ClassVar[bool] = True  #: Of the metric.
-    has_eval_loss: ClassVar[bool] = True  #: Whether `loss` takes the outputs of an evaluation, too.
+    name: ClassVar[str]  #: Name as in `TrainOptions.task`.
+    needs: ClassVar[str]  #: Data that a store must contain for this task, in words.
+    metric: ClassVar[str]  #: Metric that selects the best epoch.
+    higher_is_better: ClassVar[bool] = True  #: Whether a higher value of `metric` is better.
+    has_eval_loss: ClassVar[bool] = True  #: Whether `loss` also accepts the outputs of an evaluation.
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model computes for an image, a logit per class, then x and y per keypoint."""
+        """Number of outputs per image, which are a logit per class, followed by x and y per keypoint."""
         return len(self.classes) + 2 * len(self.keypoints)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields of a store that are needed."""
+        """Names of the fields of a store that the task needs."""
         return tuple(name for name in ("image", self.label_field, self.objects_field) if name)
 
     @abstractmethod
     def targets(self, batch: Batch) -> Any:
-        """What is to be predicted: tensors on the batch's device, computed without waiting for it."""
+        """Return the targets of a batch: tensors on its device, computed without waiting for the device."""
 
     def run(self, model: nn.Module, images: Tensor, targets: Any) -> Any:
-        """What a model says about images, (B, `outputs`)."""
+        """Return the outputs of the model for images, (B, `outputs`)."""
         return model(images)
 
     def first(self, targets: Any, count: int) -> Any:
-        """The targets of the first images."""
+        """Return the targets of the first `count` images."""
         return map_tensors(targets, lambda tensor: tensor[:count])
 
     @abstractmethod
     def loss(self, outputs: Any, targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
-        """The mean loss, a scalar, of outputs (B, `outputs`)."""
+        """Return the mean loss of outputs (B, `outputs`), a scalar."""
 
     def losses(self, outputs: Any, targets: Any) -> Tensor:
-        """(B,) the loss of each image, NaN where nothing is known of it."""
+        """Return the loss of each image, (B,), NaN if it has no target."""
         raise NotImplementedError
 
     @abstractmethod
     def sums(self, outputs: Any, targets: Any, *, detailed: bool = False) -> Sums:
-        """What metrics are computed from: tensors to be added up. `detailed`: all of it, for an evaluation."""
+        """Return tensors to add up over batches, from which `metrics` are computed.
+
+        With `detailed`, the result contains everything for an evaluation.
+        """
 
     @abstractmethod
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        """Metrics by name, of added `sums`; NaN of nothing."""
+        """Return metrics by name, computed from added `sums`. Metrics without data are NaN."""
 
     @abstractmethod
     def predictions(self, outputs: Any, image_size: tuple[int, int]) -> list[dict[str, Any]]:
-        """What outputs (B, `outputs`) say about each image; keypoints in pixels of an image (height, width)."""
+        """Return the predictions for each image from outputs (B, `outputs`).
+
+        Keypoints are in pixels of an image of `image_size` (height, width).
+        """
 
     def as_data(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
+        """Return the task as plain values, for a checkpoint."""
         return {"name": self.name, **dataclasses.asdict(self)}
 
 

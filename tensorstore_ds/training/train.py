@@ -45,7 +45,7 @@ def train(
     listeners: Listeners | None = None,
     **keywords: Unpack[TrainKeywords],
 ) -> TrainReport | None:
-    """Train a vision transformer on a store.
+    """Train a vision transformer or a detector on a store.
 
     >>> report = tsds.train("photos.tsds", out="run", epochs=1, model="seed", device="cpu", torch_threads=1)
     >>> report.task, report.metric, report.epochs
@@ -53,31 +53,34 @@ def train(
     >>> sorted(path.name for path in Path("run").glob("*.pt"))
     ['best.pt', 'last.pt']
 
-    Under torchrun each process is a rank: samples are divided among them, gradients averaged, and the first rank
-    writes. In the folder `out`: `last.pt`, all that a run goes on with, and `best.pt`, the best epoch's model;
-    `history.jsonl`, `report.json`, with matplotlib `curves.png` and `confusion.png`, with tensorboard its files.
+    The folder `out` will contain `last.pt`, the state to resume from; `best.pt`, the model of the best epoch;
+    `history.jsonl` and `report.json`; with matplotlib `curves.png` and `confusion.png`; and with tensorboard its files.
 
-    SIGTERM and Ctrl-C end the run with a checkpoint of the last finished step. On a CPU, the step that is under way is
-    dropped, and begins again where the run goes on; on a GPU, with `compile` or with several ranks it is finished. The
-    run seeds torch's global generators, and leaves all random generators as it found them.
+    Under torchrun, each process is a rank. Samples are divided among the ranks, gradients are averaged, and the first
+    rank writes the files.
+
+    SIGTERM and Ctrl-C end the run with a checkpoint of the last finished step. On a CPU, the current step is discarded,
+    and repeated when you resume. On a GPU, with `compile` or with several ranks, it is finished first. The run seeds
+    torch's global generators, and restores the state of all random generators at the end.
 
     Args:
         store: path of the store.
         options: all options as one object.
-        out: path of the run's folder, which is made if it does not exist.
-        resume: go on with the run in `out`, at the very next batch; begin one if there is none.
-        listeners: functions that are called while it runs.
-        keywords: options by name, each of which overrides `options`.
+        out: path of the folder of the run, which is created if it does not exist.
+        resume: continue the run in `out` at the next batch, or begin a new run if there is none.
+        listeners: functions that are called during the run.
+        keywords: options by name. Each overrides `options`.
 
     Returns:
-        What it came to, which is also in `report.json`; None on other ranks than the first.
+        The results, which are also written to `report.json`. None on ranks other than the first.
 
     Raises:
         OptionError: options contradict each other, the store or the machine.
         FormatError: the store is damaged.
-        TrainingError: the run cannot go on: the loss is no number, memory is full, the checkpoint is not of this run.
-        OutputError: a file cannot be written, because the disk is full.
-        TrainingStopped: a signal asked for it.
+        TrainingError: the run cannot continue, because the loss is NaN or infinite, memory is full, or the checkpoint
+            does not belong to this run.
+        OutputError: a file cannot be written, for example because the disk is full.
+        TrainingStopped: a signal ended the run.
     """
     given = chosen(options, TrainOptions, keywords)
     opened = open_store(store)

@@ -14,10 +14,11 @@ from tensorstore_ds.training.options import ViTOptions
 
 
 class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
-    """torchvision's `VisionTransformer` (Dosovitskiy et al., ICLR 2021) with a grid of patches that need not be square.
+    """Vision transformer for images of any size and number of channels. The grid of patches need not be square.
 
-    Images whose sides the patch does not divide are padded at the right and the bottom with 0, which is the mean after
-    normalization. The weights have torchvision's names, and for square RGB images its shapes.
+    It derives from torchvision's `VisionTransformer` (Dosovitskiy et al., ICLR 2021). If the patch size does not divide
+    the image size, the image is padded at the right and the bottom with 0, which is the mean after normalization. The
+    names of the weights are the names in torchvision, and for square RGB images also their shapes.
 
     >>> options = tsds.ViTOptions((28, 28), channels=1, patch_size=7, width=64, depth=2, heads=4, mlp_width=128)
     >>> tsds.ViT(options, outputs=10)(torch.zeros(2, 1, 28, 28)).shape  # (B, outputs)
@@ -25,10 +26,10 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
 
     Args:
         options: shape of the model.
-        outputs: number of outputs for an image.
-        grad_checkpointing: keep the inputs of each block only, and compute the rest again in the backward pass (Chen et
-            al., Training Deep Nets with Sublinear Memory Cost, 2016): less memory, one more forward pass, the same
-            gradients.
+        outputs: number of outputs per image.
+        grad_checkpointing: keep only the inputs of each block, and compute the rest again in the backward pass (Chen et
+            al., Training Deep Nets with Sublinear Memory Cost, 2016). It needs less memory and one more forward pass,
+            with the same gradients.
     """
 
     def __init__(self, options: ViTOptions, outputs: int, *, grad_checkpointing: bool = False) -> None:
@@ -54,10 +55,10 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
         self.encoder.pos_embedding = nn.Parameter(torch.empty(1, self.seq_length, options.width).normal_(std=0.5))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) floating-point images of `options.image_size` to (B, outputs).
+        """Compute the outputs (B, outputs) of floating-point images (B, C, H, W) of size `options.image_size`.
 
         Raises:
-            OptionError: the images have another size or number of channels.
+            OptionError: the images have a different size or number of channels.
         """
         expected = (self.options.channels, *self.options.image_size)
         if images.shape[1:] != expected:

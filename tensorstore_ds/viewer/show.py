@@ -31,11 +31,7 @@ def show(
     findings: CheckFindings | str | os.PathLike[str] | None = None,
     height: int = 600,
 ) -> StoreWidget:
-    """Show a store in a notebook: the page of `view`, which gets its bytes from the kernel, also from a remote one.
-
-    It needs the extra `notebook`. Show the result as the last line of a cell, or with ``display``. The page asks the
-    kernel for what it shows, so it waits while a cell runs. Tags that are set in it are kept in ``STORE.tags.json``
-    beside a local store.
+    """Show a store in a notebook, with the page of `view`.
 
     >>> widget = tsds.show("photos.tsds", split="val")  # the last line of a cell shows it
     >>> widget.rows  # the rows that are marked in the page
@@ -43,22 +39,26 @@ def show(
     >>> tsds.open("photos.tsds")["val"]["label"].take(widget.rows)
     array([], dtype=int64)
 
+    This needs the extra `notebook`. Make the result the last line of a cell, or call ``display``. The page requests its
+    data from the kernel, which may be on a different machine, so it waits while a cell runs. Tags that you set in the
+    page are saved in ``STORE.tags.json`` next to a local store.
+
     Args:
-        target: an open store, or what `view` takes: the path or URL of a store, a folder that `train` has written, or a
+        target: an open store, or a target of `view`: the path or URL of a store, a folder written by `train`, or a
             folder of images.
-        split: name of the split that is shown first. None takes the first one.
-        findings: result of `check_store` for the store, or path of the file that `CheckFindings.save` has written.
+        split: name of the split to show first. None shows the first split of the store.
+        findings: result of `check_store` for the store, or path of a file written by `CheckFindings.save`.
         height: height of the viewer in pixels.
 
     Returns:
-        An anywidget. ``widget.view`` is the text of what is shown, such as ``split=val&view=scatter``, and can be set.
-        ``widget.rows`` is a list of the rows of that split that are marked in the page, with Ctrl and a click or with
-        the space bar. ``widget.height`` can be set.
+        An anywidget. ``widget.view`` is a text that describes the current view, such as ``split=val&view=scatter``, and
+        can be set. ``widget.rows`` is a list of the rows of that split that you have marked in the page, with Ctrl and
+        a click or with the space bar. ``widget.height`` can be set.
 
     Raises:
         FormatError: the store is damaged.
-        OptionError: anywidget is not installed, or an argument cannot be used; see `view`.
-        UnknownNameError: there is no such split.
+        OptionError: anywidget is not installed, or an argument cannot be used, see `view`.
+        UnknownNameError: the split does not exist.
     """
     try:
         from tensorstore_ds.viewer.widget import StoreWidget

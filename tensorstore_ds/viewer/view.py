@@ -74,31 +74,32 @@ def view(
     port: int = 0,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Iterator[str]:
-    """Serve the viewer's page of a store, a training run or a folder of images, until the block ends.
-
-    Only clients that know the URL are answered: it contains a token. Tags that are set in the page are kept in
-    ``STORE.tags.json`` beside a local store.
+    """Serve the viewer's page for a store, a training run or a folder of images, until the block ends.
 
     >>> with tsds.view("photos.tsds") as url:  # webbrowser.open(url) shows it
     ...     url.startswith("http://127.0.0.1:")
     True
 
+    Only clients that know the URL get an answer, because it contains a token. Tags that you set in the page are saved
+    in ``STORE.tags.json`` next to a local store.
+
     Args:
-        target: path of a store, a folder or a packed one; its URL; a folder that `train` has written, which is shown
-            with its store; or a folder of images, which is converted into a temporary store first.
-        runs: folders of more training runs, for curves of several runs.
+        target: path of a store, a folder or a packed one; URL of a store; folder written by `train`, which is shown
+            with its store; or folder of images, which is converted into a temporary store first.
+        runs: folders of additional training runs, to compare their curves.
         findings: path of a file that `CheckFindings.save` has written for the store.
-        options: for the conversion of a folder of images. None: files are kept as they are, and bad ones are left out.
-        host: address of the server. Other machines can open the page if it is not this machine's own.
-        port: port of the server. 0 takes any free port.
-        notify: called with a line when a file cannot be served, from other threads.
+        options: options for converting a folder of images. None keeps the files as they are, and skips bad ones.
+        host: address of the server. If it is not a loopback address, other machines can open the page.
+        port: port of the server. 0 uses any free port.
+        notify: function that is called with a line when a file cannot be served, from other threads.
 
     Yields:
         The URL of the page.
 
     Raises:
         FormatError: the store is damaged.
-        OptionError: this is no store, run or data set; or the host, the port or another argument cannot be used.
+        OptionError: `target` is not a store, run or data set, or the host, the port or a different argument cannot be
+            used.
     """
     with ExitStack() as stack:
         found = find_target(target, runs, options, stack)
@@ -119,23 +120,26 @@ def export_view(
     findings: str | os.PathLike[str] | None = None,
     options: ConvertOptions | None = None,
 ) -> Path:
-    """Write the viewer's page and what it shows as a folder for any static web server that answers ranges.
+    """Write the viewer's page and its data into a folder, for any static web server that supports range requests.
 
     >>> folder = tsds.export_view("photos.tsds", "site")
     >>> (folder / "index.html").is_file()
     True
 
     Args:
-        target, runs, findings, options: as in `view`. Of a training run, only the curves are written: to write its
-            store with them, let `target` be the store, and name the run in `runs`.
-        out: the new folder: ``index.html``, and the store in ``store/``.
+        target: as in `view`. For a training run, only the curves are written. To write its store also, pass the store
+            as `target` and the run in `runs`.
+        out: path of the new folder. It will contain ``index.html``, and the store in ``store/``.
+        runs: as in `view`.
+        findings: as in `view`.
+        options: as in `view`.
 
     Returns:
         The path of the folder.
 
     Raises:
         FormatError: the store is damaged.
-        OptionError: as of `view`; or `out` has files already, or lies in a store.
+        OptionError: as in `view`, or `out` contains files or is inside a store.
         OutputError: the files cannot be written.
     """
     out = Path(out)

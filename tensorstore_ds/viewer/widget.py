@@ -25,12 +25,12 @@ def _module() -> str:
 
 
 class StoreWidget(anywidget.AnyWidget):
-    """A viewer in a notebook; `tensorstore_ds.show` makes it.
+    """A viewer in a notebook, as returned by `tensorstore_ds.show`.
 
     Attributes:
-        view: what is shown, such as ``split=val&view=scatter``. The page changes it, and it can be set.
-        rows: the rows of the split that are marked in the page, ascending.
-        height: in pixels.
+        view: current view, such as ``split=val&view=scatter``. The page changes it, and you can set it.
+        rows: rows of the split that are marked in the page, ascending.
+        height: height in pixels.
     """
 
     _esm = _module()

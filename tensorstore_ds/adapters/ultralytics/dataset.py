@@ -26,13 +26,13 @@ _TO_BGR = {1: cv2.COLOR_GRAY2BGR, 3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGR}
 
 
 class Images:
-    """The images of a split as Ultralytics reads their files: files by OpenCV, pixels as they are.
+    """Images of a split in the form that Ultralytics uses: files are decoded with OpenCV, pixels are used directly.
 
     Args:
-        split: with a field `image` of 8 or 16 bits.
+        split: split with a field `image` of 8 or 16 bits.
 
     Raises:
-        OptionError: there are no such images.
+        OptionError: the split has no images of 8 or 16 bits.
     """
 
     def __init__(self, split: Split) -> None:
@@ -45,14 +45,17 @@ class Images:
         self.shapes = split.image_shapes
         self.are_files = not are_pixels
         stored = 3 if self.are_files or not len(split) else int(self.shapes[0, 2])
-        self.channels = 3 if stored in _TO_BGR else stored  #: that Ultralytics gets
+        self.channels = 3 if stored in _TO_BGR else stored  #: number of channels for Ultralytics
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
         """(H, W, C) of `channels`, in BGR if these are colors; a new array."""
         return self.finished(self.stored(row))
 
     def stored(self, row: int) -> NDArray[np.uint8]:
-        """(H, W, C) in BGR if images are kept as files, and a view of the map if they are kept as pixels."""
+        """Return an image (H, W, C).
+
+        It is in BGR if images are stored as files, and a view of the map if they are stored as pixels.
+        """
         kept = self.split["image"][row]
         if not self.are_files:
             return _as_bytes(kept)
@@ -62,7 +65,7 @@ class Images:
         return image
 
     def finished(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """What was `stored`, maybe resized since, in BGR."""
+        """Convert the result of `stored` to BGR. It may have been resized."""
         return image if self.are_files else _to_bgr(image)
 
 
@@ -78,16 +81,16 @@ def _to_bgr(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 class StoreYOLODataset(YOLODataset):
-    """The images and objects of a split, in place of files.
+    """Ultralytics' `YOLODataset` with the images and objects of a split instead of files.
 
-    Augmentations, batches and all arguments but these are those of `YOLODataset`. Images are not copied to memory where
-    they are kept as pixels: the page cache has them. If they are kept as files, ``cache="ram"`` decodes them once.
-    Mosaics are made of any images of the split, as Ultralytics makes them of cached images.
+    Augmentations, batches and all other arguments are as in `YOLODataset`. Images stored as pixels are not copied to
+    memory, because they are in the page cache. For images stored as files, ``cache="ram"`` decodes them only once.
+    Mosaics combine any images of the split, as Ultralytics does for cached images.
 
     Args:
-        img_path: the name of the split.
-        data: as `dataset_info` returns it.
-        cache: ``ram`` or True to keep decoded files in memory; all else is ignored.
+        img_path: name of the split.
+        data: result of `dataset_info`.
+        cache: ``ram`` or True keeps decoded files in memory. All other values are ignored.
     """
 
     def __init__(
@@ -101,23 +104,23 @@ class StoreYOLODataset(YOLODataset):
         super().__init__(img_path, *args, data=data, task=task, cache="ram" if keeps else None, **kwargs)
 
     def get_img_files(self, img_path: str) -> list[str]:
-        """Names of the images, to be shown: split and row. Of some of them, if there is a `fraction`."""
+        """Return names of the images, made of split and row. With `fraction`, it returns only some of them."""
         count = selected(len(self.split), self.fraction)
         return [f"{img_path}/{row}" for row in range(count)]
 
     def get_labels(self) -> list[dict[str, Any]]:
-        """The labels of each image, see `labels_of`."""
+        """Return the labels of each image, see `labels_of`."""
         return labels_of(self.split, self.objects, self.task, self.im_files)
 
     def load_image(
         self, i: int, rect_mode: bool = True, resize_short: bool = False
     ) -> tuple[NDArray[np.uint8], tuple[int, int], tuple[int, int]]:
-        """An image (H, W, C) at the size of the data set, and its (height, width) in the store and now.
+        """Return an image (H, W, C) at the size of the data set, its stored and its new (height, width).
 
         Args:
-            i: its number in the data set, which is not its row if `rect` has sorted the images.
-            rect_mode: keep the aspect ratio.
-            resize_short: the shorter side gets `imgsz`, instead of the longer one.
+            i: index of the image in the data set. It differs from its row if `rect` has sorted the images.
+            rect_mode: whether to keep the aspect ratio.
+            resize_short: whether to resize the shorter side to `imgsz` instead of the longer one.
         """
         if self.ims[i] is not None:
             return self.ims[i], self.im_hw0[i], self.im_hw[i]
@@ -140,20 +143,21 @@ class StoreYOLODataset(YOLODataset):
         return new[0], new[1]
 
     def build_transforms(self, hyp: Any) -> Any:
-        """Ultralytics' transforms; mosaics take any images of the split."""
+        """Return Ultralytics' transforms. Mosaics combine any images of the split."""
         self.cache = "ram"
         return super().build_transforms(hyp)
 
 
 class StoreClassificationDataset(ClassificationDataset):
-    """The images and labels of a split, in place of class folders, with Ultralytics' transforms.
+    """Ultralytics' `ClassificationDataset` with the images and labels of a split instead of class folders.
 
     Args:
-        split: its samples without a label are left out.
-        field: of the labels.
-        args: of the trainer or the validator.
-        names: the classes of the model, if they are known: labels are those of the classes with the same names.
-        fraction: the share, or number, of samples to use.
+        split: split of the samples. Samples without a label are left out.
+        field: field of the labels.
+        args: arguments of the trainer or the validator.
+        augment: whether to use the augmentations for training.
+        names: classes of the model, if known. Labels are then matched by the names of the classes.
+        fraction: fraction of the samples to use, or their number.
     """
 
     def __init__(
@@ -188,14 +192,14 @@ class StoreClassificationDataset(ClassificationDataset):
         )
 
     def __getitem__(self, i: int) -> dict[str, Any]:
-        """The image as a tensor, `img`, and the number of its class, `cls`."""
+        """Return the image as a tensor, `img`, and the number of its class, `cls`."""
         row, label = self.samples[i]
         image = Image.fromarray(cv2.cvtColor(self.images[row], cv2.COLOR_BGR2RGB))
         return {"img": self.torch_transforms(image), "cls": label}
 
 
 def selected(length: int, fraction: float) -> int:
-    """How many of some images a `fraction` of Ultralytics means: a share, or their number, above 1."""
+    """Return the number of images for a `fraction` of Ultralytics: a fraction, or an integer above 1."""
     count = fraction if isinstance(fraction, int) and fraction > 1 else max(1, round(length * fraction))
     return min(length, count)
 
@@ -203,15 +207,15 @@ def selected(length: int, fraction: float) -> int:
 def read_images(
     path: str | os.PathLike[str], split: str = "val", rows: Iterable[int] | None = None
 ) -> list[NDArray[np.uint8]]:
-    """Images of a store as `YOLO.predict` takes them: (H, W, C) uint8 in BGR, each of its own size.
+    """Read images of a store for `YOLO.predict`: (H, W, C) uint8 in BGR, each in its own size.
 
     Args:
-        path: of the store, or its URL.
-        split: its name.
-        rows: which images; None for all. They are all in memory at once.
+        path: path or URL of the store.
+        split: name of the split.
+        rows: rows of the images. None reads all. They are all in memory at the same time.
 
     Raises:
-        OptionError: the store has no such split, or no images of 8 or 16 bits.
+        OptionError: the store does not contain the split, or has no images of 8 or 16 bits.
 
     Example:
         >>> model.predict(read_images("photos.tsds", "val", range(8)))                    # doctest: +SKIP

@@ -32,7 +32,7 @@ IGNORED = ("iscrowd", "difficult")
 
 
 def fields_of_tasks(split: Split) -> dict[str, str]:
-    """The field of each task that a split is good for."""
+    """Return the field of each task that a split supports."""
     found: dict[str, str] = {}
     for name, field in of_image(split.fields, ObjectsField).items():
         for task, values in OBJECT_TASKS.items():
@@ -43,7 +43,11 @@ def fields_of_tasks(split: Split) -> dict[str, str]:
 
 
 def field_of(split: Split, task: str, where: object) -> str:
-    """The name of the field that a task is about; an `OptionError` if there is none."""
+    """Return the name of the field that a task needs.
+
+    Raises:
+        OptionError: the split has no such field.
+    """
     found = fields_of_tasks(split)
     if task in found:
         return found[task]
@@ -56,10 +60,12 @@ def field_of(split: Split, task: str, where: object) -> str:
 
 
 def labels_of(split: Split, name: str, task: str, files: Sequence[str]) -> list[dict[str, Any]]:
-    """The labels of the first images of a split, as `YOLODataset.get_labels` gives them.
+    """Return the labels of the first images of a split, in the form of `YOLODataset.get_labels`.
 
     Args:
-        name: the field of objects.
+        split: an open split.
+        name: name of the field of objects.
+        task: task of Ultralytics.
         files: names of these images, row by row.
 
     Returns:

@@ -30,20 +30,21 @@ _MARK = "::"
 
 
 def dataset_info(data: str, task: str, split: str = "val", *, training: bool = False) -> dict[str, Any]:
-    """What Ultralytics reads in a data.yaml, of a store.
+    """Return the content of Ultralytics' data.yaml for a store.
 
     Args:
-        data: path or URL of the store; ``PATH::TRAIN::VAL`` chooses the splits to train and to validate on.
-        task: of the model.
-        split: the one that is validated: ``val``, ``train`` or any split of the store.
-        training: there must be a split to train on, and another one if none is chosen to validate on.
+        data: path or URL of the store. ``PATH::TRAIN::VAL`` also selects the splits to train and to validate on.
+        task: task of the model.
+        split: split to validate on: ``val``, ``train`` or any split of the store.
+        training: whether there must be a split to train on, and a different one to validate on unless `data` selects
+            it.
 
     Returns:
-        `store`, which is open; names of splits by split, `train` and `val`; `names`, `nc`, `channels`; for poses
+        `store`, the open store; names of splits by split, `train` and `val`; `names`, `nc`, `channels`; for poses
         `kpt_shape`, `flip_idx` and `kpt_names`.
 
     Raises:
-        OptionError: the store lacks the field that the task is about, or a split.
+        OptionError: the store does not contain the field of the task, or a split.
         FormatError, RemoteError: see `tensorstore_ds.open`.
     """
     path, *chosen = data.rsplit(_MARK, 2)
@@ -137,20 +138,20 @@ def _kind(kinds: Mapping[str, type[Any]], task: str) -> type[Any]:
 
 
 class StoreTrainer(BaseTrainer):
-    """Trains on a store: ``YOLO("yolo11n.yaml").train(trainer=StoreTrainer, data="photos.tsds")``.
+    """Train on a store: ``YOLO("yolo11n.yaml").train(trainer=StoreTrainer, data="photos.tsds")``.
 
-    It becomes the trainer of the model's task: detect, segment, pose, obb or classify. All arguments but these are
-    those of Ultralytics:
+    It becomes the trainer of the model's task: detect, segment, pose, obb or classify. These arguments differ from
+    Ultralytics, all others are the same:
 
     - `data`: path or URL of the store.
-    - `train_split`: the split to train on; ``train`` if there is one, else the first.
-    - `val_split`: the split to validate on; ``val`` if there is one, else the last.
-    - `cache`: ``ram`` keeps decoded images in memory if the store has files. Pixels are in the page cache anyway.
+    - `train_split`: split to train on. The default is ``train`` if it exists, else the first split.
+    - `val_split`: split to validate on. The default is ``val`` if it exists, else the last split.
+    - `cache`: ``ram`` keeps decoded images in memory if the store contains files. Pixels are always in the page cache.
 
-    Objects with the flags `iscrowd` or `difficult` are left out, as Ultralytics' conversions of COCO and VOC do.
+    Objects with the flags `iscrowd` or `difficult` are left out, as in Ultralytics' conversions of COCO and VOC.
 
     Raises:
-        OptionError: the store lacks the field that the task is about, or a split.
+        OptionError: the store does not contain the field of the task, or a split.
     """
 
     def __new__(cls, cfg: Any = DEFAULT_CFG, overrides: dict[str, Any] | None = None, _callbacks: Any = None) -> Any:
@@ -166,12 +167,12 @@ class StoreTrainer(BaseTrainer):
         super().__init__(cfg, overrides, _callbacks)
 
     def get_dataset(self) -> dict[str, Any]:
-        """What Ultralytics reads in a data.yaml."""
+        """Return the content of Ultralytics' data.yaml."""
         data = dataset_info(str(self.args.data), self.args.task, self.args.split, training=True)
         return {**data, "names": {0: "item"}, "nc": 1} if self.args.single_cls else data
 
     def build_dataset(self, img_path: str, mode: str = "train", batch: int | None = None) -> Any:
-        """The data set of the split `img_path`, with augmentations if the mode is ``train``."""
+        """Return the data set of the split `img_path`, with augmentations if the mode is ``train``."""
         augment, stride = mode == "train", getattr(self, "stride", 32)
         rect = self.args.rect or mode == "val"
         return _objects_dataset(self.args, img_path, self.data, batch, augment=augment, rect=rect, stride=stride)
@@ -183,13 +184,13 @@ class StoreTrainer(BaseTrainer):
 
 
 class StoreValidator(BaseValidator):
-    """Validates on a store: ``model.val(validator=StoreValidator, data="photos.tsds")``.
+    """Validate on a store: ``model.val(validator=StoreValidator, data="photos.tsds")``.
 
-    It becomes the validator of the model's task. `split` is the split of the store: by default ``val`` if there is one,
-    else the last. All other arguments are those of Ultralytics.
+    It becomes the validator of the model's task. `split` is the split of the store, by default ``val`` if it exists,
+    else the last split. All other arguments are the same as in Ultralytics.
 
     Raises:
-        OptionError: the store lacks the field that the task is about, or the split.
+        OptionError: the store does not contain the field of the task, or the split.
     """
 
     def __new__(cls, dataloader: Any = None, save_dir: Any = None, args: Any = None, _callbacks: Any = None) -> Any:
@@ -206,7 +207,7 @@ class StoreValidator(BaseValidator):
             return super().__call__(trainer, model, **kwargs)
 
     def build_dataset(self, img_path: str, mode: str = "val", batch: int | None = None) -> Any:
-        """The data set of the split `img_path`."""
+        """Return the data set of the split `img_path`."""
         how = {"augment": mode == "train", "rect": self.args.rect, "stride": self.stride}
         return _objects_dataset(self.args, img_path, self.data, batch, **how)
 
@@ -231,7 +232,7 @@ class StoreClassificationTrainer(StoreTrainer, ClassificationTrainer):
     """`StoreTrainer` for the task classify."""
 
     def build_dataset(self, img_path: str, mode: str = "train", batch: int | None = None) -> StoreClassificationDataset:
-        """The data set of the split `img_path`, with augmentations if the mode is ``train``."""
+        """Return the data set of the split `img_path`, with augmentations if the mode is ``train``."""
         return _labels_dataset(self.args, img_path, self.data, self.data["names"], mode == "train")
 
 
@@ -255,7 +256,7 @@ class StoreClassificationValidator(StoreValidator, ClassificationValidator):
     """`StoreValidator` for the task classify."""
 
     def build_dataset(self, img_path: str, mode: str = "val", batch: int | None = None) -> StoreClassificationDataset:
-        """The data set of the split `img_path`."""
+        """Return the data set of the split `img_path`."""
         return _labels_dataset(self.args, img_path, self.data, self.names, False)
 
 
