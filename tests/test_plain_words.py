@@ -1,16 +1,18 @@
-"""The documentation and the help of every command are written in plain English: CONTRIBUTING.md lists the patterns.
+"""Documentation, help of commands and public docstrings are in plain English: CONTRIBUTING.md lists the patterns.
 
 Code blocks, code in backticks, addresses of links and HTML comments are not searched.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 
 import click
 import pytest
 
+import tensorstore_ds as tsds
 from doc_pages import ROOT, pages
 from tsds_cli.main import COMMANDS, cli
 
@@ -56,6 +58,9 @@ _CODE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
+#: In a docstring, from the prompt to an empty line.
+_EXAMPLE = re.compile(r"^ *>>>.*?(?=^\s*$|\Z)", re.MULTILINE | re.DOTALL)
+
 
 def found_in(text: str) -> list[str]:
     """Each place that has a pattern: the line, its words, and what to write instead."""
@@ -84,6 +89,25 @@ def test_pages(page: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help(name: str) -> None:
     assert found_in(help_of(name)) == []
+
+
+def docstrings_of(name: str) -> dict[str, str]:
+    """A public name's docstring and, of a class, those of its methods and properties, without examples."""
+    value = getattr(tsds, name)
+    found = {name: value.__doc__ if isinstance(value, type) or inspect.isroutine(value) else None}
+    if isinstance(value, type):
+        members = {key: getattr(each, "__func__", each) for key, each in vars(value).items() if key[0] != "_"}
+        found |= {f"{name}.{key}": each.__doc__ for key, each in members.items() if callable(each) or is_property(each)}
+    return {key: _EXAMPLE.sub("", inspect.cleandoc(text)) for key, text in found.items() if text}
+
+
+def is_property(value: object) -> bool:
+    return isinstance(value, (property, functools.cached_property))
+
+
+@pytest.mark.parametrize("name", vars(tsds)["__all__"])
+def test_docstrings(name: str) -> None:
+    assert {key: found for key, text in docstrings_of(name).items() if (found := found_in(text))} == {}
 
 
 @pytest.mark.parametrize(
