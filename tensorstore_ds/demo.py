@@ -121,7 +121,7 @@ def _clear(out: Path) -> None:
     """Make `out`, or remove what an earlier demo left there."""
     check_outside_stores(out / _MARKER)
     if out.exists() and not (out / _MARKER).is_file() and not (out.is_dir() and not any(out.iterdir())):
-        found = "expected a new or empty folder, or that of an earlier demo, found something else."
+        found = "expected a new or empty folder, or an earlier demo's folder, found something else."
         raise OptionError(f"{out}: {found} Choose another `out`.")
     out.mkdir(parents=True, exist_ok=True)
     (out / _MARKER).write_text("tsds demo may replace what it wrote here: digits*, scenes*\n", "utf-8")

@@ -299,7 +299,7 @@ OBJECTS = PackedObjects(torch.tensor([0, 1, 1]), {"keypoints": torch.ones(1, 2, 
         (lambda: Mosaic(17)({**IMAGE, "label": torch.zeros(2, 2)}), "Mosaic: .* of at most 16x16, found 17x17"),
         (
             lambda: Mosaic(9, p=0.5)({**IMAGE, "label": torch.zeros(2, 2)}),
-            "that of the images, as `p` is below 1, found 9x9",
+            "equal to the images' size, as `p` is below 1, found 9x9",
         ),
         (lambda: Mosaic(start=(0.5, 0.1)), "`start`: expected two shares"),
     ],

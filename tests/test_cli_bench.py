@@ -58,7 +58,7 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
     assert done.stdout.count("all 18 samples: pixels and labels as stored") == 3
     assert "store, tensorstore-ds on the GPU" in done.stdout and "not measured: there is no GPU" in done.stdout
     for phase in ("loading", "training"):
-        said = rf"^{phase}: tensorstore-ds is [\d,.]+( to [\d,.]+)? times as fast as the best way from files$"
+        said = rf"^{phase}: tensorstore-ds has [\d,.]+( to [\d,.]+)?x the speed of the best way from files$"
         assert re.search(said, done.stdout, re.MULTILINE)
     assert "as fast as the best TensorDataset" not in done.stdout
 

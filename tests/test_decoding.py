@@ -490,7 +490,7 @@ def test_replacing_ends_where_all_images_are_damaged(tmp_path):
         loader = tsds.DataLoader(tsds.StoreDataset(path, on_error="replace"), 8, seed=seed)
         assert [batch["label"].tolist() for batch in loader] == [[7] * 8]  # also by way of damaged ones
     dataset = tsds.StoreDataset(path, on_error="replace").subset([1, 3])
-    with pytest.raises(SourceError, match=r"00001: this image is damaged .* 64 that were drawn in the place of"):
+    with pytest.raises(SourceError, match=r"00001: this image is damaged .* 64 images that were drawn instead of"):
         dataset.gather([0, 1])
     assert len(dataset.replaced) == 64
 

@@ -267,7 +267,7 @@ def test_no_such_split(digits, split, message):
     if split:
         with pytest.raises(OptionError, match=message):
             dataset_of(digits, split, None)
-    with pytest.raises(OptionError, match=r"`split`: expected train, that of the data set, found val"):
+    with pytest.raises(OptionError, match=r"`split`: expected the data set's split train, found val"):
         dataset_of(StoreDataset(digits), "val", None)
     with pytest.raises(OptionError, match="expected samples, found none"):
         dataset_of(StoreDataset(digits).subset([]), None, None)

@@ -327,7 +327,7 @@ def test_two_threads_on_one_loader_are_refused(path):
     waiting = threading.Thread(target=next, args=(batches,))
     waiting.start()
     assert begun.wait(60)
-    with pytest.raises(RuntimeError, match="a loader of its own"):
+    with pytest.raises(RuntimeError, match="one loader for each thread"):
         next(batches)
     may_end.set()
     waiting.join()
@@ -423,7 +423,7 @@ def test_resuming_with_workers_and_torchs_samplers(path):
 
 def test_a_state_of_another_seed_is_refused(path):
     state = DataLoader(StoreDataset(path), 10, shuffle=True, seed=1).state_dict()
-    with pytest.raises(ValueError, match="expected that of a loader with seed 0, found 1"):
+    with pytest.raises(ValueError, match="expected the state of a loader with seed 0, found 1"):
         DataLoader(StoreDataset(path), 10, shuffle=True).load_state_dict(state)
 
 

@@ -166,9 +166,9 @@ def test_what_has_no_outlines(store: tsds.Store, tmp_path: Path) -> None:
     ):
         tsds.draw_class_masks(plain.split, [plain[0]["objects"]], (4, 4))
     wrong: Any = tsds.StoreDataset(store.path, "train", outlines=True)
-    with pytest.raises(OptionError, match=r"`split`: expected that of the data set, .* found a StoreDataset"):
+    with pytest.raises(OptionError, match=r"`split`: expected the data set's split, .* found a StoreDataset"):
         tsds.draw_class_masks(wrong, [wrong[0]["objects"]], (4, 4))
-    with pytest.raises(OptionError, match="`objects`: expected those of a batch"):
+    with pytest.raises(OptionError, match="`objects`: expected objects of a batch"):
         tsds.draw_class_masks(plain.split, plain[0]["objects"], (4, 4))
     boxes = {"image": np.zeros((4, 4, 3), np.uint8), "objects": {"boxes": [[0, 0, 1, 1]], "labels": [0]}}
     other = store_of(tmp_path / "b.tsds", [boxes], CLASSES)

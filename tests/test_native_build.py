@@ -136,7 +136,7 @@ def test_what_is_said_where_there_are_none(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    older = None, "compiled from other sources than those of this version"
+    older = None, "compiled from the sources of another version"
     assert status(monkeypatch, SimpleNamespace()) == older
     assert status(monkeypatch, SimpleNamespace(sources=lambda: "0" * 64)) == older
     same = SimpleNamespace(sources=compiling.sources_digest)

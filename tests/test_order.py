@@ -53,5 +53,5 @@ def test_a_fixed_order_has_no_state() -> None:
 
 @pytest.mark.parametrize("text", ["", "AAAA", "?", "é", dump_generator(torch.Generator().get_state()) + "?"])
 def test_other_text_is_no_state(text: str) -> None:
-    with pytest.raises(OptionError, match=r"expected that of a torch\.Generator"):
+    with pytest.raises(OptionError, match=r"expected the state of a torch\.Generator"):
         load_generator(text)

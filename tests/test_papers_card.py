@@ -129,7 +129,7 @@ sample = store["train"][0]  # a dict of image, label
 ```
 
 `tsds verify pets.tsds` checks every byte. The digest above is of the content: a license or a DOI that is \
-added later does not change it. zarr-python and NumPy read the arrays, too.
+added later does not change it. zarr-python and NumPy also read the arrays.
 
 Beside this card: `CITATION.cff`, `datacite.json`.
 
@@ -375,7 +375,7 @@ def test_repeated_images_of_other_splits_are_counted(tmp_path: Path) -> None:
         ("train", 2, {"image": pixels}),
         ("test", 2, {"image": np.stack([pixels[0], pixels[0] + 1])}),
     )
-    assert "as one before them: 2, of which 1 repeat an image of another split." in text_of(tsds.card(store))
+    assert "as one before them: 2; 1 of them repeat an image of another split." in text_of(tsds.card(store))
 
 
 # --- names of strangers -------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""Documentation, help of commands and public docstrings are in plain English: CONTRIBUTING.md lists the patterns.
+"""Documentation, help, public docstrings and messages are in plain English: CONTRIBUTING.md lists the patterns.
 
 Code blocks, code in backticks, addresses of links and HTML comments are not searched.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import re
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -108,6 +110,24 @@ def is_property(value: object) -> bool:
 @pytest.mark.parametrize("name", vars(tsds)["__all__"])
 def test_docstrings(name: str) -> None:
     assert {key: found for key, text in docstrings_of(name).items() if (found := found_in(text))} == {}
+
+
+def texts_in(source: str) -> Iterator[str]:
+    """The string literals of a module with several words, X for what is filled in; docstrings are left out."""
+    tree = ast.parse(source)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "X" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
+            yield node.value
+
+
+@pytest.mark.parametrize("top", ["tensorstore_ds", "cli"])
+def test_messages(top: str) -> None:
+    modules = (ROOT / top).rglob("*.py")
+    texts = {text for module in modules for text in texts_in(module.read_text("utf-8")) if " " in text}
+    assert {text: found for text in texts if (found := found_in(text))} == {}
 
 
 @pytest.mark.parametrize(

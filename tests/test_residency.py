@@ -67,7 +67,7 @@ def test_files_of_others_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     found = residency(tsds.open(VALID / "minimal.tsds"))["train/image"]
     assert found.resident is None and found.share is None
-    assert "somebody else's" in found.reason
+    assert "belongs to another user" in found.reason
 
 
 @linux
@@ -206,7 +206,7 @@ def test_a_read_only_file_system_has_nothing_to_write(monkeypatch: pytest.Monkey
 
 
 def test_what_is_not_known_is_not_claimed() -> None:
-    known, unknown = {"train/image": Residency(9, 9)}, {"train/image": Residency(9, None, "somebody else's")}
+    known, unknown = {"train/image": Residency(9, 9)}, {"train/image": Residency(9, None, "belongs to another user")}
     assert Eviction(known, known).dropped == 0
     assert (Eviction(known, unknown).dropped, Eviction(known, unknown).left) == (None, None)
     assert (Eviction(unknown, known).dropped, Eviction(unknown, known).left) == (None, 9)

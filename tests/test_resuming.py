@@ -197,20 +197,20 @@ def test_epochs_of_torchs_sampler_that_a_script_sets(dataset: tsds.StoreDataset)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 4}, "expected that of a loader with batch_size 4, found 8"),
-        ({"drop_last": True}, "expected that of a loader with batches 7, found 8"),
-        ({"seed": 1}, "expected that of a loader with seed 1, found 0"),
+        ({"batch_size": 4}, "expected the state of a loader with batch_size 4, found 8"),
+        ({"drop_last": True}, "expected the state of a loader with batches 7, found 8"),
+        ({"seed": 1}, "expected the state of a loader with seed 1, found 0"),
         (
             {"shuffle": False},
-            "expected that of a loader with sampler 'ShuffleSampler, in order', found 'ShuffleSampler'",
+            "expected the state of a loader with sampler 'ShuffleSampler, in order', found 'ShuffleSampler'",
         ),
         (
             {"shuffle": None, "sampler": tsds.ShuffleSampler(2 * ROWS, rank=0, num_replicas=2)},
-            f"expected that of a loader with samples {2 * ROWS}, found {ROWS}",
+            f"expected the state of a loader with samples {2 * ROWS}, found {ROWS}",
         ),
         (
             {"shuffle": None, "sampler": tsds.ShuffleSampler(ROWS, seed=4)},
-            "expected that of a loader with sampler_seed 4, found 0",
+            "expected the state of a loader with sampler_seed 4, found 0",
         ),
     ],
 )
@@ -366,7 +366,7 @@ def test_an_order_that_depends_on_the_ranks_is_refused(dataset: tsds.StoreDatase
         return tsds.DataLoader(dataset, BATCH, sampler=sampler)
 
     _, state = stopped(loader(1), 0, 1)
-    with pytest.raises(tsds.OptionError, match="expected that of a loader with"):
+    with pytest.raises(tsds.OptionError, match="expected the state of a loader with"):
         loader(2).load_state_dict(state)
     _, state = stopped(several(dataset, "shuffle", 1, 4)[0], 0, 1)
     for change in ({"samples": 60}, {"start": -1}, {"start": "x"}, {"num_replicas": None}):

@@ -176,7 +176,7 @@ def test_a_loader_takes_it(path: Path, workers: int, options: dict[str, Any]) ->
     assert begun + [batch["image"][:, 0, 0, 0].tolist() for batch in resumed] == epochs[0]
     assert [batch["image"][:, 0, 0, 0].tolist() for batch in resumed] == epochs[1]
     other = tsds.SizeBucketSampler(dataset, shuffle=False, size_divisor=16, **options)
-    with pytest.raises(OptionError, match=r"state: expected that of a loader with"):
+    with pytest.raises(OptionError, match=r"state: expected the state of a loader with"):
         tsds.DataLoader(dataset, batch_sampler=other).load_state_dict(first.state_dict())
 
 

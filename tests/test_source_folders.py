@@ -303,6 +303,6 @@ def test_a_pipe_is_said_to_be_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")
     _, contents = scan(tmp_path)
     assert {problem.where: problem.message for problem in contents.left_out} == {
-        "cat/note.xyz": "not read: its name is not that of an image.",
+        "cat/note.xyz": "not read: its name has no suffix of an image.",
         "cat/pipe.jpg": "not read: it is no regular file.",
     }

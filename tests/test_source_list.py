@@ -172,7 +172,7 @@ def test_lines_of_objects(tmp_path: Path) -> None:
     field = contents.fields["objects"]
     assert list(contents.fields) == ["objects"] and contents.labels is None and found(contents) == []
     assert field.classes == ("cat", "dog") and set(field.values) == {"boxes", "labels"}  # type: ignore[union-attr]
-    assert contents.notes == ("images have several rows: each row is an object, and its label that of the object.",)
+    assert contents.notes == ("images have several rows: each row is an object with its label.",)
     got = {
         s.key: (np.asarray(s.objects["boxes"]).tolist(), s.objects["labels"].tolist())
         for s in samples(source, contents)
@@ -201,7 +201,7 @@ def test_lines_of_objects_that_cannot_be_used(tmp_path: Path) -> None:
     text = "path,label,split,x1,y1,x2,y2\na.png,cat,train,1,2,3,4\na.png,cat,val,1,2,3,4\na.png,,train,5,5,6,6\n"
     source, contents = scan(write(tmp_path, "list.csv", text + "b.png,,val,,,,\n"))
     assert found(contents) == [("list.csv:3", "duplicate-key"), ("list.csv:4", "list-line")]
-    assert contents.problems[0].message == "expected a.png in one split, found it in that of list.csv:2, too."
+    assert contents.problems[0].message == "expected a.png in one split, found another in list.csv:2."
     (sample,) = samples(source, contents)
     assert sample.objects is not None and len(sample.objects["boxes"]) == 1
     (empty,) = samples(source, contents, "val")

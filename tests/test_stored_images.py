@@ -42,7 +42,7 @@ def test_an_image_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyP
     assert decode_stored(image, key="a").shape == (6, 9, 3)
     monkeypatch.setattr(stored_images, "memory_limit", lambda: 54 * 32 - 1)
     assert stored_shape(image, key="a") == (6, 9, 3)
-    with pytest.raises(SourceError, match=r"a: this image has 9x6 pixels, of which memory has room for 53") as caught:
+    with pytest.raises(SourceError, match=r"a: this image has 9x6 pixels, and memory has room for 53") as caught:
         decode_stored(image, key="a")
     assert caught.value.reason == "too-many-pixels"
 

@@ -184,7 +184,7 @@ def test_one_class_and_keypoints(tmp_path: Path) -> None:
     with pytest.raises(OptionError) as error:
         task_of(split, "classification+keypoints")
     assert one_line(error.value).endswith(
-        "found one, 'face'. Convert samples of other classes, too, or use `task=\"keypoints\"`."
+        "found one, 'face'. Also convert samples of other classes, or use `task=\"keypoints\"`."
     )
 
 
@@ -229,6 +229,6 @@ def test_a_split_without_any_label(tmp_path: Path) -> None:
             task_of(split, name)  # type: ignore[arg-type]
         assert one_line(error.value) == (
             f"train: expected samples with a label to learn from, found none in {len(split)}. "
-            'Convert samples with labels, too, or use `task="keypoints"`.'
+            'Also convert samples with labels, or use `task="keypoints"`.'
         )
     assert task_of(split, "keypoints").name == "keypoints"

@@ -134,10 +134,10 @@ def _firsts(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _remarks(comparison: Comparison) -> Iterator[text.Text]:
-    yield "ratio: how many times as fast as the first row; ~: estimated from a part of an epoch, as bench.json says"
+    yield "ratio: speed relative to the first row; ~: estimated from a part of an epoch, see bench.json"
     if comparison.baseline is not None:
         yield (
-            "memory: the peak of a process and its workers, with what they share counted once, without page cache; "
+            "memory: the peak of a process and its workers, shared memory counted once, without page cache; "
             f"{words.size(comparison.baseline)} of it are Python and torch"
         )
     if comparison.device != "cpu":
@@ -155,7 +155,7 @@ def _remarks(comparison: Comparison) -> Iterator[text.Text]:
             if advantage is not None:
                 low, high = map(_ratio, advantage)
                 times = low if low == high else f"{low} to {high}"
-                yield text.Styled(f"{name}: tensorstore-ds is {times} times as fast as {others}", bold=True)
+                yield text.Styled(f"{name}: tensorstore-ds has {times}x the speed of {others}", bold=True)
 
 
 def _ratio(value: float) -> str:

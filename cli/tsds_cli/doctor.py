@@ -178,7 +178,7 @@ def _show(found: Diagnosis) -> None:
         text.echo(f"  {line}")
     else:
         what = "training" if found.measured.together is not None else "loading"
-        text.echo(f"  {what} was {found.gain:.2f} times as fast with it as with the settings in use, in turns")
+        text.echo(f"  {what} was {found.gain:.2f}x faster with it than with the settings in use, in alternating rounds")
     if found.not_measured:
         text.head("not measured, or only in part")
         for line in found.not_measured:

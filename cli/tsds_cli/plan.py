@@ -56,4 +56,4 @@ def plan(source: Path, out: Path, options: ConvertOptions, tasks: int | None, as
         text.echo("the plan was here already")
     name, tsds = shlex.quote(str(out)), text.program()
     text.echo(f"next: {tsds} convert {name} --task I/{made.tasks}, for each I from 0 to {made.tasks - 1}")
-    text.echo(f"then: {tsds} commit {name}")
+    text.echo(f"last: {tsds} commit {name}")

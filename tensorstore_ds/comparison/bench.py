@@ -342,4 +342,4 @@ def in_words(answer: Mapping[str, Any], stored: int, *, pixels: bool, labels: bo
     if answer["of"] != stored:
         return f"{answer['of']:,} samples, the store has {stored:,}"
     looked = f"all {stored:,} samples" if answer["whole"] else f"{answer['samples']:,} of {stored:,} samples"
-    return f"{looked}: {what} {'as stored' if answer['same'] else 'differ from what is stored'}"
+    return f"{looked}: {what} {'as stored' if answer['same'] else 'differ from the store'}"

@@ -124,7 +124,9 @@ def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -
     """Refuse fields of a source that no store can have beside its own, or not with these options."""
     taken = [name for name in OWN_FIELDS if name in fields]
     if taken:
-        raise SourceError(Problem(where, "array-shape", f"a field of its own is named {taken[0]}. Rename it."))
+        raise SourceError(
+            Problem(where, "array-shape", f"one of its fields has the reserved name {taken[0]}. Rename it.")
+        )
     if image.encoding not in ("auto", "raw") and image.size is None and of_kind(fields, MaskField):
         raise OptionError(
             'masks are stored as pixels of one size: give `size`, with `encoding="raw"` or `encoding="jpeg"`, '

@@ -369,7 +369,7 @@ def _encode_mask(
     wrong = mask[field.wrong(mask)]
     if wrong.size:
         message = f"expected pixels in {field.expected()}, found {int(wrong[0])}."
-        advice = "Name all classes with `classes`, that of 0 first, or correct the mask."
+        advice = "Name all classes with `classes`, class 0 first, or correct the mask."
         if _is_jpeg(source, key):
             advice = "This mask is a JPEG, which changes the numbers: write all masks again as PNG."
         raise SourceError(Problem(key, "mask-range", message), advice)

@@ -392,7 +392,7 @@ class RepackOptions:
         given = [each.name for each in declarations(type(self)).values() if getattr(self, each.name) != each.default]
         alone = [name for name in given if name not in ("layout", "encoding", "workers")]
         if self.encoding is None and alone:
-            raise OptionError(f"`{alone[0]}` belongs to an encoding: give `encoding`, too.")
+            raise OptionError(f"`{alone[0]}` belongs to an encoding: also give `encoding`.")
         self.image(MAX_PIXELS)
 
     def image(self, max_pixels: int) -> ImageOptions:

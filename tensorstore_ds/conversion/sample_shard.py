@@ -60,7 +60,7 @@ class SampleFormat:
         image = self.options.image
         if image.encoding == "smart":
             advice = 'Convert a folder or a list, or use `encoding="jpeg"`.'
-            raise OptionError(f'`encoding="smart"`: expected samples of which all are there, found a stream. {advice}')
+            raise OptionError(f'`encoding="smart"`: expected all samples at once, found a stream. {advice}')
         if image.oriented_boxes == "polygons":
             advice = "Convert a folder or a list, or give each sample its `oriented_boxes`."
             raise OptionError(f'`oriented_boxes="polygons"`: expected a source, found a stream of samples. {advice}')
@@ -161,7 +161,7 @@ class SampleShard:
         digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
         if digest in self._split_keys:
             message = f"expected keys that differ, found this one twice in {self._name[0]}."
-            raise SourceError(Problem(key, "key-text", message), "Give each sample a key of its own.")
+            raise SourceError(Problem(key, "key-text", message), "Give each sample a different key.")
         return digest
 
     def _add(self, key: str, sample: Any) -> None:

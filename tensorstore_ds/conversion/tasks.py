@@ -121,8 +121,8 @@ def plan(
         if workspace.is_planned:
             return _same_plan(workspace, asked)
         if workspace.finished_names():
-            text = "finished shards of a conversion by one process are kept here"
-            raise OptionError(f"{workspace.path}: {text}. Repeat that one to go on with it, or remove this directory.")
+            text = "finished shards of a conversion by one process are kept here. Repeat that command to continue it"
+            raise OptionError(f"{workspace.path}: {text}, or remove this directory.")
         notify(Progress("scan", 0, 0))
         prepared = prepare(opened, options, out=target)
         is_one_size = options.size is not None or options.encoding in ("jpeg", "smart")
@@ -162,7 +162,7 @@ def _same_plan(workspace: Workspace, asked: dict[str, Any]) -> Plan:
     there = _read(workspace)
     before, now = there.data["asked"], json.loads(json.dumps(asked))
     if changes := changes_between(before, now):
-        advice = "Repeat that one to go on with it, or remove this directory."
+        advice = "Repeat that command to continue it, or remove this directory."
         raise OptionError(f"{workspace.path}: the plan of another conversion is here: {changes}. {advice}")
     return there
 

@@ -40,8 +40,8 @@ _AHEAD = 2
 _SENT_AHEAD_NBYTES = 64 * 1024
 
 _DIED = (
-    "a worker process died, killed by the system or for want of memory. "
-    "Run the same command again to go on; fewer workers need less memory."
+    "a worker process died: it was killed, or memory ran out. "
+    "Run the same command again to continue; fewer workers need less memory."
 )
 _ENDED = "the source ended its worker process with status {}. Convert with 0 workers to see where."
 _UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"

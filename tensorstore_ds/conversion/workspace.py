@@ -139,7 +139,7 @@ class Workspace:
         """
         if os.path.lexists(self.out):
             self.folder.remove_leftover()
-            advice = "It was committed, or it is another store: choose another path then."
+            advice = "Either it was committed, or it is another store: choose another path."
             raise taken(self.out, "a plan that is not committed", advice=advice)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -180,7 +180,7 @@ class Workspace:
         if changes := changes_between(begun, plan):
             raise OptionError(
                 f"{self.path}: finished shards of another conversion are kept here: {changes}. "
-                "Repeat that one to go on with it, or remove this directory."
+                "Repeat that command to continue it, or remove this directory."
             )
 
     def begun(self) -> dict[str, Any] | None:
@@ -325,7 +325,7 @@ class Workspace:
         for name in store if keys else ():
             column = cast(RaggedColumn, store[name]["key"])
             for reason, message in KeyField().check(column, lambda rows: np.empty((len(rows), 2))):
-                raise SourceError(Problem(name, reason, message), "Give each sample a key of its own.")
+                raise SourceError(Problem(name, reason, message), "Give each sample a different key.")
 
 
 def versions() -> list[str]:

@@ -169,7 +169,7 @@ def dataset_of(
     if isinstance(examined, StoreDataset):
         if split not in (None, examined.split_name):
             raise OptionError(
-                f"`split`: expected {examined.split_name}, that of the data set, found {split}. Leave it out."
+                f"`split`: expected the data set's split {examined.split_name}, found {split}. Leave it out."
             )
         dataset = examined if transform is None else remade(examined, examined.fields, transform)
     else:

@@ -118,9 +118,9 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
     if d is not None and starved(m):
         line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
         change = (
-            "Decode only what is used: give `decode` a RandomResizedCrop or Resize, and keep JPEG files with restart "
-            'markers, as `encoding="jpeg"` writes them. Or keep pixels: `encoding="smart"` within the memory that '
-            'there is, `encoding="raw"` if all of them fit (`dry_run` says so).'
+            "Decode only the crop: pass RandomResizedCrop or Resize as `decode`, and keep JPEG files with restart "
+            'markers, as `encoding="jpeg"` writes them. Or keep pixels: `encoding="smart"` within the '
+            'available memory, or `encoding="raw"` if all of them fit (see `dry_run`).'
         )
         yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
     used, wanted = m.current.settings, m.wanted
@@ -145,7 +145,7 @@ def copies(m: Measured) -> Iterator[Verdict]:
     if c is not None and m.current.settings.pin_memory is False and c.pageable >= QUICKER * c.pinned:
         line = (
             f"Batches are copied from pageable memory: {duration(c.pageable)} each, and {duration(c.pinned)} from "
-            "page-locked memory. The training script waits for such copies, even with non_blocking."
+            "pinned memory. The training script waits for such copies, even with non_blocking."
         )
         evidence = {"pageable": c.pageable, "pinned": c.pinned, "ahead_rate": c.ahead, "in_turn_rate": c.in_turn}
         yield Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)

@@ -519,7 +519,7 @@ def _options(store: Store) -> ConvertOptions:
     image = store.manifest.fields.get("image")
     if not isinstance(image, ImageField):
         found = "no field image" if image is None else image.describe()
-        raise OptionError(f"{store.path}: expected images, found {found}. Convert the source to a store of its own.")
+        raise OptionError(f"{store.path}: expected images, found {found}. Convert the source to a separate store.")
     recorded["encoding"] = image.encoding
     if image.encoding != "source":
         split = next(store[name] for name in store if len(store[name]))

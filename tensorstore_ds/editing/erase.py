@@ -117,7 +117,7 @@ def erase(
         ConversionError: the disk is full, a different process is changing the store, or old shards cannot be removed.
     """
     if sum(each is not None for each in (where, rows, keys)) != 1:
-        raise OptionError("expected one of `where`, `rows` and `keys`. They say which samples are erased.")
+        raise OptionError("expected one of `where`, `rows` and `keys`. They select the samples to erase.")
     if rows is not None and splits is not None:
         raise OptionError("`rows` names the splits itself: leave out `splits`.")
     began, path = time.monotonic(), check_in_place(store, "erase the samples")

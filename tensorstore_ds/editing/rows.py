@@ -495,7 +495,7 @@ class _PieceRows:
             if numbers is not None and isinstance(each, LabelField):
                 values = renumbered(values, numbers)
             elif numbers is not None and isinstance(each, MaskField):
-                raise OptionError(f"{name}: expected classes of labels or objects, found those of masks. Keep them.")
+                raise OptionError(f"{name}: expected classes of labels or objects, found classes of masks. Keep them.")
             self._write(name, values)
             self._count(name, values)
 

@@ -223,7 +223,7 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
         raise damaged(key, "this image's header is damaged", error) from error
     check_pixels((image.height, image.width), max_pixels, key)
     if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
-        message = "this is a 16-bit color image, of which Pillow would keep 8 bits."
+        message = "this is a 16-bit color image, and Pillow would keep only 8 bits."
         raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
     return image
 
@@ -238,7 +238,7 @@ def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
     """Refuse an image whose header says that it has a (height, width) of too many pixels."""
     height, width = size
     if width * height > max_pixels:
-        message = f"this image says it has {width}x{height} pixels, the limit is {max_pixels}."
+        message = f"this image's header has {width}x{height} pixels, the limit is {max_pixels}."
         raise SourceError(
             Problem(key, "too-many-pixels", message), "Raise the limit with `max_pixels`, if you trust it."
         )

@@ -340,7 +340,7 @@ class StoreDataset(Samples):
                     raise
                 bad = error.place
                 if tried[bad] == _MOST_REPLACED:
-                    more = f"So are {_MOST_REPLACED} that were drawn in the place of {self.key(int(wanted[bad]))}."
+                    more = f"So are {_MOST_REPLACED} images that were drawn instead of {self.key(int(wanted[bad]))}."
                     raise SourceError(error.problems, f"{more} Is the store damaged, see `tsds verify`?") from error
                 self._replaced.append(int(rows[bad]))
                 tried[bad] += 1  # drawn by it, too: rows that follow from rows could come back to the first

@@ -125,7 +125,7 @@ class Epoch(Iterator[Any]):
             )
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(
-                "loader: expected one thread that asks for batches, found two. Give each thread a loader of its own."
+                "loader: expected one thread that asks for batches, found two. Use one loader for each thread."
             )
         try:
             if self._over:

@@ -362,7 +362,7 @@ class DataLoader(data.DataLoader[Batches]):
             if name not in state or state[name] != value:
                 found = repr(state[name]) if name in state else "none"
                 raise OptionError(
-                    f"state: expected that of a loader with {name} {value!r}, found {found}. "
+                    f"state: expected the state of a loader with {name} {value!r}, found {found}. "
                     "Make the loader as it was when the state was saved."
                 )
         epoch, batch, sampler_epoch = (state.get(name) for name in ("epoch", "batch", "sampler_epoch"))

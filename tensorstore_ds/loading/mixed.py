@@ -318,7 +318,7 @@ def _part(
     if not isinstance(part, StoreDataset) or part.by_sample:
         raise refusal("stores", "data sets of one store, without a transform: give it to the mixture", repr(part))
     if part.outlines:
-        raise refusal("outlines", "data sets without, because those of a mixture have no split in common", repr(part))
+        raise refusal("outlines", "data sets without, because a mixture has no common split", repr(part))
     return part if decode is None else part.with_decode(decode)
 
 
@@ -326,7 +326,7 @@ def _shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
     """Weights as shares of 1."""
     shares = np.asarray(weights, np.float64)
     if shares.shape != (count,) or not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum() > 0:
-        raise refusal("weights", f"{count} numbers that are not negative, of which one is positive", repr(weights))
+        raise refusal("weights", f"{count} numbers, none negative and at least one positive", repr(weights))
     normal: NDArray[np.float64] = shares / shares.sum()
     return normal
 

@@ -110,5 +110,5 @@ def load_generator(text: str) -> Tensor:
         state = torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)
         torch.Generator().set_state(state)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError("state: expected that of a torch.Generator, found other bytes. Save it again.") from error
+        raise OptionError("state: expected the state of a torch.Generator, found other bytes. Save again.") from error
     return state

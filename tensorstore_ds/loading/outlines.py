@@ -121,7 +121,7 @@ def _samples(objects: Objects) -> list[Mapping[str, Tensor]]:
     if isinstance(objects, Mapping):
         values = {name: value for name, value in objects.items() if name != "offsets"}
         if "offsets" not in objects:
-            raise refusal("objects", 'those of a batch with `collate="packed"` or "list"', ", ".join(objects))
+            raise refusal("objects", 'objects of a batch with `collate="packed"` or "list"', ", ".join(objects))
         objects = PackedObjects(objects["offsets"], values)
     samples = list(objects)
     for each in samples:
@@ -142,7 +142,7 @@ def _drawn(
 ) -> Iterator[tuple[NDArray[np.bool_], int, bool]]:
     """The mask (H, W), the label in the store, and whether it is a crowd, of each object of a sample."""
     if not isinstance(split, Split):
-        raise refusal("split", "that of the data set, `dataset.split`", f"a {type(split).__name__}")
+        raise refusal("split", "the data set's split, `dataset.split`", f"a {type(split).__name__}")
     if not len(objects[OUTLINE]):
         return
     row = int(objects[OUTLINE][0, 0])

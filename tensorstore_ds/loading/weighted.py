@@ -71,7 +71,7 @@ class WeightedSampler(RowSampler):
         possible = len(self.weights) if replacement else int(np.count_nonzero(self.weights))
         size = possible if num_samples is None else at_least(1, num_samples, "num_samples")
         if not replacement and size > possible:
-            expected = f"expected at most {possible}, as many as weights are positive"
+            expected = f"expected at most {possible}, the number of positive weights"
             raise OptionError(f"`num_samples`: {expected}, found {size}. Ask for fewer, or for `replacement=True`.")
         super().__init__(size, **order)
 

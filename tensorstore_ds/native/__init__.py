@@ -50,7 +50,7 @@ def _load() -> tuple[Any, str]:
         return None, f"cannot be loaded: {error}"
     digest = sources_digest()
     if digest and digest != (found.sources() if hasattr(found, "sources") else ""):
-        return None, "compiled from other sources than those of this version"
+        return None, "compiled from the sources of another version"
     return found, ""
 
 

@@ -23,7 +23,7 @@ def resident_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
     millisecond; where it is missing, ``mincore(2)`` looks at every page, which takes about 15 ms per GiB.
 
     Raises:
-        OSError: the system does not tell; EPERM for a file of somebody else's.
+        OSError: the system does not tell; EPERM for another user's file.
     """
     if not nbytes:
         return 0
@@ -40,7 +40,9 @@ def mincore_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
     """The same as `resident_nbytes`, through read-only maps and ``mincore(2)``."""
     status = os.fstat(descriptor)
     if os.geteuid() not in (0, status.st_uid) and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
-        raise PermissionError(errno.EPERM, "this file is somebody else's")  # mincore would call every page resident
+        raise PermissionError(
+            errno.EPERM, "this file belongs to another user"
+        )  # mincore would call every page resident
     pages = 0
     for start in range(0, nbytes, _WINDOW):
         with map_file(descriptor, min(_WINDOW, nbytes - start), offset + start) as mapped:

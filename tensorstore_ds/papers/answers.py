@@ -35,7 +35,7 @@ class Question:
 
 #: By the name of their answer, in the order of the file.
 QUESTIONS: Mapping[str, Question] = {
-    "title": Question("The name of the data set, as people write it. Left empty: that of the store.", False),
+    "title": Question("The name of the data set, as people write it. Left empty: the name of the store.", False),
     "description": Question("What are the data, and why do they exist? Left empty: the description in the store."),
     "creators": Question('Who made them? People as "Family, Given", organizations by their name.', is_list=True),
     "contact": Question("Whom can people ask?"),
@@ -49,7 +49,7 @@ QUESTIONS: Mapping[str, Question] = {
     "annotation": Question("Who labelled the data, by which rules and with which tool, and how was it checked?"),
     "use_cases": Question("What are the data good for, and what should they not be used for?"),
     "limitations": Question("What are the data not: what is missing, wrong or out of date?"),
-    "biases": Question("Who or what is seen more often, or otherwise, than in the world?"),
+    "biases": Question("Who or what appears more often, or differently, than in the world?"),
     "sensitive_information": Question("Are there people, license plates, patients, places? Did they agree?"),
     "social_impact": Question("What can happen to people because of these data, for good and for bad?"),
     "maintenance": Question("Who keeps the data, for how long, and how are errors reported and corrected?"),

@@ -165,9 +165,7 @@ def _file(facts: Facts, path: str, size: int, sha256: str) -> dict[str, Any]:
 def _file_sets(facts: Facts) -> list[dict[str, Any]]:
     """Their digests are in the `zarr.json` of each shard, whose digests are in that of the root."""
     fields = facts.store.manifest.fields
-    told = (
-        "The zarr.json of each shard lists its files with size and SHA-256; that of the root has the SHA-256 of these."
-    )
+    told = "The zarr.json of each shard lists its files with size and SHA-256; the root's has the SHA-256 of these."
     lists = {"shards": ("The lists of files of the shards.", f"{facts.name}/*/*/zarr.json", "application/json")}
     sets = {f"files-of-{n}": (f"The arrays of the field {n}. {told}", f"{facts.name}/*/*/{n}/**", None) for n in fields}
     return [

@@ -158,7 +158,7 @@ def _load(facts: Facts, previews: Sequence[str], papers: Collection[str]) -> str
         code_block("\n".join(code), "python"),
         f"`tsds verify {facts.name}` checks every byte. The digest above is of the content: a license or a DOI that is "
         "added later does not change it. "
-        "zarr-python and NumPy read the arrays, too.",
+        "zarr-python and NumPy also read the arrays.",
     ]
     if previews:
         text.append(
@@ -218,7 +218,7 @@ def _duplicates(facts: Facts) -> str:
         text = "No two images are the same, byte for byte. Similar images were not looked for."
     else:
         text = f"Images that are the same, byte for byte, as one before them: {found.images:,}"
-        text += f", of which {found.across:,} repeat an image of another split." if len(facts.store) > 1 else "."
+        text += f"; {found.across:,} of them repeat an image of another split." if len(facts.store) > 1 else "."
         text += " Similar images were not looked for."
     return f"## Duplicates\n\n{text}"
 

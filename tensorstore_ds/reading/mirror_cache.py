@@ -105,7 +105,7 @@ class Mirrored:
                 raise unwritable(folder, error) from error
             time.sleep(_LOCK_PAUSE)
         what = "found it locked by a process that removes it"
-        raise OutputError(f"{folder}: expected to use what is kept here of a store, {what}. Try again.")
+        raise OutputError(f"{folder}: expected to use the store's cache here, {what}. Try again.")
 
     def marks(self, name: str) -> Path:
         """Where it is kept what is there of a data file; see `MirroredFile`."""

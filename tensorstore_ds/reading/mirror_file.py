@@ -458,9 +458,7 @@ def kept_in(folder: Path) -> Iterator[None]:
     except OSError as error:
         where, reason = error.filename if isinstance(error.filename, str) else folder, error.strerror or str(error)
         advice = "Check this disk and who may use it, or choose another folder: `cache_dir`, or TSDS_CACHE_DIR."
-        raise OutputError(
-            f"{where}: expected to use what is kept of a store by URL, found: {reason}. {advice}"
-        ) from error
+        raise OutputError(f"{where}: expected to use the cache of a store by URL, found: {reason}. {advice}") from error
 
 
 def marks_path(marks: Path, inode: int) -> Path:

@@ -175,7 +175,7 @@ def _check_memory(height: int, width: int, key: str) -> None:
     """Refuse to decode more pixels than there may be room for, or than anybody expects."""
     limit = max(MAX_PIXELS, memory_limit() // 2 // _PIXEL_NBYTES)
     if height * width > limit:
-        message = f"this image has {width}x{height} pixels, of which memory has room for {limit}."
+        message = f"this image has {width}x{height} pixels, and memory has room for {limit}."
         raise SourceError(Problem(key, "too-many-pixels", message), "Read it where there is more memory.")
 
 

@@ -330,7 +330,7 @@ class Location:
             return RemoteError(f"{where}: access is refused: {what}. Get new ones and try again.", "refused")
         refused = isinstance(error, known.UnauthenticatedError | known.PermissionDeniedError)
         if refused or number in ("401", "403"):
-            return RemoteError(f"{where}: access is refused. Check the credentials, and what they allow.", "refused")
+            return RemoteError(f"{where}: access is refused. Check the credentials and their permissions.", "refused")
         if "BadScheme" in text:
             what = "the server redirects to another protocol, such as from https to http, which is refused"
             return RemoteError(f"{where}: {what}. Use the URL to which it redirects, if you trust it.", "refused")

@@ -53,7 +53,7 @@ ATTEMPTS, PAUSE = 4, 0.5
 _SPARE_NBYTES = 1024**2
 _READ_NBYTES = 1024**2
 _Span = tuple[int, int]
-_GO_ON = "What was fetched is kept: run the same command again to go on."
+_GO_ON = "The files fetched so far are kept: run the same command again to continue."
 _BEGIN = "Run the same command again."
 
 
@@ -179,7 +179,7 @@ class _Pull:
         begun = self._folder.read("plan.json")
         journal = self._work / "journal"
         if (begun is not None and begun != plan) or (journal.is_dir() and any(journal.iterdir())):
-            advice = "Repeat that one to go on with it, or remove this directory."
+            advice = "Repeat that command to continue it, or remove this directory."
             raise OptionError(f"{self._work}: parts of another copy or conversion are kept here. {advice}")
         if begun is None:
             self._folder.remove_all_but(set())

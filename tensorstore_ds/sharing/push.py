@@ -219,7 +219,7 @@ class _Push:
         if not found:
             if self._is_there():
                 return
-            raise StoreExistsError(f"{where}: somebody removed this file during the push. Run the same command again.")
+            raise StoreExistsError(f"{where}: this file was removed during the push. Run the same command again.")
         if self._before is not None and found[0] == self._before.sha256:  # all of it is there; it was killed then
             self._place.remove(CLAIM)
             self._place.create(CLAIM, self._own_claim())

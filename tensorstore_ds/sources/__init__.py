@@ -157,5 +157,5 @@ def _advice(path: Path) -> str:
         if file_root(path) == "annotation":
             folder = path.parent.parent if path.parent.name == "Annotations" else path.parent
             return f"It seems to be the Pascal VOC annotation of one image: convert the folder {folder}."
-        return "Of single XML files, dlib's imglab (root <dataset>) and CVAT (root <annotations>) are read."
+        return "Single XML files are read if they are from dlib's imglab (root <dataset>) or CVAT (root <annotations>)."
     return f"Name the format with `format` ({', '.join(FORMATS)})."

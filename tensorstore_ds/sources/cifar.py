@@ -82,7 +82,7 @@ class CifarSource(Source):
         fields_of = {tuple(sorted(batch.labels)) for batch in self._batches}
         if len(fields_of) > 1:
             message = "expected files of CIFAR-10 or of CIFAR-100, found both."
-            raise SourceError(Problem(str(self.path), "array-shape", message), "Move them into folders of their own.")
+            raise SourceError(Problem(str(self.path), "array-shape", message), "Move them into separate folders.")
         names = _class_names(folder)
         fields: dict[str, Field] = {}
         for field in next(iter(fields_of))[::-1]:  # the label first

@@ -91,7 +91,7 @@ class FolderSource(Source):
                 "not-listed",
                 "not read: it is no regular file."
                 if other.lower().endswith(tuple(IMAGE_SUFFIXES))
-                else "not read: its name is not that of an image.",
+                else "not read: its name has no suffix of an image.",
             )
             for other in others
             if other.rpartition("/")[2].lower().split(".")[0] not in _DOCUMENTS
@@ -117,7 +117,7 @@ class FolderSource(Source):
             beside = sorted(name for name, is_folder in entries(above) if is_folder and name.lower() in _ANNOTATIONS)
         if beside:
             return f"{note} {above / beside[0]} may have the annotations: convert {above} for images and annotations."
-        advice = "For training, put the images of each class into a folder of its own, or pass `label_from`."
+        advice = "For training, put the images of each class into a separate folder, or pass `label_from`."
         return f"{note} {advice}"
 
     def _labelled_by_paths(

@@ -93,7 +93,7 @@ class LabelStudioSource(PackedSource):
                 if entry:
                     entries[image] = entry
                 else:
-                    left_out.append(Problem(image, "not-listed", "not stored: nobody has annotated it."))
+                    left_out.append(Problem(image, "not-listed", "not stored: it is not annotated."))
         if not entries:
             missing = Problem(str(self.path), "empty-source", "expected a list of annotated tasks, found none.")
             raise SourceError(problems or left_out or missing)

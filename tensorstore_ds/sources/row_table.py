@@ -173,7 +173,7 @@ class BoxForm:
         if self.are_corners:
             why = f"{self.not_sizes:,} of {self.count:,} would reach beyond their image as x, y, width and height"
             if not self.not_sizes:
-                why = f"the areas of {self.areas_of_corners:,} of {self.count:,} are those of corners"
+                why = f"the areas of {self.areas_of_corners:,} of {self.count:,} fit corners"
             return (f"{name} is read as two corners, x1 y1 x2 y2: {why}. Compare some with tsds preview.",)
         if self.count >= _UNSURE and not self.not_corners and not self.areas_of_sizes:
             both = f"all {self.count:,} boxes could also be two corners, x1 y1 x2 y2"
@@ -208,7 +208,7 @@ class ClassNames:
         """
         for number, name in self.named.items() if wanted is None else ():
             if self.given and self.given[number : number + 1] not in ((), (name,)):
-                message = f"expected {', '.join(self.given)[:200]} as classes, found {name} as that of number {number}."
+                message = f"expected {', '.join(self.given)[:200]} as classes, found {name} as number {number}."
                 raise SourceError(
                     Problem(where, "unknown-class", message), "Correct the list: its first name is label 0."
                 )

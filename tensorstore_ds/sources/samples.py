@@ -79,7 +79,7 @@ class SampleReader:
         if parts.has_classes and classes is None:
             what = "labels" if parts.label is not None else "masks" if parts.mask is not None else "labels of objects"
             message = f"expected class names for the {what}, found none."
-            advice = "Pass the names as `classes`, in the order of their numbers: the first one is that of 0."
+            advice = "Pass the names as `classes`, in the order of their numbers, from 0."
             raise SourceError(Problem(self._where, "unknown-class", message), advice)
         fields: dict[str, Field] = {}
         if parts.label is not None or (parts.unlabelled and classes and not parts.has_classes):

@@ -154,7 +154,7 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
         other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
         raise OptionError(
             f"{split.name}: expected two classes or more to tell apart, found {names}. "
-            f"Convert samples of other classes, too{other}."
+            f"Also convert samples of other classes{other}."
         )
     if not has_labels(chosen, split):
         other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
@@ -165,7 +165,7 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
             )
         raise OptionError(
             f"{split.name}: expected samples with a label to learn from, found none in {len(split):,}. "
-            f"Convert samples with labels, too{other}."
+            f"Also convert samples with labels{other}."
         )
     return chosen
 

@@ -45,7 +45,7 @@ def test_what_is_installed_uses_the_kernels(compiled: Path, tmp_path: Path) -> N
     assert status(site, TSDS_NATIVE="0") == "None|the environment variable TSDS_NATIVE is 0"
     with (site / "tensorstore_ds/native/rows.h").open("a") as file:  # as an older module beside newer sources
         file.write("\n")
-    assert status(site) == "None|compiled from other sources than those of this version"
+    assert status(site) == "None|compiled from the sources of another version"
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])

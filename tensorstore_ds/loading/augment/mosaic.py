@@ -78,7 +78,7 @@ class Mosaic(Mixing):
         room = 2 * sides - window
         if room.min() < 0 or (self.p < 1 and (window != sides).any()):
             largest = "x".join(map(str, 2 * sides))
-            most = "that of the images, as `p` is below 1" if self.p < 1 else f"of at most {largest}"
+            most = "equal to the images' size, as `p` is below 1" if self.p < 1 else f"of at most {largest}"
             raise ValueError(f"Mosaic: expected a `size` {most}, found {window[0]}x{window[1]}. Choose another size.")
         low, high = self.start
         drawn = low + uniforms(fold(keys, 1), 2) * (high - low)
@@ -111,7 +111,7 @@ class Mosaic(Mixing):
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
         if "boxes" not in objects.values:
-            raise ValueError("Mosaic: expected objects with boxes, which tell what is seen, found none. Store boxes.")
+            raise ValueError("Mosaic: expected objects with boxes, found none. Store boxes.")
         found = gather_objects(objects, params["partners"])
         start = (params["corners"].numpy()[:, None] - TILES * np.array(size)).reshape(-1, 2)
         placements = Placements.whole([size] * len(start)).crop(start, self.size_after(size), self.min_visibility)

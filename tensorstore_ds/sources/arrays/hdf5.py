@@ -141,7 +141,7 @@ class Hdf5Source(ArraySource):
         chosen: dict[str, ArrayFile] = {}
         for name, array in arrays.items():
             if name not in ("image", "label") and array.shape[:1] != rows:
-                self.leave_out(array.where, f"its shape is {array.shape}, that of the images {arrays['image'].shape}")
+                self.leave_out(array.where, f"its shape is {array.shape}, the images' shape is {arrays['image'].shape}")
                 continue
             is_text = isinstance(array, Hdf5Array) and array.classes
             chosen[name] = _with_classes(array, self.classes or ()) if is_text else array

@@ -56,7 +56,7 @@ class IdxSource(ArraySource):
                 self.leave_out(file.name, f"{first.name} stands for the same")
         if len(prefixes) > 1:
             message = f"expected the files of one data set, found {' and '.join(sorted(prefixes))}."
-            raise SourceError(Problem(str(folder), "ambiguous-format", message), "Give each a folder of its own.")
+            raise SourceError(Problem(str(folder), "ambiguous-format", message), "Give each a separate folder.")
         if not splits:
             message = "expected files such as train-images-idx3-ubyte, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message), "Name the folder that holds them.")

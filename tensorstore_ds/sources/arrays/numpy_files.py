@@ -115,7 +115,7 @@ class ArraysSource(ArraySource):
         image = arrays["image"]
         for name, array in list(arrays.items()):
             if name not in ("image", "label") and array.shape[:1] != image.shape[:1]:
-                self.leave_out(array.where, f"its shape is {array.shape}, that of the images {image.shape}")
+                self.leave_out(array.where, f"its shape is {array.shape}, the images' shape is {image.shape}")
                 del arrays[name]
 
 

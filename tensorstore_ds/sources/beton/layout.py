@@ -129,7 +129,7 @@ def read_beton(path: Path, where: str) -> Beton:
     for kind, name, arguments in np.frombuffer(described, _FIELD).tolist():
         text = bytes(name).partition(b"\0")[0].decode("latin-1")
         if kind not in _TYPES:
-            message = f"expected fields of FFCV's own, found {text!r} of type {kind}, whose rows nobody else knows."
+            message = f"expected fields of FFCV's own, found {text!r} of type {kind}, whose layout is unknown."
             raise bad_file(where, message)
         what, stored = _TYPES[kind]
         types.append(("", stored))

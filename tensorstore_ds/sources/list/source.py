@@ -95,7 +95,7 @@ class ListSource(Source):
             keep[row] = False
             problems.append(problem)
         if self._has_objects:
-            self._notes.append("images have several rows: each row is an object, and its label that of the object.")
+            self._notes.append("images have several rows: each row is an object with its label.")
         if not keep.any():
             nothing = Problem(str(self.path), "empty-source", "expected lines that name images, found none.")
             raise SourceError(problems or nothing)
@@ -313,7 +313,7 @@ class _Rows:
                 message = f"expected each image once, found {self._path(row)} in {self._place(first)} already."
                 yield row, Problem(self._place(row), "duplicate-key", message)
             elif self._split[row] != self._split[first]:
-                message = f"expected {self._path(row)} in one split, found it in that of {self._place(first)}, too."
+                message = f"expected {self._path(row)} in one split, found another in {self._place(first)}."
                 yield row, Problem(self._place(row), "duplicate-key", message)
         if has_objects and has_labels:
             unlabelled = [self.labels[text] for text in ("", str(UNLABELLED)) if text in self.labels]

@@ -113,7 +113,7 @@ def _root(data: memoryview, where: str) -> tuple[int, int]:
     _, flags, _, _, _, _, _, root = _tree.unpack(main)
     if flags & 0x04:  # MDB_DUPSORT
         message = "expected one value for each key, found a database of several."
-        raise SourceError(Problem(where, "packed-file", message), "Give each image a key of its own.")
+        raise SourceError(Problem(where, "packed-file", message), "Give each image a different key.")
     return page_size, root
 
 
@@ -135,7 +135,7 @@ def _entry(data: memoryview, page: memoryview, start: int, place: int, page_size
         raise damaged(where, "expected a key and its value inside of their page, found them outside.")
     if flags & ~_BIG:
         message = "expected keys and values, found a database in the database."
-        raise SourceError(Problem(where, "packed-file", message), "Copy the inner database into a file of its own.")
+        raise SourceError(Problem(where, "packed-file", message), "Copy the inner database into a separate file.")
     key = bytes(page[begin - key_size : begin])
     if not flags & _BIG:
         return Entry(key, start + begin, nbytes)

@@ -24,7 +24,7 @@ from tensorstore_ds.sources.xml import folder_roots
 
 _NO_IMAGE = -1
 _MASKS = ("SegmentationClass", "SegmentationObject")
-_MASKS_TOO = 'There are masks, too, which are not stored: boxes are. For the masks, convert with `format="masks"`.'
+_MASKS_TOO = 'There are also masks, which are not stored; boxes are. For the masks, convert with `format="masks"`.'
 
 
 class VocSource(Source):
