@@ -42,7 +42,7 @@ _LOADING = """## Loading
 
 The table shows images per second, in shuffled epochs from the page cache. "Ours: 5 x" means that this project's
 loader is 5x faster. The loaders took turns, each as its documentation advises, with two threads or two workers. Each
-delivered every sample once.{rounds}
+delivered every sample once. Brackets contain the range of the rounds, and their number if it is below 7.
 
 ![Images per second of every loader, as bars](loading.png)"""
 _COLD = """The memory of the host can cache a disk, and cannot be emptied from inside the machine. The note of the
@@ -67,8 +67,7 @@ A conversion pays off when the epochs have saved its time. "The first batch" is 
 _TRANSFORMS = """## Batch transforms
 
 The table shows images per second with a batch transform, and their share of the rate without one. On the CPU, the
-threads that gather also transform. `Normalize` makes float32, so it writes 4x more bytes. The rates without a
-transform are lower than in [Loading](#loading), for an unknown reason: compare rates only within one table."""
+threads that gather also transform. `Normalize` makes float32, so it writes 4x more bytes."""
 _TORCHVISION = """## Batch transforms and torchvision
 
 These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU.
@@ -143,7 +142,7 @@ def page(results: Mapping[str, Result]) -> str:
     """The whole page."""
     parts = [_HEAD]
     if "loading" in results:
-        parts += [_LOADING.format(rounds=_rounds(results["loading"])), *_races(results["loading"])]
+        parts += [_LOADING, *_races(results["loading"])]
         parts += _figures(results, "loading")
     if {"photographs", "photograph_kernels", "profile_photographs"} & set(results):
         parts += _photographs(results)
@@ -227,16 +226,6 @@ def _races(result: Result) -> list[str]:
     rows = [[f"**{name}**", *cells[name]] for name in ours]
     rows += [[name, *row] for name, row in cells.items() if name not in ours]
     return ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1)), measured_on(result)]
-
-
-def _rounds(result: Result) -> str:
-    """A sentence if the rounds were not stored."""
-    if any("seconds" in way for one in result["races"] for way in one["ways"]):
-        return " In brackets are the range of the rounds, and their number if it is below 7."
-    return (
-        "\nThe rounds of this measurement were not stored: 7 is the default, and a loader that needs more than 15"
-        " seconds\nhas fewer."
-    )
 
 
 def _rate(way: Mapping[str, Any]) -> str:
@@ -610,7 +599,7 @@ def _short_name(way: Mapping[str, Any]) -> str:
 def _bar_label(way: Mapping[str, Any], *, cut: bool) -> str:
     if way["title"] == OURS.title:
         return f"{way['rate']:,.0f}"
-    return _rate(way) + (", cut" if cut else "")
+    return _rate({**way, "seconds": ()}) + (", cut" if cut else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
