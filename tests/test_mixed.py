@@ -243,7 +243,7 @@ def test_subsets_and_urls_and_pickles(stores: Path) -> None:
     [
         ([], {}, "`stores`: expected several stores"),
         ("a.tsds", {}, "`stores`: expected several stores"),
-        ({"a": 1, "b": -1}, {}, "`weights`: expected 2 numbers that are not negative"),
+        ({"a": 1, "b": -1}, {}, "`weights`: expected 2 numbers, none negative"),
         ({"a": 0, "b": 0}, {}, "`weights`: expected 2 numbers"),
         ({"a": 1, "b": float("nan")}, {}, "`weights`: expected 2 numbers"),
         ({"a": 1, "b": 1}, {"epoch_length": 0}, "`epoch_length`: expected first, shortest, or a number"),

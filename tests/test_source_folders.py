@@ -272,7 +272,7 @@ def test_images_without_labels_are_told(tmp_path: Path) -> None:
     _, contents = scan(tmp_path / "set" / "JPEGImages")
     assert contents.notes == (
         "no labels: 2 images without class folders or annotations. For training, put the images of each class into a "
-        "folder of its own, or pass `label_from`.",
+        "separate folder, or pass `label_from`.",
     )
     make(tmp_path, "set/Annotations/")
     _, contents = scan(tmp_path / "set" / "JPEGImages")

@@ -90,7 +90,7 @@ def test_an_export_as_label_studio_writes_it(tmp_path: Path) -> None:
     samples = [source.read("train", each) for each in contents.splits["train"]]
     assert [(each.label, each.annotated_size) for each in samples] == [(0, (100, 200)), (-1, None)]
     assert [(p.where, p.reason, p.message.split()[2]) for p in contents.left_out] == [
-        *(("images/c.jpg", "not-listed", "nobody"), ("images/d.jpg", "not-listed", "no")),
+        *(("images/c.jpg", "not-listed", "it"), ("images/d.jpg", "not-listed", "no")),
         *((str(tmp_path), reason, "1") for reason in ("attributes", "points", "second-annotation", "shapes")),
     ]
 

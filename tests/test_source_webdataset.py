@@ -167,7 +167,7 @@ def test_names_of_labels_and_of_objects(tmp_path: Path) -> None:
         (
             '{"label": {"kind": "label", "dtype": "int64", "shape": [], "classes": ["cat", "dog"]}}',
             "unknown-class",
-            "expected cat, dog as classes, found ant as that of number 1",
+            "expected cat, dog as classes, found ant as number 1",
         ),
         (
             '{"label": {"kind": "label", "dtype": "int64", "shape": [], "classes": ["cat"]}}',
