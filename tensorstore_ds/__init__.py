@@ -22,7 +22,9 @@ def __getattr__(name: str) -> Any:
     try:
         return _import(name)
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "torchvision"):
+        from tensorstore_ds.words import OF_TORCH
+
+        if error.name not in OF_TORCH:
             raise
         advice = "Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
         message = f"tensorstore_ds.{name} needs {error.name}. {advice}"

@@ -15,6 +15,7 @@ A `Literal` annotation lists the choices. The class itself checks conditions tha
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import math
@@ -318,6 +319,13 @@ def meant(word: str, choices: Iterable[str]) -> str:
     other = _OTHER_NAMES.get(word.lower())
     near = [other] if other in known else difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {near[0]}?" if near else ""
+
+
+def meant_path(path: Path) -> str:
+    """A question for the end of a message, if a name beside a path that does not exist is similar."""
+    with contextlib.suppress(OSError, ValueError):
+        return meant(path.name, sorted(os.listdir(path.parent)))
+    return ""
 
 
 def shortened(text: str) -> str:

@@ -7,6 +7,8 @@ import os
 import re
 from pathlib import Path
 
+#: Packages of the extra `torch`, by the names that they are imported by.
+OF_TORCH = ("torch", "torchvision", "threadpoolctl")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 

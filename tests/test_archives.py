@@ -140,6 +140,8 @@ def test_a_folder_in_an_archive(tmp_path: Path) -> None:
     assert tsds.convert(archive / "second", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0)).rows == {"train": 3}
     with pytest.raises(SourceError, match="there is no such file or folder"):
         tsds.convert(archive / "third", tmp_path / "c.tsds")
+    with pytest.raises(SourceError, match=r"there is no such file or folder\. Did you mean all\.zip\?"):
+        tsds.convert(tmp_path / "al.zip", tmp_path / "c.tsds")
 
 
 def test_a_plan_and_what_goes_on(tmp_path: Path) -> None:

@@ -422,7 +422,7 @@ def test_ctrl_c_before_the_first_shard_leaves_nothing(photos: Path, tmp_path: Pa
     done = tsds("convert", photos, tmp_path / "out")
     assert done.exit_code == 130
     nothing = f"interrupted before a shard was finished; nothing is left of {tmp_path / 'out'}"
-    assert done.stderr == f"tsds: {nothing}. A smaller --shard-size keeps more\n"
+    assert done.stderr == f"tsds: {nothing}. Run the same command again; a smaller --shard-size keeps more\n"
 
 
 def test_progress_is_drawn_on_a_terminal(many: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_lines(run: Path) -> None:
     ("scores", "line"),
     [
         ([0.9, 0.2], "cat 90.0% at (1, 2, 3, 4)"),
-        ([0.42, 0.2], "no object of 50% or more, the best has 42.0%: see --score"),
+        ([0.42, 0.2], "no object of 50% or more, the best has 42.0%: pass --score 0.42"),
         ([], "no object of 50% or more"),
     ],
 )

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import tensorstore_ds
 from small_stores import ROOT, tsds
 from training_stores import labelled, load_history, names
+from tsds_cli.messages import failure_of
 
 FLAGS = (
     *("--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2", "--mlp-width", "32"),
@@ -234,17 +236,26 @@ def test_no_room_in_memory(tmp_path: Path) -> None:
     assert process.communicate(timeout=100)[1] == "" and process.returncode == 0
 
 
-def test_without_torch(store: Path) -> None:
+@pytest.mark.parametrize("blocked", [("torch", "torchvision"), ("threadpoolctl",)])
+def test_without_torch(store: Path, blocked: tuple[str, ...]) -> None:
     before = (
         "import sys\n"
         "class Blocked:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('torch', 'torchvision'):\n"
+        f"        if name.split('.')[0] in {blocked!r}:\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Blocked())"
     )
     error = one_error(started("train", store, *FLAGS, before=before))
-    assert "needs torch" in error and "pip install '.[torch]'" in error
+    assert f"needs {blocked[0]}" in error and "pip install '.[torch]'" in error
+
+
+def test_a_torchvision_for_another_torch_is_one_line() -> None:
+    failure = failure_of(RuntimeError("operator torchvision::nms does not exist"))
+    assert failure is not None and failure.message == (
+        f"torch {metadata.version('torch')} and torchvision {metadata.version('torchvision')} do not fit together. "
+        "Install both in one command, from the same index."
+    )
 
 
 @pytest.mark.parametrize(

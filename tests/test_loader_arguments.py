@@ -291,7 +291,7 @@ def test_one_sample_at_a_time(labelled: Path) -> None:
         ({"batch_size": None, "batch_transform": tsds.RandomCrop(2)}, "expected batches, found `batch_size=None`"),
         ({"num_threads": "2"}, "`num_threads`: expected an integer, at least 1, found '2'"),
         ({"device": "cuda:7"}, "`device`: expected one that this machine has, found cuda:7"),
-        ({"device": "gpu"}, r"found gpu \(torch has no device of this name\)\. Use .* Did you mean cuda\?"),
+        ({"device": "gpu"}, r"found gpu \(torch has no device of this name\)\. Use "),
         ({"sampler": tsds.WeightedSampler([1, 2, 3])}, "`sampler`: expected a weight for each of 12 samples, found 3"),
         ({"sampler": data.WeightedRandomSampler([1, 2, 3], 3)}, "expected a weight for each of 12 samples, found 3"),
     ],

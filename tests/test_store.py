@@ -280,6 +280,9 @@ def test_a_file_cut_short_after_opening_is_refused_and_not_mapped(tmp_path):
 def test_what_is_no_store(tmp_path):
     with pytest.raises(tsds.FormatError, match="there is no such store"):
         tsds.open(tmp_path / "nothing")
+    (tmp_path / "photos.tsds").mkdir()
+    with pytest.raises(tsds.FormatError, match=r"there is no such store\. Correct .* Did you mean photos\.tsds\?"):
+        tsds.open(tmp_path / "fotos.tsds")
     with pytest.raises(tsds.FormatError, match="not a store"):
         tsds.open(tmp_path)
     (tmp_path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')

@@ -229,7 +229,10 @@ def test_a_run_that_has_ended_is_as_it_was(store: Path, tmp_path: Path) -> None:
 
 
 def test_resume_without_a_run_begins_one(store: Path, tmp_path: Path) -> None:
-    assert tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True) is not None
+    notes: list[str] = []
+    listeners = tsds.Listeners(notes.append)
+    assert tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True, listeners=listeners) is not None
+    assert f"there is no run in {tmp_path / 'run'} to resume: a new one begins" in notes
 
 
 def test_a_file_is_no_folder_of_a_run(store: Path, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def convert(
             done = f"interrupted; finished shards are kept in {partial}, the same command goes on from there"
             raise interrupted(done) from None
         nothing = f"interrupted before a shard was finished; nothing is left of {out}"
-        raise interrupted(f"{nothing}. A smaller --shard-size keeps more") from None
+        raise interrupted(f"{nothing}. Run the same command again; a smaller --shard-size keeps more") from None
     if as_json:
         text.echo_json(summary)
     else:

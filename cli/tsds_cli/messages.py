@@ -44,7 +44,10 @@ def not_made(out: Path) -> Failure:
 
 def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:
     """What to tell the user of a command about an exception; None for one that no user can cause: a defect."""
+    from importlib import metadata
+
     from tensorstore_ds import TrainingStopped, TsdsError
+    from tensorstore_ds.words import OF_TORCH
 
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         return interrupted()  # Python 3.11 makes another error of it where a class is being made
@@ -52,10 +55,13 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
         return interrupted()  # it came while a thread was waited for, whose lock is then released twice
     if isinstance(error, TsdsError):
         return Failure(spelled(str(error), command), 128 + error.signal if isinstance(error, TrainingStopped) else 1)
-    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
+    if isinstance(error, ModuleNotFoundError) and error.name in OF_TORCH:
         return Failure(
             f"this command needs {error.name}. Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
         )
+    if isinstance(error, RuntimeError) and "operator torchvision::" in str(error):  # torchvision is for another torch
+        found = " and ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torchvision"))
+        return Failure(f"{found} do not fit together. Install both in one command, from the same index.")
     # A closed pipe is nobody's error: click ends the command without a word.
     if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""  # or a descriptor

@@ -248,7 +248,9 @@ def _of_store(
 def _nothing_of(objects: list[Any], score: float) -> str:
     """What stands for the objects of an image where none reaches the score."""
     best = max((each["score"] for each in objects), default=None)
-    return f"no object of {score:.0%} or more" + ("" if best is None else f", the best has {best:.1%}: see --score")
+    if best is None:
+        return f"no object of {score:.0%} or more"
+    return f"no object of {score:.0%} or more, the best has {best:.1%}: pass --score {int(100 * best) / 100}"
 
 
 def _line(prediction: Prediction, score: float) -> str:

@@ -30,10 +30,10 @@ def checked_device(device: torch.device | str) -> torch.device:
         reason = str(error).splitlines()[0].partition(": ")[0].rstrip(".")
         if reason.startswith("Expected one of"):  # and a list of what no machine here has
             reason = "torch has no device of this name"
+        near = meant(str(device), ("cuda",) if torch.cuda.device_count() and not str(device).startswith("cuda") else ())
         raise OptionError(
-            f'`device`: expected one that this machine has, found {device} ({reason}). Use `device="cpu"`.'
-            f"{'' if str(device).startswith('cuda') else meant(str(device), ('cuda',))}"
-        ) from error
+            f'`device`: expected one that this machine has, found {device} ({reason}). Use `device="cpu"`.{near}'
+        ) from None
     return found
 
 

@@ -17,6 +17,7 @@ from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import OtherStoreError, check_meant, is_root, parse_listing, parse_root
+from tensorstore_ds.options import meant_path
 
 #: What a conversion skipped. `append` adds lines at the end, before it replaces the manifest: those do not count yet.
 SKIPPED = "skipped.jsonl"
@@ -309,7 +310,7 @@ def _read_root(path: Path) -> tuple[bytes, Identity]:
     if not os.path.lexists(path / "zarr.json"):
         _check_disk(path)
         what = "this is not a store (it has no zarr.json)" if path.exists() else "there is no such store"
-        advice = "Correct the path, or run tsds convert."
+        advice = f"Correct the path, or run tsds convert.{'' if path.exists() else meant_path(path)}"
         work = path.parent / (path.name if path.suffix == ".partial" else f"{path.name}.partial")
         if work.is_dir():
             advice = f"{work.name} has an interrupted conversion: run its command again, and it is completed."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tensorstore_ds.archives import UNREAD, plain
 from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.options import meant_path
 from tensorstore_ds.plugins import Plugins
 from tensorstore_ds.regular_files import entries, exists, is_dir, os_errors
 
@@ -68,7 +69,8 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
     with os_errors(str(path)):  # such as a name that is too long
         is_there = exists(path)
     if not is_there:
-        raise SourceError(Problem(str(path), "no-such-source", "there is no such file or folder."))
+        message = f"there is no such file or folder.{meant_path(path)}"
+        raise SourceError(Problem(str(path), "no-such-source", message))
     if format == "auto" and path.is_file() and FORMATS[_TARS].load().detect(whole := plain(path)):
         if whole != path:
             problem = Problem(str(path), "archive", "expected WebDataset's .tar files, found a compressed one.")

@@ -259,7 +259,7 @@ def _notes(run: Run) -> Iterator[str]:
         labelled = " with labels" if run.task.label_field else ""
         yield (
             f"there is no split{labelled} to evaluate on (val or test): convert with `split_into=train=0.9,val=0.1`, "
-            "or divide the store with tsds split"
+            f"or divide the store: tsds split {run.store.path.name} NEW.tsds train=0.9,val=0.1"
         )
     elif unseen := unseen_classes(run.task, run.split, run.eval_split, run.fold):
         names = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
@@ -270,6 +270,8 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"{where} samples of classes that {advice}. They count as wrong; {way}"
     if not tensorboard_available():
         yield "no files for TensorBoard, it is not installed: pip install '.[tensorboard]' in a clone of tensorstore-ds"
+    if run.nothing_to_resume:
+        yield f"there is no run in {run.out} to resume: a new one begins"
     if run.resumed:
         position, batches = run.position, run.batches
         if (position.epoch + 1, position.batch) == (run.options.epochs, batches):

@@ -82,6 +82,7 @@ class Run:
         self.last = out / "last.pt"  # the state after the last step before it was written, to go on with
         self.best = out / "best.pt"  # the model of the best epoch
         self.resumed = self.last.exists()
+        self.nothing_to_resume = resume and not self.resumed
         if self.resumed and not resume:
             raise OptionError(
                 f"{out}: expected a new folder, found a run. Go on with `resume`, or choose another `out`."
