@@ -23,6 +23,7 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
@@ -36,6 +37,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 LARGEST = 2**63 - 1
 #: Largest number of characters of a value that a message repeats.
 _LONGEST = 200
+#: Names of a folder among which a misspelled one is looked for.
+_MOST_NAMES = 1000
 #: Common words for choices that have a different name here.
 _OTHER_NAMES = {
     **{"pascal": "voc", "pascal-voc": "voc", "pascal_voc": "voc", "imagefolder": "folders", "imagenet": "folders"},
@@ -322,9 +325,9 @@ def meant(word: str, choices: Iterable[str]) -> str:
 
 
 def meant_path(path: Path) -> str:
-    """A question for the end of a message, if a name beside a path that does not exist is similar."""
-    with contextlib.suppress(OSError, ValueError):
-        return meant(path.name, sorted(os.listdir(path.parent)))
+    """A question for the end of a message, if one of the first names next to a missing path is similar."""
+    with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+        return meant(path.name, sorted(entry.name for entry in islice(entries, _MOST_NAMES)))
     return ""
 
 

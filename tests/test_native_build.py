@@ -144,3 +144,11 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(native, "sources_digest", lambda: "")  # where a distribution has removed them
     stripped = SimpleNamespace(sources=lambda: "0" * 64)
     assert status(monkeypatch, stripped) == (stripped, "")
+
+
+def test_without_the_gil_a_module_is_for_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "IS_FREE_THREADED", True)
+    monkeypatch.setattr(compiling, "IS_WINDOWS", False)
+    assert compiling._libraries() == ["-lm"]
+    monkeypatch.setattr(compiling, "IS_WINDOWS", True)
+    assert compiling._libraries()[-1] == f"-lpython{sys.version_info.major}{sys.version_info.minor}t"

@@ -14,7 +14,7 @@ import keyword_types
 import tensorstore_ds as tsds
 from small_stores import class_folders
 from tensorstore_ds import BenchOptions, ConvertOptions, DiagnoseOptions, OptionError, TrainOptions, ViTOptions
-from tensorstore_ds.options import declarations, meant, user_path
+from tensorstore_ds.options import declarations, meant, meant_path, user_path
 
 
 @pytest.mark.parametrize(
@@ -211,3 +211,10 @@ def test_a_keyword_that_is_no_option_names_the_nearest(tmp_path: Path) -> None:
 
 def test_the_types_of_keywords_are_those_of_the_options() -> None:
     assert keyword_types.PAGE.read_text("utf-8") == keyword_types.module(), "run: python tests/keyword_types.py"
+
+
+def test_a_missing_path_is_guessed_from_a_thousand_names(tmp_path: Path) -> None:
+    for number in range(1200):
+        (tmp_path / f"x{number}").touch()
+    assert meant_path(tmp_path / "x11991") != "" and meant_path(tmp_path / "photos") == ""
+    assert meant_path(tmp_path / "missing" / "photos") == meant_path(tmp_path / "a\0b" / "photos") == ""

@@ -94,7 +94,7 @@ def test_help(name: str) -> None:
 
 
 def docstrings_of(name: str) -> dict[str, str]:
-    """A public name's docstring and, of a class, those of its methods and properties, without examples."""
+    """Docstrings of a public name and, if it is a class, of its methods and properties, without examples."""
     value = getattr(tsds, name)
     found = {name: value.__doc__ if isinstance(value, type) or inspect.isroutine(value) else None}
     if isinstance(value, type):
