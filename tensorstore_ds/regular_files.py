@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
@@ -26,6 +27,21 @@ _FLAGS = os.O_RDONLY
 for _name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"):
     _FLAGS |= getattr(os, _name, 0)  # Windows has the first alone, and POSIX the others
 _PIECE = 4 << 20
+#: Byte order marks; UTF-32's begins as UTF-16's does.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+#: Encodings without a mark by the zeros in the first bytes, whose characters are of Latin-1, as in all JSON.
+_ZEROS = {
+    (False, True, True, True): "utf-32-le",
+    (True, True, True, False): "utf-32-be",
+    (False, True): "utf-16-le",
+    (True, False): "utf-16-be",
+}
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 #: What the system says of one file. All else, such as EIO, ENOMEM, EMFILE and ESTALE, it says of the machine.
 _OF_THE_FILE = frozenset(
@@ -158,18 +174,47 @@ def _member(path: str | os.PathLike[str], where: str, limit: int) -> bytes | Non
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file in UTF-8 that an option names; it is `what` in errors, such as "class list".
+    """The lines of a text file that an option names; it is `what` in errors, such as "class list".
 
     Raises:
-        OptionError: the file cannot be read, or is not UTF-8.
+        OptionError: the file cannot be read, or is in another encoding than `decode_text` knows.
     """
     try:
-        return read_file(path, str(path), TEXT_LIMIT).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{path}: expected a {what} in UTF-8, found other bytes. Save it as UTF-8.") from error
+        return decode_text(read_file(path, str(path), TEXT_LIMIT), str(path)).splitlines()
     except SourceError as error:
+        if error.reason == "text-encoding":
+            raise OptionError(f"{path}: expected a {what} in UTF-8, found other bytes. Save it as UTF-8.") from error
         found = error.problems[0].message
         raise OptionError(f"{path}: the {what} cannot be used: {found} Name a text file.") from error
+
+
+def encoding_of(head: bytes) -> str:
+    r"""The encoding of a text by its first bytes: a byte order mark, else the zeros in its first characters.
+
+    >>> encoding_of(b"{}"), encoding_of(b"\xef\xbb\xbf{}"), encoding_of(b"\xff\xfe{\0}\0"), encoding_of(b"\0{\0}")
+    ('utf-8', 'utf-8-sig', 'utf-16', 'utf-16-be')
+    """
+    marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    zeros = tuple(byte == 0 for byte in head[:4])
+    return marked or _ZEROS.get(zeros) or _ZEROS.get(zeros[:2]) or "utf-8"
+
+
+def decode_text(data: bytes, where: str, reason: str = "text-encoding", errors: str = "strict") -> str:
+    """The text of a file in UTF-8, UTF-16 or UTF-32, without its byte order mark.
+
+    Raises:
+        SourceError: `reason`, the bytes are in another encoding. Not raised with `errors` such as ``replace``.
+    """
+    try:
+        return data.decode(encoding_of(data), errors)
+    except UnicodeDecodeError as error:
+        message = f"expected text in UTF-8, found other bytes at {error.start:,} ({encoding_of(data)})."
+        raise SourceError(Problem(where, reason, message), "Save the file as UTF-8.") from error
+
+
+def as_utf8(data: bytes, where: str, reason: str = "text-encoding") -> bytes:
+    """The text of a file as bytes in UTF-8, without a byte order mark: not checked, and not copied, if it is so."""
+    return data if encoding_of(data) == "utf-8" else decode_text(data, where, reason).encode()
 
 
 def read_head(path: Path, nbytes: int) -> bytes:

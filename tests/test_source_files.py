@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.regular_files import as_utf8, decode_text
 from tensorstore_ds.sources import FORMATS, files, recognized
 from tensorstore_ds.sources.files import (
     PackedStrings,
@@ -31,6 +32,29 @@ def touch(root: Path, *names: str) -> None:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
+
+
+# --- encodings ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ['{"a": "\u00e9\u56fe\U0001f600"}', "a.png,1\r\n", "", "x"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_text_in_any_encoding_of_unicode(text: str, encoding: str) -> None:
+    assert decode_text(text.encode(encoding), "x") == as_utf8(text.encode(encoding), "x").decode() == text
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_text_without_a_byte_order_mark(encoding: str) -> None:
+    text = '{"a": "\u00e9\u56fe"}'
+    assert decode_text(text.encode(encoding), "x") == as_utf8(text.encode(encoding), "x").decode() == text
+
+
+@pytest.mark.parametrize("data", [b"caf\xe9", b"\xff\xfea\0b", b"\xc4\xe3\xba\xc3\xff"])
+def test_text_in_another_encoding_is_refused_by_name(data: bytes) -> None:
+    with pytest.raises(SourceError, match=r"^list\.txt: expected text in UTF-8") as caught:
+        decode_text(data, "list.txt")
+    assert caught.value.reason == "text-encoding"
+    assert decode_text(data, "list.txt", errors="replace").endswith("\ufffd")
 
 
 # --- walk_files ---------------------------------------------------------------------------------------------------
@@ -219,7 +243,7 @@ def test_a_class_list_is_read(tmp_path: Path) -> None:
     assert read_classes(file) == ("zebra", "two words", "ñandú")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"a\nb\na\n", b"\xff\xfea\0"])
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"a\nb\na\n", b"\xff\xfea", b"caf\xe9"])
 def test_a_bad_class_list_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "classes.txt"
     file.write_bytes(content)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.options import meant, shortened
-from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.regular_files import decode_text, read_file
 
 #: Bytes of a file of answers.
 _LIMIT = 1024**2
@@ -91,11 +91,11 @@ def read_answers(path: Path) -> dict[str, Any]:
     if path.suffix.lower() not in readers:
         raise OptionError(f"{path}: expected a name that ends in .yaml or .toml, found {path.name}. Rename it.")
     try:
-        text = read_file(path, str(path), _LIMIT).decode("utf-8-sig")
+        text = decode_text(read_file(path, str(path), _LIMIT), str(path))
     except SourceError as error:
+        if error.reason == "text-encoding":
+            raise OptionError(str(error)) from error
         raise OptionError(f"{error} Write a card without answers first, which makes a card.yaml to fill in.") from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{path}: expected text in UTF-8, found other bytes. Save it as UTF-8.") from error
     found = readers[path.suffix.lower()](text, path)
     if found is None:
         return {}

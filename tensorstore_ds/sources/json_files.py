@@ -9,9 +9,7 @@ from typing import Any
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.strict_json import MAX_VALUES, load_object
-from tensorstore_ds.regular_files import read_file
-
-_BOM = b"\xef\xbb\xbf"
+from tensorstore_ds.regular_files import as_utf8, read_file
 
 
 class MemberError(Exception):
@@ -20,12 +18,12 @@ class MemberError(Exception):
 
 def read_object(path: Path, where: str, limit: int) -> dict[str, Any]:
     """The object in a JSON file of at most `limit` bytes, which errors name `where`."""
-    return parse_object(read_file(path, where, limit).removeprefix(_BOM), where)
+    return parse_object(read_file(path, where, limit), where)
 
 
 def read_list(path: Path, where: str, limit: int, max_values: int) -> list[Any]:
     """The list in a JSON file, likewise, of at most so many values in all its depth."""
-    data = read_file(path, where, limit).removeprefix(_BOM)
+    data = as_utf8(read_file(path, where, limit), where, "json")
     found = parse_object(b'{"list":' + data + b"}", where, max_values)
     values = found["list"]
     if len(found) > 1 or not isinstance(values, list):
@@ -34,9 +32,11 @@ def read_list(path: Path, where: str, limit: int, max_values: int) -> list[Any]:
 
 
 def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """The object that JSON says, or a `SourceError` of reason `json`."""
+    """The object that JSON in any encoding of Unicode says, or a `SourceError` of reason `json`."""
     try:
-        return load_object(data, max_values)
+        return load_object(as_utf8(data, where, "json"), max_values)
+    except SourceError:
+        raise
     except (ValueError, RecursionError) as error:
         message = f"expected JSON in UTF-8, found: {' '.join(str(error).split())[:200]}."
         raise SourceError(Problem(where, "json", message), "Write the file again.") from error
