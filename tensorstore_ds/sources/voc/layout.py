@@ -18,7 +18,7 @@ from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_names
 
 ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
-_CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, and whether the class is in the image
+_PRESENCE = frozenset({"-1", "0", "1"})  # the second column of aeroplane_train.txt: whether the class is in the image
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
     splits = Splits()
     for name, (path, lines) in lists.items():
         rows = [_row(line, layout.annotations, xmls) for line in lines]
-        if lines and all(row < 0 and _CLASS_LINE.fullmatch(line) for row, line in zip(rows, lines, strict=True)):
+        unlisted = [line for row, line in zip(rows, lines, strict=True) if row < 0]
+        if lines and len(unlisted) == len(lines) and all(line.split()[-1] in _PRESENCE for line in unlisted):
             continue
         whole = next((other for other in lists if name.endswith(f"_{other}")), None)
         if whole is not None:
