@@ -21,7 +21,6 @@ class ConvertKeywords(TypedDict, total=False):
     key_prefix: str | None
     class_map: Mapping[str, str] | None
     label_from: str | None
-    boxes: Literal["auto", "pixels", "fraction"]
     via: str | None
     size: int | tuple[int, int] | None
     fit: Literal["pad", "crop", "stretch"]
@@ -49,6 +48,7 @@ class ConvertKeywords(TypedDict, total=False):
     min_side: int
     shard_nbytes: int
     on_error: Literal["fail", "skip", "skip-image"]
+    strict: bool
     workers: int | None
     license: str | None
     citation: str | None

@@ -24,7 +24,7 @@ def scan(path: Path, format: str, **options: Any) -> tuple[Source, Contents]:
     """The source, which must be recognized as this format, and what a scan finds; as a worker process gets it."""
     source = open_source(path, options=SourceOptions(**options))
     assert source.name == format
-    contents = source.scan()
+    contents = source.contents()
     return pickle.loads(pickle.dumps(source)), contents  # noqa: S301  of this process
 
 

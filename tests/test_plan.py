@@ -151,7 +151,7 @@ def test_samples_more_move_no_more_than_themselves(n, more, seed, share, classes
 
 def divided(source, seed=3, share=0.3):
     """For each sample, by its key, the split that it comes to."""
-    found = source.scan()
+    found = source.contents()
     splits = plan_splits(found, {"train": 1 - share, "val": share}, seed, source.key)
     return {source.key(s.source_split, r): name for name, s in splits.items() for r in s}
 
@@ -200,7 +200,7 @@ def test_an_image_more_at_the_front_moves_hardly_any(tmp_path, make):
 @pytest.mark.parametrize("make", [list_of, imglab_of, voc_of])
 def test_a_key_is_that_of_the_sample(tmp_path, make):
     source = make(tmp_path, ["a.png", "b.png", "c.png"], 1)
-    for split, references in source.scan().splits.items():
+    for split, references in source.contents().splits.items():
         assert [source.key(split, r) for r in references] == [source.read(split, r).key for r in references]
 
 
@@ -212,7 +212,7 @@ def test_keys_of_rows_and_of_folders(tmp_path):
     sequence = SequenceSource({"test": [np.zeros((2, 2), np.uint8)] * 3}, SourceOptions())
     arrays = ArraysSource(tmp_path / "images.npy", SourceOptions())
     for source in (sequence, arrays, FolderSource(tmp_path / "photos", SourceOptions())):
-        for split, references in source.scan().splits.items():
+        for split, references in source.contents().splits.items():
             assert [source.key(split, r) for r in references] == [source.read(split, r).key for r in references]
 
 

@@ -36,7 +36,7 @@ def save(root: Path, **arrays: NDArray[Any]) -> Path:
 
 def scan(path: Path, **options: object) -> tuple[ArraysSource, Contents]:
     source = ArraysSource(path, SourceOptions(**options))  # type: ignore[arg-type]
-    contents = source.scan()
+    contents = source.contents()
     if any(path.rglob("*.npz")) or path.suffix == ".npz":
         return source, contents  # the temporary files go with it
     return pickle.loads(pickle.dumps(source)), contents  # noqa: S301  our own bytes

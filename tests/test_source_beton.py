@@ -26,7 +26,7 @@ def written(path: Path, data: bytes) -> Path:
 
 def scan(path: Path, **options: object) -> tuple[BetonSource, Contents]:
     source = BetonSource(path, SourceOptions(**options))  # type: ignore[arg-type]
-    return source, source.scan()
+    return source, source.contents()
 
 
 def test_the_layout_is_ffcv_s() -> None:
@@ -42,7 +42,7 @@ def test_the_layout_is_ffcv_s() -> None:
 def test_files_and_pixels(tmp_path: Path) -> None:
     source = open_source(written(tmp_path / "cats.beton", two_images()))
     assert isinstance(source, BetonSource)
-    contents = source.scan()
+    contents = source.contents()
     assert {split: list(rows) for split, rows in contents.splits.items()} == {"train": [0, 1]}
     assert contents.labels is not None and contents.labels["train"].tolist() == [0, 1]
     assert {name: field.describe() for name, field in contents.fields.items()} == {

@@ -82,7 +82,7 @@ def convert(root: Path, source: Path | None = None, **options: Any) -> tsds.Stor
 
 
 def problems(root: Path, **options: Any) -> list[tuple[str, str]]:
-    contents = open_source(root, "coco", SourceOptions(**options)).scan()
+    contents = open_source(root, "coco", SourceOptions(**options)).contents()
     return [(problem.reason, f"{problem.where}: {problem.message}") for problem in contents.problems]
 
 
@@ -253,16 +253,16 @@ def test_richer_files_of_the_same_images(tmp_path: Path) -> None:
     write(tmp_path / "src", data(annotations=[]), "annotations/person_keypoints_val2017.json")
     captions = data(annotations=[{"id": 1, "image_id": 9, "caption": "a cat"}])
     write(tmp_path / "src", captions, "annotations/captions_val2017.json")
-    contents = open_source(tmp_path / "src").scan()
+    contents = open_source(tmp_path / "src").contents()
     assert sorted(problem.where for problem in contents.left_out if problem.reason == "no-more-annotated") == [
         "annotations/person_keypoints_val2017.json",
     ]
-    alone = open_source(tmp_path / "src" / "annotations" / "captions_val2017.json").scan()
+    alone = open_source(tmp_path / "src" / "annotations" / "captions_val2017.json").contents()
     assert list(alone.fields) == ["captions"] and not alone.left_out
 
 
 def test_annotations_of_neither_objects_nor_captions(tmp_path: Path) -> None:
-    contents = open_source(write(tmp_path / "src", data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]))).scan()
+    contents = open_source(write(tmp_path / "src", data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]))).contents()
     assert [problem.message for problem in contents.left_out] == [
         "not stored: 1 annotations without a box or a caption."
     ]
@@ -270,7 +270,7 @@ def test_annotations_of_neither_objects_nor_captions(tmp_path: Path) -> None:
 
 def test_images_that_no_file_lists(tmp_path: Path) -> None:
     write(tmp_path / "src", data(images=DATA["images"][:2]))
-    contents = open_source(tmp_path / "src").scan()
+    contents = open_source(tmp_path / "src").contents()
     assert [problem.where for problem in contents.left_out] == ["val2017/c.png"]
 
 
@@ -342,7 +342,7 @@ def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -
 def test_files_that_are_damaged(tmp_path: Path, text: str) -> None:
     write(tmp_path / "src", text)
     with pytest.raises(tsds.SourceError) as caught:
-        open_source(tmp_path / "src").scan()
+        open_source(tmp_path / "src").contents()
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
@@ -357,7 +357,7 @@ def test_a_box_without_area_is_left_out_alone(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     source = open_source(write(tmp_path / "src"))
-    contents = source.scan()
+    contents = source.contents()
     path = tmp_path / "src" / "annotations" / "instances_val2017.json"
     path.write_text(path.read_text()[:200])
     with pytest.raises(tsds.SourceError, match="expected an annotation of COCO"):

@@ -145,5 +145,5 @@ def test_problems(tmp_path: Path) -> None:
 
 def test_nothing_is_listed(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
-        open_source(write(tmp_path, {"a.xml": file()})).scan()
+        open_source(write(tmp_path, {"a.xml": file()})).contents()
     assert caught.value.reason == "empty-source"

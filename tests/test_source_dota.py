@@ -118,7 +118,7 @@ def test_files_that_do_not_fit_the_others(tmp_path: Path) -> None:
     assert reasons(contents.problems) == [("b.txt", "no-image"), ("deep/a.txt", "duplicate-key")]
     assert reasons(contents.left_out) == [("notes.txt", "not-listed")]
     with pytest.raises(SourceError, match="expected an image named a") as caught:
-        open_source(write(tmp_path / "none", {"a.txt": ONE}), "dota").scan()
+        open_source(write(tmp_path / "none", {"a.txt": ONE}), "dota").contents()
     assert caught.value.reason == "no-image"
 
 

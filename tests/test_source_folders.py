@@ -29,7 +29,7 @@ def make(root: Path, *names: str) -> Path:
 
 def scan(root: Path, **options: object) -> tuple[FolderSource, Contents]:
     source = FolderSource(root, SourceOptions(**options))  # type: ignore[arg-type]
-    return source, source.scan()
+    return source, source.contents()
 
 
 def reasons(contents: Contents) -> dict[str, str]:
@@ -76,7 +76,7 @@ def test_a_folder_of_other_files_is_no_class(tmp_path: Path) -> None:
     make(tmp_path, "cat/1.png", "scripts/run.py", "README.md", "Licence.txt", "LICENSE", "cat/Thumbs.db")
     _, contents = scan(tmp_path)
     assert classes(contents) == ("cat",)
-    assert [(p.where, p.reason) for p in contents.left_out] == [("scripts/run.py", "not-listed")]
+    assert [(p.where, p.reason) for p in contents.left_out] == [("scripts/run.py", "not-read")]
 
 
 def test_flat_folders_have_no_label(tmp_path: Path) -> None:
@@ -303,6 +303,6 @@ def test_a_pipe_is_said_to_be_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")
     _, contents = scan(tmp_path)
     assert {problem.where: problem.message for problem in contents.left_out} == {
-        "cat/note.xyz": "not read: its name has no suffix of an image.",
-        "cat/pipe.jpg": "not read: it is no regular file.",
+        "cat/note.xyz": "not read.",
+        "cat/pipe.jpg": "not read: no regular file.",
     }

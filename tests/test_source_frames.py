@@ -69,7 +69,7 @@ def write_images(folder: Path) -> Path:
 def scan(frame: Any, **options: Any) -> tuple[FrameSource, Any]:
     assert has_frames(frame)
     source = FrameSource(frame, SourceOptions(**options))
-    contents = source.scan()
+    contents = source.contents()
     return pickle.loads(pickle.dumps(source)), contents  # noqa: S301  of this process
 
 
@@ -145,7 +145,7 @@ def test_any_labels_as_pandas_writes_them_to_csv(tmp_path_factory: pytest.TempPa
     frame.to_csv(buffer, index=False)
     path = tmp_path_factory.mktemp("f") / "list.csv"
     path.write_text(buffer.getvalue(), "utf-8")
-    expected = open_source(path).scan()
+    expected = open_source(path).contents()
     _, contents = scan(frame)
     assert contents.fields == expected.fields
     assert expected.labels is not None

@@ -173,7 +173,7 @@ def test_nothing_leads_out_of_the_file(tmp_path: Path) -> None:
         file.create_dataset("images", GRAY.shape, GRAY.dtype, external=[(str(tmp_path / "raw"), 0, GRAY.nbytes)])
     for name in ("virtual.h5", "external.h5"):
         with pytest.raises(SourceError, match="data are in other files"):
-            open_source(tmp_path / name).scan()
+            open_source(tmp_path / name).contents()
 
 
 def test_an_absent_filter(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_an_absent_filter(tmp_path: Path) -> None:
         space = h5py.h5s.create_simple(GRAY.shape)
         h5py.h5d.create(file.id, b"images", h5py.h5t.STD_U8LE, space, created)
     with pytest.raises(SourceError, match=r"number 32001\), which is not installed\. Where the filter"):
-        open_source(tmp_path / "a.h5").scan()
+        open_source(tmp_path / "a.h5").contents()
 
 
 def test_what_is_left_out(tmp_path: Path) -> None:
@@ -200,14 +200,14 @@ def test_what_is_left_out(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path = write(tmp_path / "weights.h5", kernel=np.ones((3, 3)))
     with pytest.raises(SourceError, match="expected a dataset of images"):
-        open_source(path).scan()
+        open_source(path).contents()
     with pytest.raises(SourceError, match="expected 6 rows"):
         scan(write(tmp_path / "rows.h5", x=GRAY, y=Y[:5]), "hdf5")
     good = write(tmp_path / "good.h5", x=np.repeat(GRAY, 50, 0)).read_bytes()
     for size in (9, 100, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:size])
         with pytest.raises(SourceError, match="expected an HDF5 file, found it damaged") as caught:
-            open_source(path).scan()
+            open_source(path).contents()
         assert len(str(caught.value).splitlines()) == 1
 
 
@@ -227,4 +227,4 @@ def test_a_row_larger_than_the_memory(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", (3, 1 << 22, 1 << 22), np.uint8, chunks=(1, 64, 64))
     with pytest.raises(SourceError, match="expected a row, a chunk or labels of at most"):
-        open_source(tmp_path / "a.h5").scan()
+        open_source(tmp_path / "a.h5").contents()

@@ -42,7 +42,7 @@ def write(root: Path, **files: bytes) -> Path:
 
 def scan(path: Path, **options: object) -> tuple[IdxSource, Contents]:
     source = IdxSource(path, SourceOptions(**options))  # type: ignore[arg-type]
-    return source, source.scan()
+    return source, source.contents()
 
 
 def test_the_literal_bytes_of_a_file(tmp_path: Path) -> None:

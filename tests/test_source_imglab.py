@@ -48,7 +48,7 @@ def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
 
 def scan(path: Path, **options: object) -> tuple[ImglabSource, Contents]:
     source = ImglabSource(path, SourceOptions(**options))  # type: ignore[arg-type]
-    return source, source.scan()
+    return source, source.contents()
 
 
 def objects(root: Path, *boxes: str, **options: object) -> Objects:
@@ -254,6 +254,7 @@ def test_a_folder_like_dlibs_faces(tmp_path: Path) -> None:
     assert contents.problems == ()
     assert sorted(reasons(contents.left_out)) == [
         ("dogs.jpg", "not-listed"),
+        ("elsewhere/d.jpg", "not-read"),
         ("testing.xml", "no-more-annotated"),
         ("training.xml", "no-more-annotated"),
     ]
@@ -312,7 +313,7 @@ def test_annotations_are_kept_in_little_memory(tmp_path: Path) -> None:
     source = ImglabSource(tmp_path, SourceOptions())
     tracemalloc.start()
     try:
-        contents = source.scan()
+        contents = source.contents()
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -332,7 +333,7 @@ VALID = dataset(
 def scan_or_refuse(root: Path, data: bytes) -> None:
     source = ImglabSource(write(root, {"a.xml": data, "a.jpg": "", "b.jpg": ""}), SourceOptions())
     try:
-        contents = source.scan()
+        contents = source.contents()
     except SourceError as error:
         assert "\n" not in str(error)
         return

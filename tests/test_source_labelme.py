@@ -128,7 +128,7 @@ def test_problems(tmp_path: Path) -> None:
     files = {f"{name}.json": content for name, content in bad.items()} | {"ok.json": file()}
     write(tmp_path, {**files, "ok.jpg": "", "x/f.jpg": "", "y/f.jpg": "", "d.jpg": "", "one/z.json": "[]"})
     source = LabelmeSource(tmp_path, open_source(tmp_path).options)
-    contents = source.scan()
+    contents = source.contents()
     assert reasons(contents.problems) == [
         ("a.json", "json"),
         ("b.json", "annotation"),
@@ -144,7 +144,7 @@ def test_problems(tmp_path: Path) -> None:
 
 def test_no_file_at_all(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
-        open_source(tmp_path, "labelme").scan()
+        open_source(tmp_path, "labelme").contents()
     assert caught.value.reason == "empty-source"
 
 

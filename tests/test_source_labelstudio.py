@@ -183,7 +183,7 @@ def test_problems(tmp_path: Path) -> None:
 def test_nothing_to_read(content: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(SourceError) as caught:
-        open_source(tmp_path / "a.json", "labelstudio").scan()
+        open_source(tmp_path / "a.json", "labelstudio").contents()
     assert caught.value.reason == ("empty-source" if content == "[]" else "json")
 
 

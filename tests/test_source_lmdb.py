@@ -179,7 +179,7 @@ def test_datum_of_caffe(tmp_path: Path) -> None:
 def test_values_that_are_no_images(tmp_path: Path, value: bytes, words: str) -> None:
     path = write(tmp_path / "in", {b"0": value, b"1": value})
     with pytest.raises(SourceError, match=words) as caught:
-        open_source(path).scan()
+        open_source(path).contents()
     assert caught.value.reason == "packed-file"
 
 
@@ -216,7 +216,7 @@ def test_databases_that_are_not_read(tmp_path: Path) -> None:
         "empty": "expected images, found none",
     }.items():
         with pytest.raises(SourceError, match=words):
-            open_source(tmp_path / name).scan()
+            open_source(tmp_path / name).contents()
 
 
 def test_damaged_files(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_damaged_files(tmp_path: Path) -> None:
     for size in (10, 100, 4096, 9000, len(good) // 2, len(good) - 5000):
         path.write_bytes(good[:size])
         with pytest.raises(SourceError, match=r"cut short|something else|no known data set"):
-            open_source(path).scan()
+            open_source(path).contents()
     path.write_bytes(good[:20] + b"\2" + good[21:])
     with pytest.raises(SourceError, match="version 2"):
-        open_source(path).scan()
+        open_source(path).contents()
 
 
 @settings(max_examples=100, deadline=None)

@@ -24,7 +24,7 @@ IN_PROCESS = ConvertOptions(workers=0)
 def scan(path: Path, **options):
     source = open_source(path, options=SourceOptions(**options))
     assert source.name == "masks"
-    return source, source.scan()
+    return source, source.contents()
 
 
 def test_pascal_voc(tmp_path):
@@ -58,7 +58,7 @@ def test_voc_with_annotations_is_for_boxes_unless_masks_are_asked_for(tmp_path):
     (voc / "VOC2012/Annotations").mkdir()
     (voc / "VOC2012/Annotations/2007_000000.xml").write_text("<annotation></annotation>")
     assert [name for name, each in FORMATS.items() if each.load().detect(voc)] == ["voc"]
-    assert len(open_source(voc, "masks").scan().splits["train"]) == 2
+    assert len(open_source(voc, "masks").contents().splits["train"]) == 2
 
 
 @pytest.mark.parametrize("folder", ["train/images", "images/train"])

@@ -24,7 +24,7 @@ from tensorstore_ds.sources.mds.source import MdsSource
 
 def scan(path: Path, **options: object) -> tuple[MdsSource, Contents]:
     source = MdsSource(path, SourceOptions(**options))  # type: ignore[arg-type]
-    return source, source.scan()
+    return source, source.contents()
 
 
 def test_the_literal_bytes_of_a_shard(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_shards_of_two_splits(tmp_path: Path, compression: str) -> None:
     write_mds(tmp_path / "val", COLUMNS, [row(5)], compression=compression)
     source = open_source(tmp_path)
     assert isinstance(source, MdsSource)
-    contents = source.scan()
+    contents = source.contents()
     assert {split: len(rows) for split, rows in contents.splits.items()} == {"train": 5, "val": 1}
     assert {name: field.describe() for name, field in contents.fields.items()} == {
         "label": "int64 · 3 classes", "grid": "float32 2 x 3", "weight": "float32",

@@ -81,9 +81,9 @@ def test_annotations_and_arrays_that_are_no_files_are_refused(
     special(tmp_path / name, kind)
     path = tmp_path if format == "voc" else tmp_path / name
     with pytest.raises(SourceError):
-        open_source(path, "auto").scan()
+        open_source(path, "auto").contents()
     with pytest.raises(SourceError, match=r"found a pipe|found a device|found none|Not a directory"):
-        open_source(path, format).scan()
+        open_source(path, format).contents()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -227,7 +227,7 @@ def test_too_few_descriptors_are_nobodys_damage(tmp_path: Path) -> None:
         lambda: read_tree(tmp_path / "a.xml", "a.xml"),
         lambda: read_classes(tmp_path / "l.csv"),
         *(
-            lambda path=path, format=format: open_source(path, format).scan()  # type: ignore[misc]
+            lambda path=path, format=format: open_source(path, format).contents()  # type: ignore[misc]
             for path, format in [
                 (tmp_path / "images.npy", "arrays"),
                 (tmp_path / "images.npz", "arrays"),
@@ -276,9 +276,9 @@ def test_a_failing_disk_is_nobodys_annotation(tmp_path: Path) -> None:
             "train-images-idx3-ubyte": (tmp_path, "idx"),
         }.get(name, (tmp_path / name, "arrays"))
         with pytest.raises(ConversionError, match="Input/output error"):
-            open_source(path, format).scan()
+            open_source(path, format).contents()
     with pytest.raises(ConversionError, match="Input/output error"):
-        open_source(tmp_path / "a.xml", "imglab").scan()
+        open_source(tmp_path / "a.xml", "imglab").contents()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ETIMEDOUT])

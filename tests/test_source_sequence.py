@@ -58,7 +58,7 @@ class Data:
 
 def scan(sequence: Any, **options: object) -> tuple[SequenceSource, Contents]:
     source = SequenceSource(sequence, SourceOptions(**options))  # type: ignore[arg-type]
-    return source, source.scan()
+    return source, source.contents()
 
 
 def classes(contents: Contents, field: str = "label") -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
 
 def scan(root: Path, **options: object) -> tuple[VocSource, Contents]:
     source = VocSource(root, SourceOptions(**options))  # type: ignore[arg-type]
-    return source, source.scan()
+    return source, source.contents()
 
 
 def objects(root: Path, *found: str, **options: object) -> Objects:
@@ -346,9 +346,12 @@ def test_devkit_with_lists(tmp_path: Path) -> None:
     assert contents.problems == ()
     assert sorted(reasons(contents.left_out)) == [
         ("Annotations/d.xml", "not-listed"),
+        ("ImageSets/Main/cat_train.txt", "not-read"),
         ("ImageSets/Main/dog_val.txt", "class-list"),
         ("ImageSets/Main/empty.txt", "empty-split"),
         ("ImageSets/Main/trainval.txt", "split-union"),
+        ("JPEGImages/d.jpg", "not-read"),
+        ("SegmentationClass/a.png", "not-read"),
     ]
 
 
@@ -366,7 +369,10 @@ def test_faults_of_lists(tmp_path: Path) -> None:
         ("Annotations/../a.xml", "no-annotation"),
     ]
     where = ["Annotations/c.xml", "Annotations/d.xml", "JPEGImages/free.jpg"]
-    assert reasons(contents.left_out) == [(each, "not-listed") for each in where]
+    assert reasons(contents.left_out) == [
+        *((each, "not-listed") for each in where),
+        ("JPEGImages/c.jpg", "not-read"),
+    ]
 
 
 def test_lists_without_main_and_with_spaces_and_folders(tmp_path: Path) -> None:
@@ -385,7 +391,7 @@ def test_devkit_without_lists(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path / "VOCdevkit", {f"VOC2012/{name}": text for name, text in DEVKIT.items()}))
     assert keys(source, contents) == {"train": [f"VOC2012/JPEGImages/{i}.jpg" for i in "abcd"]}
     (tmp_path / "VOCdevkit/VOC2012/Annotations/b.xml").unlink()
-    assert reasons(source.scan().problems) == [("VOC2012/JPEGImages/b.jpg", "no-annotation")]
+    assert reasons(source.contents().problems) == [("VOC2012/JPEGImages/b.jpg", "no-annotation")]
 
 
 def test_a_devkit_with_two_data_sets_is_refused(tmp_path: Path) -> None:
@@ -440,12 +446,15 @@ def test_what_lies_beside_the_data_set_is_left_out(tmp_path: Path) -> None:
     beside = {"BCCD/extra/a.jpg": "", "mnist/train/0/1.png": "", "BCCD/old.xml": annotation(), "README.txt": ""}
     root = write(tmp_path, {**files, **masks, **beside})
     source = open_source(root)
-    contents = source.scan()
+    contents = source.contents()
     assert source.name == "voc" and len(contents.splits["train"]) == 4 and contents.problems == ()
     outside = ("BCCD/extra/a.jpg", "BCCD/old.xml", "mnist/train/0/1.png")
-    assert reasons(contents.left_out) == [(path, "not-listed") for path in outside]
+    assert reasons(contents.left_out) == [
+        *((path, "not-listed") for path in outside),
+        ("BCCD/SegmentationClass/a.png", "not-read"),
+    ]
     (root / "mnist" / "loop").symlink_to(root)
-    assert ("mnist/loop/", "symlink-loop") in reasons(open_source(root).scan().left_out)
+    assert ("mnist/loop/", "symlink-loop") in reasons(open_source(root).contents().left_out)
 
 
 def test_two_data_sets_in_xml_are_ambiguous(tmp_path: Path) -> None:
@@ -471,7 +480,7 @@ VALID = annotation(
 def scan_or_refuse(root: Path, data: bytes) -> None:
     source = VocSource(write(root, {"a.xml": data, "a.jpg": ""}), SourceOptions())
     try:
-        contents = source.scan()
+        contents = source.contents()
         for reference in contents.splits["train"]:
             found = source.read("train", reference).objects
             assert found is not None

@@ -306,7 +306,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, what: str) -> None:
     path = tar(tmp_path / "x.tar", GOOD)
     path.write_bytes(damaged(path.read_bytes())[what])
     with pytest.raises(SourceError) as caught:
-        open_source(path, "webdataset").scan()
+        open_source(path, "webdataset").contents()
     assert caught.value.reason == "packed-file" and str(caught.value).startswith("x.tar: ")
 
 
@@ -315,7 +315,7 @@ def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path: Path) -> None
     with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a.png"))
     with pytest.raises(SourceError, match="gunzip"):
-        open_source(path, "webdataset").scan()
+        open_source(path, "webdataset").contents()
 
 
 def test_an_archive_that_changes_is_noticed(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_any_names_in_any_order(
     except ValueError:  # a name that is too long for ustar
         return
     source = open_source(path, "webdataset")
-    contents = source.scan()
+    contents = source.contents()
     samples = [source.read("train", each) for each in contents.splits["train"]]
     classes = getattr(contents.fields["label"], "classes", ())
     found = {each.key.removesuffix(".png"): (each.image, classes[each.label or 0]) for each in samples}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NEVER_SKIPPED = "shapes-differ"  # images of differing sizes or channels: it may be most of them
 _OF_TASKS = ("places", "task", "workers", "scratch", "as_json")  # what --task goes together with
+_NOT_READ = "not-read"  # a problem for each kind of data that is not read
 _NAMED = 10  # problems printed one by one; --json prints all
 
 
@@ -188,9 +189,11 @@ def show_store(summary: Summary, out: Path, took: str) -> None:
     if summary.left_out:
         counts = Counter(problem.reason for problem in summary.left_out)
         text.echo(f"left out: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
-        firsts = {problem.reason: problem for problem in reversed(summary.left_out)}
-        for reason in counts:
-            text.echo(f"  {reason}: {spelled(str(firsts[reason]))}")
+        examples = _examples(summary.left_out)
+        for problem in examples[:_NAMED]:
+            text.echo(f"  {problem.reason}: {spelled(str(problem))}")
+        if len(examples) > _NAMED:
+            text.echo(f"  ... and {text.count(len(examples) - _NAMED, 'more kind')}")
     if summary.skipped or summary.left_out:
         text.echo(f"each is named, with its reason, in {out / 'skipped.jsonl'}")
     name, tsds = shlex.quote(str(out)), text.program()
@@ -251,8 +254,14 @@ def _show_problems(title: str, problems: Sequence[Problem]) -> None:
         return
     reasons = Counter(problem.reason for problem in problems)
     text.head(f"{title}: {len(problems):,} ({', '.join(f'{reason} {n:,}' for reason, n in reasons.items())})")
-    first = list({problem.reason: problem for problem in reversed(problems)}.values())[::-1]
-    for problem in [*first, *(problem for problem in problems if problem not in first)][:_NAMED]:
+    firsts = _examples(problems)
+    for problem in [*firsts, *(problem for problem in problems if problem not in firsts)][:_NAMED]:
         text.echo(f"  {problem.reason}: {spelled(str(problem))}")
     if len(problems) > _NAMED:
         text.echo(f"  ... and {len(problems) - _NAMED:,} more; --json prints all")
+
+
+def _examples(problems: Sequence[Problem]) -> list[Problem]:
+    """The first problem of each reason, and each that stands for a kind of unread data."""
+    firsts = {problem.reason: problem for problem in reversed(problems)}
+    return [each for each in problems if each.reason == _NOT_READ or firsts[each.reason] is each]

@@ -132,7 +132,7 @@ def forecast(
         estimated = estimate(path, wanted)
         scratch = Path(folder)
         opened = open_any(path, wanted)
-        contents = opened.scan()
+        contents = opened.contents()
         split = _split(options.split, list(contents.splits))
         listed = contents.splits[split]
         rows = range(0, len(listed), -(-len(listed) // MOST))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ class PartSource(Source):
     """Samples are parts of the images of another source; a reference ends with ``\\0`` and the number of the image."""
 
     has_parts: bool = True
+    is_audited: ClassVar[bool] = False
     _source: Source
     _images: list[tuple[int, str, Any]]  #: the first image of each split, its name, and its references
 
@@ -91,7 +92,7 @@ class CropSource(PartSource):
             SourceError: as of the source.
             OptionError: it has no boxes.
         """
-        contents = self._source.scan()
+        contents = self._source.contents()
         field = contents.fields.get("objects")
         if not isinstance(field, ObjectsField) or "boxes" not in field.values:
             raise OptionError('`objects="crops"`: expected objects with boxes, found none in the source. Leave it out.')

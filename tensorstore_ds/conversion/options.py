@@ -285,6 +285,14 @@ class ConvertOptions(ImageOptions, SourceOptions):
         decides=False,
         group="Essential",
     )
+    strict: bool = option(
+        "Stop if the source contains files, annotations or columns that are not read or not stored. Without it, the "
+        "summary and skipped.jsonl list them.",
+        default=False,
+        decides=False,
+        recorded=False,
+        group="Source",
+    )
     workers: int | None = option(
         "Number of worker processes. With 0, the main process converts.",
         default=None,

@@ -28,6 +28,7 @@ class StoredSamples(Source):
     """
 
     name: ClassVar[str] = "store"
+    is_audited: ClassVar[bool] = False
 
     def __init__(self, store: Store, moved: Collection[str]) -> None:
         super().__init__(store.path, SourceOptions())

@@ -55,7 +55,7 @@ class TileSource(PartSource):
             SourceError: as of the source.
             OptionError: tiles without objects are to be left out, and it has no boxes.
         """
-        contents = self._source.scan()
+        contents = self._source.contents()
         objects, share = contents.fields.get("objects"), self._options.empty_tiles
         if share < 1 and (not isinstance(objects, ObjectsField) or "boxes" not in objects.values):
             raise OptionError("`empty_tiles`: expected objects with boxes, found none in the source. Leave it out.")

@@ -375,7 +375,7 @@ class _Listed:
 
     def __init__(self, source: Source, known: _Known) -> None:
         self.source = source
-        self._contents = source.scan()
+        self._contents = source.contents()
         self.new, self.known = list[Place](), list[Place]()
         for name, listed in self._contents.splits.items():
             for i, each in enumerate(listed):

@@ -6,11 +6,11 @@ A new format is a class derived from `Source`, in a module or a package beside t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS, LISTS as LISTS
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.options import check, declared, meant, option
+from tensorstore_ds.sources.ledger import Ledger
 
 #: Identifies a sample in `Source.read`, such as a path or a row number. Keep it small: a data set has millions.
 Reference = str | int
@@ -31,9 +32,6 @@ Reference = str | int
 #: are (M,) uint8; `area` (M,) float64 in pixels. `LISTS` are lists of M arrays: `polygons` (n, 2) float64 x y in
 #: pixels, with a row of NaN between two polygons; `rle` (n,) uint32 run lengths of the image after its orientation.
 Objects = Mapping[str, Any]
-
-#: Unit of the coordinates of objects.
-BoxUnit = Literal["auto", "pixels", "fraction"]
 
 #: Suffixes of image files, in lower case.
 IMAGE_SUFFIXES = frozenset(
@@ -89,12 +87,6 @@ class SourceOptions:
         "label, or else the first group, or else the whole match. An image without a match is a bad sample.",
         default=None,
         shown="the name of its folder",
-        group="Source",
-    )
-    boxes: BoxUnit = option(
-        "Unit of the boxes, keypoints and polygons: ``pixels``, or ``fraction`` of the image's width and height. "
-        "``auto`` uses the format's unit, and prints a note if all boxes of an image are within 0 and 1.",
-        default="auto",
         group="Source",
     )
     via: str | None = option(
@@ -202,13 +194,17 @@ class Source(Protocol):
     scanned: ClassVar[tuple[str, ...] | None] = None
     #: Whether several samples can be parts of one image. `split_into` then keeps them in one split.
     has_parts: bool = False
+    #: Whether `contents` looks for files that the scan did not use. False if other sources are inside, which do so.
+    is_audited: ClassVar[bool] = True
     path: Path
     options: SourceOptions
     images: Path  # the folder that the paths in references begin at
+    ledger: Ledger  # of the scan: what it used, and what it did not
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         self.path = self.images = path
         self.options = options
+        self.ledger = Ledger(path)
 
     @classmethod
     def detect(cls, path: Path) -> bool | Match:
@@ -220,7 +216,28 @@ class Source(Protocol):
         return False
 
     def scan(self) -> Contents:
-        """List the samples. Reads annotations, but no pixels. It is called once, before any `read`."""
+        """List the samples. Reads annotations, but no pixels. It is called once, before any `read`.
+
+        Note each file that is used, but is not one of `files` or `common_files`, with ``self.ledger.use``, and data
+        that is not used with ``self.ledger.unread``.
+        """
+        raise NotImplementedError
+
+    def contents(self) -> Contents:
+        """Scan, and report everything in the source that the scan did not use as left out."""
+        contents = self.scan()
+        if not self.is_audited:
+            return contents
+        self.ledger.use(*self.common_files())
+        self.ledger.use(*(problem.where for problem in (*contents.problems, *contents.left_out)))
+        self.ledger.check_files(self._own_files(contents))
+        unread, self.ledger = self.ledger.problems(), Ledger(self.path)  # a copy for each worker
+        return replace(contents, left_out=(*contents.left_out, *unread)) if unread else contents
+
+    def _own_files(self, contents: Contents) -> Iterator[str]:
+        """The absolute paths of the files that samples are made from."""
+        references = (each for listed in contents.splits.values() for each in listed if isinstance(each, str))
+        return (file for reference in references for file in self.files(reference))
 
     def read(self, split: str, reference: Reference) -> Sample:
         """Return one sample. It is called in worker processes, on a copy of this object as it was after `scan`."""

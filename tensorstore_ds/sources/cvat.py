@@ -59,6 +59,7 @@ class CvatSource(PackedSource):
             except SourceError as error:
                 problems += error.problems
                 continue
+            self.ledger.use(xml)
             for row, subset, entry in found:
                 if used.setdefault(row, xml) != xml:
                     message = f"expected each image in one XML file, found it in {xml} and {used[row]}. Remove one."

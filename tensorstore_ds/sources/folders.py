@@ -23,9 +23,6 @@ from tensorstore_ds.sources.list.table import names_images
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 
-#: Files beside the images that nobody would take for data: passed over without a word.
-_DOCUMENTS = ("readme", "license", "licence", "copying", "citation", "changelog")
-
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
 _NAMED = 5  # classes in a note
@@ -70,7 +67,7 @@ class FolderSource(Source):
         tops = list(dict.fromkeys(names[0] for names in folders.values() if names))
         self._level = int(bool(tops) and all(top.lower() in SPLIT_NAMES for top in tops))
         if self._pattern is not None:
-            return self._labelled_by_paths(self._pattern, images, split_names(tops) if self._level else {}, others)
+            return self._labelled_by_paths(self._pattern, images, split_names(tops) if self._level else {})
         divided = {names[0] for names in folders.values() if len(names) > 1}
         self._unlabelled = frozenset(tops).difference(divided) if self._level and divided else frozenset()
         self._check_level(tops, folders.values())
@@ -79,23 +76,9 @@ class FolderSource(Source):
             names = self._class_names(folders.values(), tops, others)
             classes = order_classes(names, self.options.classes, str(self.path), self.options.class_map)
             self._labels = {name: i for i, name in enumerate(classes)}
-        contents = self._divide(images, folders, split_names(tops) if self._level else {}, self._left_out(others))
+        contents = self._divide(images, folders, split_names(tops) if self._level else {})
         notes = self._note_of_annotations() if labelled else (self._note_of_no_labels(len(images)),)
         return replace(contents, notes=notes)
-
-    def _left_out(self, others: Iterable[str]) -> tuple[Problem, ...]:
-        """The files that are no images, but those that nobody would take for data."""
-        return tuple(
-            Problem(
-                other,
-                "not-listed",
-                "not read: it is no regular file."
-                if other.lower().endswith(tuple(IMAGE_SUFFIXES))
-                else "not read: its name has no suffix of an image.",
-            )
-            for other in others
-            if other.rpartition("/")[2].lower().split(".")[0] not in _DOCUMENTS
-        )
 
     def _note_of_annotations(self) -> tuple[str, ...]:
         """What is said of class folders with a folder beside them that is called as annotations are."""
@@ -121,7 +104,7 @@ class FolderSource(Source):
         return f"{note} {advice}"
 
     def _labelled_by_paths(
-        self, pattern: re.Pattern[str], images: PackedStrings, split_of: Mapping[str, str], others: Iterable[str]
+        self, pattern: re.Pattern[str], images: PackedStrings, split_of: Mapping[str, str]
     ) -> Contents:
         """The images of each split, with the labels that a pattern finds in their paths."""
         problems: list[Problem] = []
@@ -146,14 +129,13 @@ class FolderSource(Source):
             split: np.fromiter((self._labels[_found(pattern, path)] for path in paths), np.int64, len(paths))
             for split, paths in splits.items()
         }
-        return Contents({"label": LabelField(classes=classes)}, splits, labels, tuple(problems), self._left_out(others))
+        return Contents({"label": LabelField(classes=classes)}, splits, labels, tuple(problems))
 
     def _divide(
         self,
         images: PackedStrings,
         folders: Mapping[str, _Names],
         split_of: Mapping[str, str],
-        left_out: tuple[Problem, ...],
     ) -> Contents:
         """The images of each split, with their labels; `split_of` has the split's name of each top folder."""
         problems: list[Problem] = []
@@ -175,9 +157,9 @@ class FolderSource(Source):
         if not splits:
             raise SourceError(problems)
         if not self._labels:
-            return Contents({}, splits, problems=tuple(problems), left_out=left_out)
+            return Contents({}, splits, problems=tuple(problems))
         arrays = {split: np.asarray(values, np.int64) for split, values in labels.items()}
-        return Contents({"label": LabelField(classes=tuple(self._labels))}, splits, arrays, tuple(problems), left_out)
+        return Contents({"label": LabelField(classes=tuple(self._labels))}, splits, arrays, tuple(problems))
 
     def read(self, split: str, reference: Reference) -> Sample:
         path = str(reference)

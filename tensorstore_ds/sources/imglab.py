@@ -90,6 +90,7 @@ class ImglabSource(PackedSource):
         entries = {file.xml: _labelled(file) if labelled else file.entries for file in kept}
         problems += [problem for file in kept for problem in file.problems]
         used = [file for file in kept if entries[file.xml]]
+        self.ledger.use(*(file.xml for file in used))
         if not used:
             raise SourceError(problems or left_out)
         self._table = ObjectTable.union(file.table for file in used)

@@ -84,6 +84,7 @@ class JoinedSource(Source):
     """
 
     name: ClassVar[str] = "joined"
+    is_audited: ClassVar[bool] = False
 
     def __init__(self, sources: Sequence[Source], options: SourceOptions, class_map: Mapping[str, str]) -> None:
         names = [source.path.stem if is_file(source.path) else source.path.name for source in sources]
@@ -108,7 +109,7 @@ class JoinedSource(Source):
             SourceError: as of each; or their fields do not go together.
             OptionError: there is no class of a name in `class_map`, or one of their fields would have none.
         """
-        contents = [source.scan() for source in self._sources]
+        contents = [source.contents() for source in self._sources]
         notes = [note for each in contents for note in each.notes]
         joined = self._joined(contents)
         notes += joined.notes

@@ -56,6 +56,7 @@ class LabelmeSource(PackedSource):
             except SourceError as error:
                 problems += error.problems
                 continue
+            self.ledger.use(file)
             image = entry.partition("\0")[0]
             if not entry:
                 left_out.append(Problem(file, "not-listed", "not read: it has no shapes, so it is not labelme's."))

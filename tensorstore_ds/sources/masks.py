@@ -114,6 +114,7 @@ class MaskSource(Source):
         rows = {}
         for path in sorted(folder.glob("*.txt")):
             where = f"{_LISTS}/{path.name}"
+            self.ledger.use(path)
             ids = read_file(path, where, TEXT_LIMIT).decode("utf-8-sig", "surrogateescape").split()
             for missing in dict.fromkeys(id for id in ids if id not in numbers):
                 message = f"expected an image and a mask of this name, which {where} lists, found none."

@@ -23,7 +23,7 @@ from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.scratch import Scratch
 
 _SECONDS = 3600
-_KNOWN = re.compile(r"possible values: ([^\]:]+)\]")
+_KNOWN = re.compile(r"possible values: ([^\]]+)\]")
 
 
 class _Json(msgspec.Struct):
@@ -69,7 +69,7 @@ class PanlabelSource(Source):
             data = self._named(read_file(written, str(self.path), FILE_LIMIT), images)
         json, _ = self._scratch.copy(io.BytesIO(data), len(data), "the annotations", ".json")
         self._coco = CocoSource(json, replace(self.options, images=self.images, via=None))
-        contents = self._coco.scan()
+        contents = self._coco.contents()
         lost = dict.fromkeys(one_line(issue.message) for issue in report.issues if issue.severity == "warning")
         left_out = tuple(Problem(str(self.path), "not-listed", f"not stored, says panlabel: {each}.") for each in lost)
         return replace(contents, left_out=(*contents.left_out, *left_out))

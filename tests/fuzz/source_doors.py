@@ -73,7 +73,7 @@ class SourceFile(Door):
 def scan_and_read(path: Path, format: str) -> None:
     """What a conversion does but for writing; raises `SourceError` where it would stop."""
     source = open_source(path, format, SourceOptions())
-    contents = source.scan()
+    contents = source.contents()
     problems = list(contents.problems)
     sums, masks = ImageSums(), of_kind(contents.fields, MaskField)
     for split, references in contents.splits.items():

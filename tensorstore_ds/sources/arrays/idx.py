@@ -53,6 +53,7 @@ class IdxSource(ArraySource):
             field = "image" if match["what"].lower() == "images" else "label"
             first = splits.setdefault("test" if split == "t10k" else split, {}).setdefault(field, file)
             if first != file:
+                self.ledger.use(file)
                 self.leave_out(file.name, f"{first.name} stands for the same")
         if len(prefixes) > 1:
             message = f"expected the files of one data set, found {' and '.join(sorted(prefixes))}."

@@ -80,6 +80,7 @@ class ListSource(Source):
         self._columns = self._agreed_columns(tables)
         rows, problems = _Rows(), list[Problem]()
         for table, split in divided:
+            self.ledger.use(table.where)
             self._read_table(table, split, rows, problems)
 
         keep = np.ones(len(rows.packed), np.bool_)

@@ -85,6 +85,7 @@ class LmdbSource(Source):
         if not self._files:
             message = f"expected LMDB's {FILE} or a folder that holds it, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message))
+        self.ledger.use(*(file.with_name("lock.mdb") for file in self._files))
         texts = [_name_of(file, self.path) for file in self._files]
         names = split_names(word_split(text, len(texts)) for text in texts)
         problems: list[Problem] = []

@@ -39,6 +39,11 @@ class Shard(msgspec.Struct, frozen=True):
     compression: str | None = None
 
     @property
+    def data(self) -> tuple[Data, ...]:
+        """What it has of the uncompressed and the compressed file."""
+        return (self.raw_data,) if self.zip_data is None else (self.raw_data, self.zip_data)
+
+    @property
     def columns(self) -> list[tuple[str, str, int | None]]:
         """Name, encoding and size of each column."""
         return list(zip(self.column_names, self.column_encodings, self.column_sizes, strict=True))

@@ -102,7 +102,9 @@ class MdsSource(Source):
         for folder in folders:
             where = f"{folder.name}/{INDEX}"
             self._common.append(folder / INDEX)
-            shards = [shard for shard in read_index(folder, where) if shard.samples]
+            listed = read_index(folder, where)
+            self.ledger.use(*(folder / data.basename for each in listed for data in each.data))
+            shards = [shard for shard in listed if shard.samples]
             if shards:
                 self._take_columns([Column(*column) for column in shards[0].columns], where)
                 files = [self._open(folder, shard, where) for shard in shards]

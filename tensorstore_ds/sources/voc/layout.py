@@ -18,7 +18,7 @@ from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_names
 
 ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
-_PRESENCE = frozenset({"-1", "0", "1"})  # the second column of aeroplane_train.txt: whether the class is in the image
+_CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, and whether the class is in the image
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class Splits:
     missing: dict[str, None] = field(default_factory=dict)  #: XML files that a list wants and that are not there
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)  #: files that were read
     notes: tuple[str, ...] = ()
 
 
@@ -96,14 +97,14 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
     splits = Splits()
     for name, (path, lines) in lists.items():
         rows = [_row(line, layout.annotations, xmls) for line in lines]
-        unlisted = [line for row, line in zip(rows, lines, strict=True) if row < 0]
-        if lines and len(unlisted) == len(lines) and all(line.split()[-1] in _PRESENCE for line in unlisted):
+        if lines and all(row < 0 and _CLASS_LINE.fullmatch(line) for row, line in zip(rows, lines, strict=True)):
             continue
         whole = next((other for other in lists if name.endswith(f"_{other}")), None)
         if whole is not None:
             message = f"not stored: by its name it lists the images of one class in {whole}."
             splits.left_out.append(Problem(path, "class-list", message))
         elif lines:
+            splits.lists.append(path)
             missing = (f"{layout.annotations}{_without_suffix(_id(line))}.xml" for line in lines)
             wanted = [xmls[row] if row >= 0 else xml for row, xml in zip(rows, missing, strict=True)]
             splits.rows[name] = _listed(path, wanted, rows, splits)

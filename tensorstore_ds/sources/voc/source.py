@@ -52,6 +52,7 @@ class VocSource(Source):
             message = f"expected XML files in {layout.annotations or 'this folder'} or below, found none."
             raise SourceError(Problem(str(self.path), "empty-source", message), "Name a folder that holds some.")
         splits = find_splits(self.path, layout, xmls)
+        self.ledger.use(*splits.lists)
         prefix = "" if self.options.images is not None else layout.images
         images = ImageIndex(prefix + path for path in walk_files(self.images / prefix, IMAGE_SUFFIXES))
         image_of = self._match(xmls, images, layout, splits)

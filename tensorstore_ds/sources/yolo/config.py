@@ -44,6 +44,7 @@ class Config:
     keypoints: Keypoints | None = None
     dimensions: int = 0  #: of each keypoint: 2 for x y, 3 for x y and visibility
     task: str = ""  #: as written, such as ``obb``
+    names_file: str = ""  #: the list of names that was read, relative to the source
 
     @property
     def folder(self) -> str:
@@ -73,12 +74,14 @@ def find_config(root: Path) -> str | None:
 def read_config(root: Path, where: str | None) -> Config:
     """What the file `where` says, or a list of names where there is no file."""
     if where is None:
-        return _darknet(root) or Config(*_listed_names(root))
+        listed, names = _listed_names(root)
+        return _darknet(root) or Config(listed, names, names_file=listed)
     data = _load(root / where, where)
-    names = _names(data.get("names"), where)
+    names, listed = _names(data.get("names"), where), ""
     if names is None:
         count = _whole(data["nc"], f"{where}: nc") if data.get("nc") else 0
-        names = _listed_names(root)[1] or ({i: str(i) for i in range(count)} if count else None)
+        listed, names = _listed_names(root)
+        names = names or ({i: str(i) for i in range(count)} if count else None)
     keypoints, dimensions = _keypoints(data, where)
     splits = {name: _paths(data.get(name), f"{where}: {name}") for name in SPLITS}
     path = data.get("path") or ""
@@ -87,7 +90,7 @@ def read_config(root: Path, where: str | None) -> Config:
     named = {name: paths for name, paths in splits.items() if paths}
     task = data.get("task")
     task = task.strip().lower() if isinstance(task, str) else ""
-    return Config(where, names, path, named, keypoints, dimensions, task)
+    return Config(where, names, path, named, keypoints, dimensions, task, listed)
 
 
 def _load(path: Path, where: str) -> Mapping[str, Any]:
@@ -170,7 +173,7 @@ def _darknet(root: Path) -> Config | None:
     splits = {name: [values[key]] for name, key in _DARKNET.items() if values.get(key)}
     config = Config(file, splits=splits)
     listed = _listed_names(root, [*candidates(values["names"], config.folder), *_LISTS_OF_NAMES])
-    return replace(config, names=listed[1])
+    return replace(config, names=listed[1], names_file=listed[0])
 
 
 def _assigned(data: bytes) -> dict[str, str]:

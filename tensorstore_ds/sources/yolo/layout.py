@@ -31,6 +31,7 @@ class Splits:
     rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)  #: files that were read
     notes: tuple[str, ...] = ()
 
 
@@ -144,6 +145,7 @@ def _rows(root: Path, files: Files, config: Config, path: str, splits: Splits) -
     file = next((some for some in candidates(full, config.folder) if _find(files.texts, some) >= 0), None)
     if file is None:
         return np.empty(0, np.int64)
+    splits.lists.append(file)
     rows: list[int] = []
     folder = file[: file.rfind("/") + 1]
     text = read_file(root / file, file, TEXT_LIMIT).decode("utf-8-sig", "surrogateescape")

@@ -46,6 +46,7 @@ class YoloSource(Source):
             message = "expected images in this folder or below, found none."
             raise SourceError(Problem(str(self.images), "empty-source", message), "Name a folder that holds images.")
         splits = find_splits(self._root, files, config)
+        self.ledger.use(*splits.lists, config.file, config.names_file)
         notes = self._read_all(files, splits)
         references = {
             name: PackedStrings(f"{files.images[row]}\0{files.label(files.images[row]) or ''}" for row in rows)

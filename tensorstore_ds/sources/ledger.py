@@ -1,0 +1,170 @@
+"""The ledger of a scan: what of a source was used, and what was met and not used.
+
+A reader notes what it uses. Everything else in the source is reported once for each kind, with a count and an example,
+so that a reader that forgets a file, an element or a column reports it instead of losing it in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import is_dir
+from tensorstore_ds.sources.files import walk_files
+
+#: The reason code of everything that the ledger reports.
+NOT_READ = "not-read"
+#: The reason codes of parts of a source that are not in the store, though they may belong there.
+UNUSED = frozenset({NOT_READ, "not-listed", "class-list", "empty-split"})
+#: Files that are passed over in silence, by their names up to the first dot, in lower case. `walk_files` also passes
+#: over hidden names and `LITTER`.
+DOCUMENTS = frozenset(
+    {"authors", "changelog", "citation", "contributing", "copying", "licence", "license", "notice", "readme"}
+)
+#: Suffixes of files that only say how others are shown, such as dlib's style sheets; also passed over.
+STYLES = frozenset({"css", "xsl", "xslt"})
+#: The members of a mapping in `Known` whose values are used, whatever they are.
+USED: None = None
+#: In a mapping in `Known`: any other member.
+ANY = "*"
+#: In a mapping in `Known`: the text of the element itself.
+TEXT = "#text"
+
+#: Which members a reader uses: by their names, `USED` or the same for the members within. The members of a list are
+#: elements of one kind. An XML attribute is named ``@name``.
+Known = Mapping[str, Any]
+
+_AT_ONCE = 1 << 16  # paths that are looked up together
+
+
+@dataclass(slots=True)
+class _Kind:
+    example: str
+    is_file: bool  # or a member of files
+    count: int = 0  # of files
+    last: str = ""
+
+
+class Ledger:
+    """What a scan of the source at `root` used, and what it did not.
+
+    >>> ledger = Ledger(Path("photos"))
+    >>> ledger.members({"label": "cat", "score": 0.9, "note": None}, {"label": USED}, "a.json")
+    >>> print(*ledger.problems())
+    a.json: not read: `score`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._used = array("q")  # hashes of absolute paths
+        self._kinds: dict[str, _Kind] = {}
+        self._failed: list[Problem] = []
+
+    def use(self, *paths: str | Path) -> None:
+        """Note files that the scan used, relative to the source or absolute."""
+        self._used.extend(hash(os.path.normpath(os.path.join(self._root, path))) for path in paths)  # noqa: PTH118  # one call a file
+
+    def unread(self, kind: str, where: str, *, is_file: bool = False) -> None:
+        """Note data of a kind in the file `where` that is not used; several in one file count once.
+
+        Args:
+            kind: what it is, such as ``<pose>`` or ``the column X3``.
+            where: path of the file, relative to the source.
+            is_file: whether `where` itself is what is not used, and `kind` what such files are called.
+        """
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = _Kind(where, is_file)
+        found.count += found.last != where
+        found.last = where
+
+    def element(self, element: Element, known: Known, where: str) -> None:
+        """Note the attributes, texts and elements below an element that hold data and are not `known`."""
+        if element.attrib:
+            for name, value in element.attrib.items():
+                if f"@{name}" not in known and value.strip():
+                    self.unread(f"the attribute {name} of <{element.tag}>", where)
+        if element.text and TEXT not in known and element.text.strip():
+            self.unread(f"the text of <{element.tag}>", where)
+        for child in element:
+            inner = known.get(child.tag, known.get(ANY, known))
+            if inner is known:
+                if _holds_data(child):
+                    self.unread(f"<{child.tag}>", where)
+            elif inner is not None and (len(child) or child.attrib or child.text):
+                self.element(child, inner, where)
+
+    def members(self, value: object, known: Known, where: str) -> None:
+        """Note the members of a JSON value, or of the objects in a list, that hold data and are not `known`."""
+        if isinstance(value, list):
+            for each in value:
+                self.members(each, known, where)
+        elif isinstance(value, dict):
+            for name, member in value.items():
+                inner = known.get(name, known.get(ANY, known))
+                if inner is known:
+                    if member not in (None, "", [], {}):
+                        self.unread(f"`{name}`", where)
+                elif inner is not None:
+                    self.members(member, inner, where)
+
+    def problems(self) -> list[Problem]:
+        """Return what was not used, one problem `not-read` for each kind."""
+        return [*self._failed, *(_problem(kind, found) for kind, found in self._kinds.items())]
+
+    def check_files(self, used: Iterable[str]) -> None:
+        """Note all files of the source that are in neither `used`, absolute, nor noted by `use`."""
+        self._used.extend(map(hash, used))
+        if hash(self._root) in self._used or not is_dir(self._root):  # an archive may be one file of a format
+            return
+        known = np.unique(np.frombuffer(self._used, np.int64)) if self._used else np.empty(0, np.int64)
+        others: list[str] = []
+        paths = walk_files(Path(self._root), ("",), others=others)
+        try:
+            while some := list(islice(paths, _AT_ONCE)):
+                for path in _unknown(some, self._root, known):
+                    self._unread_file(path)
+        except SourceError as error:  # a folder that no reader came to
+            self._failed += error.problems
+        for path in others:
+            self.unread("no regular file", path)
+
+    def _unread_file(self, path: str) -> None:
+        name = path.rpartition("/")[2].lower()
+        stem, dot, suffix = name.rpartition(".")
+        if name.partition(".")[0] not in DOCUMENTS and suffix not in STYLES:
+            self.unread(f"{dot}{suffix} file" if stem else f"file named {name}", path, is_file=True)
+
+
+def _unknown(paths: list[str], root: str, known: NDArray[np.int64]) -> Iterator[str]:
+    """The paths whose hashes are not in the sorted array `known`."""
+    hashes = np.fromiter((hash(f"{root}/{path}") for path in paths), np.int64, len(paths))
+    at = np.searchsorted(known, hashes)
+    there = np.zeros(len(paths), np.bool_)
+    inside = at < len(known)
+    there[inside] = known[at[inside]] == hashes[inside]
+    return (paths[i] for i in np.flatnonzero(~there))
+
+
+def _holds_data(element: Element) -> bool:
+    """Whether an element, or one within, has a text or an attribute."""
+    return any((each.text or "").strip() or any(map(str.strip, each.attrib.values())) for each in element.iter())
+
+
+def _problem(kind: str, found: _Kind) -> Problem:
+    many = found.count > 1
+    if found.is_file:
+        message = f"not read, nor are {found.count - 1:,} other {kind}s." if many else "not read."
+    else:
+        message = f"not read: {kind}, in {found.count:,} files." if many else f"not read: {kind}."
+    return Problem(found.example, NOT_READ, message)
