@@ -27,9 +27,8 @@ from tensorstore_ds.editing.in_place import (
     removed_after,
 )
 from tensorstore_ds.errors import ConversionError, OptionError
-from tensorstore_ds.format.joining import unknown_number
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, image_of
+from tensorstore_ds.format.kinds.base import Field, image_of
 from tensorstore_ds.format.schema import NAME
 from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -273,7 +272,7 @@ def _checked(store: Store, name: str, field: Field, given: Mapping[str, Given]) 
         expected = f"values of all splits, or {own.describe()} as in {', '.join(others)}"
         raise OptionError(f"{name}: expected {expected}, found {field.describe()}. Give all splits, or another name.")
     if others and own is None:
-        number = unknown_number(field) if isinstance(field, ArrayField) else None
+        number = field.unknown
         yield f"{name} is not known in {', '.join(others)}: stored there as {'none' if number is None else number}."
     for split, rows in given.items():
         sizes = partial(image_sizes, store[split], image_of(field))

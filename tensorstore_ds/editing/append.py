@@ -237,15 +237,16 @@ class _Growing:
         """Compare samples that were converted just now with those of a store, and change that."""
         others = {name: open_store(each.path) for name, each in converted.items()}
         unused = {} if self.adds else _unused_classes(store, others.values())
-        joined = joined_stores([store, *others.values()], [store.name, *[source] * len(others)], unused)
+        # a class that the store or the source has not met applies to none of its samples: both have the same classes
+        joined = joined_stores([store, *others.values()], [store.name, *[source] * len(others)], unused, absent=0)
         numbers = dict(zip(others, joined.numbers[1:], strict=True))
         sources = {name: (others[name], numbers[name]) for name in others}
-        found = _found((store, joined.numbers[0]), sources, known)
+        found = _found((store, joined.numbers[0]), sources, known, joined.fields)
         if found.differing and not self.updates:
             raise _taken(source, found)
         for each in [note for summary in converted.values() for note in summary.notes]:
             found.notes[each] = None
-        for note in _note_of_moved(listed, known, found, sources.get("new"), (store, joined.numbers[0])):
+        for note in _note_of_moved(listed, known, sources.get("new"), (store, joined.numbers[0]), joined.fields):
             self._note(note)
             found.notes[note] = None
         own = store.manifest.fields
@@ -403,7 +404,12 @@ class _Listed:
         return ChosenSource(self.source, self._contents, rows)
 
 
-def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Numbers]], known: _Known) -> _Found:
+def _found(
+    own: tuple[Store, Numbers],
+    sources: Mapping[str, tuple[Store, Numbers]],
+    known: _Known,
+    fields: Mapping[str, Field],
+) -> _Found:
     """What is new in a store of samples, and what differs in one of samples that another store has."""
     found, (store, numbers) = _Found(), own
     for name, key, row in _rows(sources["new"][0]) if "new" in sources else ():
@@ -413,7 +419,7 @@ def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Number
         other, others = sources["known"]
         place = known.place(name, key)
         assert place is not None  # noqa: S101  # they were chosen by that
-        differing = differing_fields((store, *place, numbers), (other, name, row, others))
+        differing = differing_fields((store, *place, numbers), (other, name, row, others), fields)
         if not differing:
             found.same.append(key)
             continue
@@ -424,7 +430,11 @@ def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Number
 
 
 def _note_of_moved(
-    listed: _Listed, known: _Known, found: _Found, new: tuple[Store, Numbers] | None, own: tuple[Store, Numbers]
+    listed: _Listed,
+    known: _Known,
+    new: tuple[Store, Numbers] | None,
+    own: tuple[Store, Numbers],
+    fields: Mapping[str, Field],
 ) -> list[str]:
     """What the user should know where a file seems to have been moved, such as to the folder of another class."""
     moved = listed.moved() if listed.known or new else {}
@@ -433,7 +443,9 @@ def _note_of_moved(
         pairs, moved = {key: old for key, old in moved.items() if key in rows}, {}
         for key, old in pairs.items():
             place = known.place("", old)
-            if place and "image" not in differing_fields((store, *place, numbers), (new[0], *rows[key], new[1])):
+            if place and "image" not in differing_fields(
+                (store, *place, numbers), (new[0], *rows[key], new[1]), fields
+            ):
                 moved[key] = old
     if not moved:
         return []

@@ -15,8 +15,8 @@ from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.joining import unknown_number, unknown_object
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.joining import class_numbers, unknown_object
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind
 from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg
 from tensorstore_ds.reading.columns import Column
@@ -190,10 +190,21 @@ def _compare(one: Split, other: Split, pairs: list[tuple[int, int, str]], split:
         if name not in other.fields or isinstance(each, KeyField):
             continue
         a, b = one[name], other[name]
-        if isinstance(a, Column) and isinstance(b, Column) and a.spec.shape == b.spec.shape and a.dtype == b.dtype:
+        theirs, are_labels = (
+            other.fields[name],
+            isinstance(each, LabelsField) and type(each) is type(other.fields[name]),
+        )
+        is_like = isinstance(a, Column) and isinstance(b, Column) and a.spec.shape == b.spec.shape
+        if isinstance(a, Column) and isinstance(b, Column) and a.dtype == b.dtype and (is_like or are_labels):
             left, right = a.take(rows[:, 0]), b.take(rows[:, 1])
+            if are_labels:
+                both = LabelsField.of([*dict.fromkeys((*each.classes, *theirs.classes))], absent=0)
+                left, right = (
+                    both.renumbered(values, class_numbers({name: own}, {name: both}, {})[name])
+                    for values, own in ((left, each), (right, theirs))
+                )
             if isinstance(each, LabelField):
-                left, right = _named(left, each.classes), _named(right, other.fields[name].classes)
+                left, right = _named(left, each.classes), _named(right, theirs.classes)
             same = (left == right) | (_nan(left) & _nan(right))
             wrong = np.flatnonzero(~same.reshape(len(pairs), -1).all(axis=1)).tolist()
             for i in wrong:
@@ -227,10 +238,10 @@ def _difference(name: str, one: Split, first: int, other: Split, second: int, ke
 Row = tuple[Store, str, int, Mapping[str, NDArray[np.int64]]]
 
 
-def differing_fields(one: Row, other: Row) -> list[str]:
+def differing_fields(one: Row, other: Row, joined: Mapping[str, Field]) -> list[str]:
     """The fields of the second of two rows of which the first has not the same stored values.
 
-    Both are of stores of the same joined fields: what the first lacks is unknown there, and what the second lacks is
+    Both are of stores of the same `joined` fields: what the first lacks is unknown there, and what the second lacks is
     not compared. Images are not decoded: encoders make the same bytes of the same pixels.
     """
     (store, split, a, numbers), (other_store, other_split, b, others) = one, other
@@ -248,7 +259,8 @@ def differing_fields(one: Row, other: Row) -> list[str]:
         elif own is None:
             same = _same(value, _unknown(each)) if isinstance(each, ArrayField) else not len(value)
         else:
-            same = _same(_numbered(first[name][a], numbers.get(name)), _numbered(value, others.get(name)))
+            pair = ((first[name][a], numbers.get(name)), (value, others.get(name)))
+            same = _same(*(_renumbered(joined[name], *each) for each in pair))
         if not same:
             found.append(name)
     return found
@@ -302,14 +314,18 @@ def _same_objects(one: _Objects, other: _Objects) -> bool:
     return True
 
 
+def _renumbered(field: Field, value: Any, numbers: NDArray[np.int64] | None) -> Any:
+    """A value by the classes of a joined field."""
+    return value if numbers is None else field.renumbered(np.asarray(value)[None], numbers)[0]
+
+
 def _numbered(value: Any, numbers: NDArray[np.int64] | None) -> Any:
-    """Labels by the numbers of the joined classes."""
+    """Labels of objects by the numbers of the joined classes."""
     return value if numbers is None else np.where(np.asarray(value) >= 0, numbers[value], value)
 
 
 def _unknown(field: ArrayField) -> NDArray[Any]:
-    unknown = unknown_number(field)
-    return np.full(field.spec.shape, 0 if unknown is None else unknown, field.spec.dtype)
+    return np.full(field.spec.shape, 0 if field.unknown is None else field.unknown, field.spec.dtype)
 
 
 def _named(labels: NDArray[np.int64], classes: tuple[str, ...]) -> NDArray[Any]:

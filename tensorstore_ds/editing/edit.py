@@ -20,8 +20,9 @@ from tensorstore_ds.editing.expression import Condition
 from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, first_of_kind
+from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.options import declarations, meant
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import check_outside_stores
@@ -195,7 +196,8 @@ def relabel_store(
         store: path or URL of the store.
         out: path of the new store, which must not exist.
         class_map: new names of classes by their old names. Other classes keep their names. A class with an empty new
-            name is removed with its objects, and its samples become unlabeled.
+            name is removed with its objects, and its samples become unlabeled. If samples have several labels, a
+            removed class loses its column.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
@@ -208,7 +210,7 @@ def relabel_store(
     numbers: dict[str, NDArray[np.int64]] = {}
     known = set[str]()
     for name, field in fields.items():
-        if not isinstance(field, LabelField | ObjectsField) or not field.classes:
+        if not isinstance(field, LabelField | LabelsField | ObjectsField) or not field.classes:
             continue
         known.update(field.classes)
         new = [class_map.get(old, old) for old in field.classes]
@@ -217,7 +219,7 @@ def relabel_store(
             raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
         places = {each: i for i, each in enumerate(classes)}
         numbers[name] = np.array([places[each] if each else -1 for each in new], np.int64)
-        fields[name] = replace(field, classes=classes)
+        fields[name] = field.with_classes(classes)
     if unknown := [old for old in class_map if old not in known]:
         raise OptionError(f"`class_map`: expected classes of the store, found {unknown[0]!r}.")
     pieces = {name: [Piece(opened, name, np.arange(len(opened[name])), numbers)] for name in opened}
@@ -267,13 +269,16 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
 
 
 def joined_stores(
-    stores: Sequence[Store], names: Sequence[str] | None = None, class_map: Mapping[str, str] | None = None
+    stores: Sequence[Store],
+    names: Sequence[str] | None = None,
+    class_map: Mapping[str, str] | None = None,
+    absent: int = NOT_KNOWN,
 ) -> JoinedFields:
     """The fields of several stores as those of one.
 
     Args:
         names: what to call each in errors and notes; None for their paths.
-        class_map: as of `join_fields`.
+        class_map, absent: as of `join_fields`.
 
     Raises:
         OptionError: they cannot be those of one store.
@@ -284,7 +289,7 @@ def joined_stores(
         for name, store in zip(names, stores, strict=True)
     ]
     try:
-        return join_fields(sides, class_map)
+        return join_fields(sides, class_map, absent)
     except FieldsDifferError as error:
         raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
 
@@ -303,7 +308,7 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> dict[str, bool]:
                 first, split, place = places[key]
                 pair = store, name, row, joined.numbers[i]
                 known = stores[first], split, place, joined.numbers[first]
-                repeated[key] = repeated.get(key, True) and not differing_fields(known, pair)
+                repeated[key] = repeated.get(key, True) and not differing_fields(known, pair, joined.fields)
             else:
                 places[key] = i, name, row
     return repeated

@@ -25,8 +25,8 @@ from tensorstore_ds.durable import copied, linked, sync, write_all
 from tensorstore_ds.editing.behind import Behind
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
-from tensorstore_ds.format.joining import renumbered, unknown_number, unknown_object
-from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.joining import unknown_object
+from tensorstore_ds.format.kinds import ImageField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import ArraySpec, Layout
@@ -481,7 +481,7 @@ class _PieceRows:
             step = _at_once(each.spec)
             for start in range(0, rows, step):
                 shape = min(step, rows - start), *each.spec.shape
-                values = np.full(shape, unknown_number(each), each.spec.dtype)
+                values = np.full(shape, each.unknown, each.spec.dtype)
                 self._write(name, values)
                 self._count(name, values)
             return
@@ -492,10 +492,8 @@ class _PieceRows:
 
     def _fixed(self, name: str, each: ArrayField, column: Column, numbers: NDArray[np.int64] | None) -> None:
         for values in _pieces(column, self._runs):
-            if numbers is not None and isinstance(each, LabelField):
-                values = renumbered(values, numbers)
-            elif numbers is not None and isinstance(each, MaskField):
-                raise OptionError(f"{name}: expected classes of labels or objects, found classes of masks. Keep them.")
+            if numbers is not None:
+                values = each.renumbered(values, numbers)
             self._write(name, values)
             self._count(name, values)
 

@@ -16,14 +16,15 @@ from tensorstore_ds.format.kinds import (
     EncodedImageField,
     ImageField,
     LabelField,
+    LabelsField,
     MaskField,
     ObjectsField,
     RaggedImageField,
     TextField,
 )
-from tensorstore_ds.format.kinds.base import ArrayField, Field, image_of
+from tensorstore_ds.format.kinds.base import Field, image_of, of_kind, unknown_number
 from tensorstore_ds.format.kinds.image import CRC, FILE_LISTS
-from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import ArraySpec
 
@@ -80,17 +81,21 @@ class JoinedFields:
     notes: tuple[str, ...]
 
 
-def join_fields(sides: Sequence[Side], class_map: Mapping[str, str] | None = None) -> JoinedFields:
+def join_fields(
+    sides: Sequence[Side], class_map: Mapping[str, str] | None = None, absent: int = NOT_KNOWN
+) -> JoinedFields:
     """Unite the fields, the values of objects, the classes and the keypoints of several sides.
 
     Args:
         class_map: new names of classes by old ones; a class whose new name is empty is gone.
+        absent: as of `LabelsField`.
 
     Raises:
         FieldsDifferError: fields of the same name cannot be one, or a field has no value that stands for unknown.
     """
     names = dict.fromkeys(name for side in sides for name in side.fields)
     fields = {name: _joined(name, [side.fields.get(name) for side in sides], class_map or {}) for name in names}
+    fields |= {name: replace(each, absent=absent) for name, each in of_kind(fields, LabelsField).items()}
     numbers = [class_numbers(side.fields, fields, class_map or {}) for side in sides]
     return JoinedFields(fields, numbers, tuple(_notes(sides, fields, class_map or {})))
 
@@ -103,33 +108,11 @@ def class_numbers(own: Mapping[str, Field], joined: Mapping[str, Field], class_m
     """
     numbers = Numbers()
     for name, field in own.items():
-        if isinstance(field, LabelField | ObjectsField) and field.classes:
+        if isinstance(field, LabelField | LabelsField | ObjectsField) and field.classes:
             places = {each: i for i, each in enumerate(joined[name].classes)}
             new = (class_map.get(each, each) for each in field.classes)
             numbers[name] = np.array([places.get(each, -1) for each in new], np.int64)
     return numbers
-
-
-def renumbered(labels: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Labels by the new numbers of their classes; labels of no class (negative) stay.
-
-    >>> renumbered(np.array([0, -1]), np.array([5]))
-    array([ 5, -1])
-    """
-    return np.where(labels >= 0, numbers[labels.clip(0)], labels)
-
-
-def unknown_number(field: Field) -> int | float | None:
-    """What stands for an unknown value in a field of fixed shape; None where nothing does.
-
-    >>> unknown_number(LabelField(classes=("cat",)))
-    -1
-    """
-    if isinstance(field, LabelField):
-        return UNLABELLED
-    if isinstance(field, MaskField):
-        return field.ignored
-    return _unknown(field.spec) if type(field) is ArrayField else None
 
 
 def unknown_object(field: ObjectsField, value: str, count: int) -> NDArray[Any]:
@@ -140,15 +123,8 @@ def unknown_object(field: ObjectsField, value: str, count: int) -> NDArray[Any]:
     elif value == "visibility" or value in FLAGS:
         unknown = 0
     else:
-        unknown = _unknown(spec)
+        unknown = unknown_number(spec)
     return np.full((count, *spec.shape), unknown, spec.dtype)
-
-
-def _unknown(spec: ArraySpec) -> int | float:
-    dtype = np.dtype(spec.dtype)
-    if dtype.kind == "f":
-        return float("nan")
-    return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
 
 
 def _joined(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]) -> Field:
@@ -159,8 +135,8 @@ def _joined(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]
         elif _shape(field) != _shape(first):
             message = f"expected {name} to be {first.describe()}, found {field.describe()}."
             raise FieldsDifferError(side, message, _advice(first, field))
-    if isinstance(first, LabelField):
-        return replace(first, classes=_classes(own, class_map))
+    if isinstance(first, LabelField | LabelsField):
+        return first.with_classes(_classes(own, class_map))
     if isinstance(first, ObjectsField):
         return _joined_objects(name, own, class_map)
     if isinstance(first, MaskField) and first.ignored is None and None in own:
@@ -178,15 +154,13 @@ def _joined(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]
 def _check_known(name: str, side: int, field: Field) -> None:
     """Whether something stands for a field that a side lacks."""
     is_table = isinstance(field, TextField | ObjectsField) and not field.per_row
-    if not is_table and not isinstance(field, MaskField) and unknown_number(field) is None:
+    if not is_table and not isinstance(field, MaskField) and field.unknown is None:
         raise FieldsDifferError(side, f"expected {name} ({field.describe()}), found none.", _APART)
 
 
 def _shape(field: Field) -> dict[str, Any]:
     """What must be the same of fields that become one."""
-    data = field.dump()
-    if isinstance(field, LabelField):
-        data["classes"] = []
+    data = field.likeness()
     if isinstance(field, ObjectsField):
         known = {value: spec.dump() for value, spec in field.per_row.items()}
         return {"kind": field.kind, "per_row": known, "image": image_of(field)}
@@ -256,19 +230,27 @@ def _notes(sides: Sequence[Side], fields: Mapping[str, Field], class_map: Mappin
                 for value in field.values:
                     if value not in own.values:
                         yield f"adds {name}.{value} to {to}: {_said_of_object(field, value)}."
+            elif isinstance(field, LabelsField):
+                known = [class_map.get(each, each) for each in own.classes]
+                if missing := [each for each in field.classes if each not in known]:
+                    said = "unknown, stored as -1" if field.absent == NOT_KNOWN else "stored as 0, no sample has them"
+                    yield f"adds the classes {_some(missing)} to {name} of {to}: {said}."
     first = sides[0]
     for name, field in fields.items():
         own = first.fields.get(name)
         for what in ("classes", "keypoints"):
             known = [class_map.get(each, each) for each in getattr(own, what, ())]
             new = [each for each in getattr(field, what, ()) if each not in known]
-            if known and new and not isinstance(field, MaskField):
-                more = f" and {len(new) - _NAMED:,} more" if len(new) > _NAMED else ""
-                yield f"adds the {what} {', '.join(new[:_NAMED])}{more} to {name} of {first.name}."
+            if known and new and not isinstance(field, MaskField | LabelsField):
+                yield f"adds the {what} {_some(new)} to {name} of {first.name}."
 
 
 #: Classes that a note names.
 _NAMED = 5
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
 def _said(field: Field) -> str:
@@ -276,7 +258,7 @@ def _said(field: Field) -> str:
         return "unknown, stored as no texts"
     if isinstance(field, ObjectsField):
         return "their images are stored as images without any objects"
-    return f"unknown, stored as {unknown_number(field)}"
+    return f"unknown, stored as {field.unknown}"
 
 
 def _said_of_object(field: ObjectsField, value: str) -> str:
@@ -287,4 +269,4 @@ def _said_of_object(field: ObjectsField, value: str) -> str:
         return "2 where a keypoint is known, else 0"
     if value == "labels":
         return f"unknown, stored as the class {UNKNOWN_CLASS}"
-    return f"unknown, stored as {0 if value in FLAGS else _unknown(spec)}"
+    return f"unknown, stored as {0 if value in FLAGS else unknown_number(spec)}"

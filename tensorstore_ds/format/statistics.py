@@ -127,6 +127,32 @@ class LabelSums(Sums):
 
 
 @dataclass(frozen=True)
+class MultiLabelSums(Sums):
+    """Samples to which each class applies, and samples of which this is not known; None: not known."""
+
+    kind: ClassVar[str] = "labels"
+    class_counts: list[int]
+    unknown: list[int] | None
+
+    @classmethod
+    def of_labels(cls, labels: NDArray[np.int8]) -> MultiLabelSums:
+        """Of rows (n, C): 1 where a class applies, negative where it is not known."""
+        return cls((labels > 0).sum(axis=0).tolist(), (labels < 0).sum(axis=0).tolist())
+
+    def __add__(self, other: Self) -> Self:
+        unknown = _if_both(_add_counts, self.unknown, other.unknown)
+        return replace(self, class_counts=_add_counts(self.class_counts, other.class_counts), unknown=unknown)
+
+    def summary(self) -> dict[str, Any]:
+        return {"class_counts": self.class_counts, **({} if self.unknown is None else {"unknown": self.unknown})}
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], weight: int) -> MultiLabelSums | None:
+        counts = _counts(summary.get("class_counts"))
+        return None if counts is None else cls(counts, _counts(summary.get("unknown")))
+
+
+@dataclass(frozen=True)
 class MaskSums(Sums):
     """Pixels of each class, and ignored pixels; None: not known."""
 
@@ -452,4 +478,6 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 #: By the kind of their field.
-_SUMS: Mapping[str, type[Sums]] = {sums.kind: sums for sums in (LabelSums, ObjectSums, MaskSums, ImageSums, SizeSums)}
+_SUMS: Mapping[str, type[Sums]] = {
+    sums.kind: sums for sums in (LabelSums, MultiLabelSums, ObjectSums, MaskSums, ImageSums, SizeSums)
+}

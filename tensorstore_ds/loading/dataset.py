@@ -75,7 +75,9 @@ class StoreDataset(Samples):
     >>> {name: value.shape for name, value in sample["objects"].items()}
     {'boxes': torch.Size([2, 4]), 'labels': torch.Size([2])}
 
-    With ``return_as="tuple"`` a sample is (image, label), as in torchvision:
+    If several classes can apply to a sample, `labels` has a number for each class: 1, 0, or NaN where it is unknown.
+
+    With ``return_as="tuple"`` a sample is (image, label), as in torchvision, or (image, labels):
 
     >>> image, label = tsds.StoreDataset("photos.tsds", "train", return_as="tuple")[7]
     >>> image.shape, int(label)

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, Deferred, PackedObjects, collate_objects, defer_objects, map_tensors
 from tensorstore_ds.loading.outlines import with_frames
@@ -37,7 +38,8 @@ def has_fixed_rows(field: Field) -> bool:
 
 def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
     """Class names of the labels, of the objects, or of the masks; none if there are none of these."""
-    labelled = (field.classes for field in fields.values() if isinstance(field, LabelField | ObjectsField | MaskField))
+    kinds = LabelField | LabelsField | ObjectsField | MaskField
+    labelled = (field.classes for field in fields.values() if isinstance(field, kinds))
     return next((classes for classes in labelled if classes), ())
 
 
@@ -55,14 +57,20 @@ def gather_field(
     """Some rows of a field that needs no decoding, copied into memory of `pool` by one gather.
 
     Images are (B, C, H, W) in channels-last memory; objects are `PackedObjects`, keys a list of str, and texts a
-    list of lists of str; everything else is as it is stored, (B, ...). With `outlines`, objects have
+    list of lists of str; labels of several classes are (B, C) float32, NaN where unknown; everything else is as it is
+    stored, (B, ...). With `outlines`, objects have
     what `loading.outlines` draws them by.
     """
     field, column = split.fields[name], split[name]
+    if isinstance(field, LabelsField) and isinstance(column, Column):
+        tensor, array = pool.empty(len(rows), ArraySpec("float32", field.spec.shape))
+        array[...] = column.take(rows)
+        array[array < 0] = np.nan
+        return tensor
     if isinstance(field, ArrayField) and isinstance(column, Column):
         tensor, array = pool.empty(len(rows), field.spec)
         column.take(rows, out=array)
-        return channels_first(field, tensor)
+        return as_loaded(field, tensor)
     if isinstance(field, ObjectsField):
         ragged = split.table(name).take(rows)
         values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
@@ -74,14 +82,19 @@ def gather_field(
 def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
     """One row as a view of the read-only map, which must not be written to; None where there is nothing to view."""
     field = split.fields[name]
-    if not isinstance(field, ArrayField) or not field.spec.shape:
+    if not isinstance(field, ArrayField) or isinstance(field, LabelsField) or not field.spec.shape:
         return None
     flat = torch.frombuffer(split[name][row], dtype=torch_dtype(field.spec.dtype))
-    return channels_first(field, flat.view(1, *field.spec.shape))[0]
+    return as_loaded(field, flat.view(1, *field.spec.shape))[0]
 
 
-def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
-    """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are."""
+def as_loaded(field: Field, rows: torch.Tensor) -> torch.Tensor:
+    """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are.
+
+    Labels of several classes become float32, NaN where unknown.
+    """
+    if isinstance(field, LabelsField):
+        return torch.where(rows < 0, torch.nan, rows.to(torch.float32))
     return rows.permute(0, 3, 1, 2) if isinstance(field, ImageField) else rows
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import os
@@ -14,8 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.joining import FieldsDifferError, Numbers, Side, class_numbers, join_fields, renumbered
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.joining import FieldsDifferError, Numbers, Side, class_numbers, join_fields
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool
@@ -149,7 +148,7 @@ class MixedDataset(Samples):
         each = list[NDArray[np.int64]]()
         for part, maps in zip(self.parts, self._maps, strict=True):
             own = np.asarray(part.targets, np.int64)
-            each.append(renumbered(own, maps[name]) if name in maps else own)
+            each.append(self._fields[name].renumbered(own, maps[name]) if name in maps else own)
         labels: list[int] = np.concatenate(each).tolist()
         return labels
 
@@ -212,7 +211,7 @@ class MixedDataset(Samples):
             if part.rows is None:
                 rows[places[-1]] = batch.rows + start  # others may have taken the place of damaged ones
             maps = self._maps[number]
-            columns = {name: _with_classes(value, maps.get(name)) for name, value in batch.columns.items()}
+            columns = {n: _with_classes(value, maps.get(n), self._fields.get(n)) for n, value in batch.columns.items()}
             pieces.append(batch.with_columns(columns))
         columns = {
             name: _interleaved([piece.columns[name] for piece in pieces], places, pool)
@@ -344,12 +343,12 @@ def _joined(parts: Sequence[StoreDataset], names: Sequence[str], classes: Sequen
     for name, field in joined.items():
         if isinstance(field, ObjectsField):
             _check_values(name, field, pairs)
-        if classes is not None and isinstance(field, LabelField | ObjectsField) and field.classes:
+        if classes is not None and isinstance(field, LabelField | LabelsField | ObjectsField) and field.classes:
             unknown = [each for each in field.classes if each not in classes]
             if unknown:
                 where = next(part.store_name for part, fields in pairs if unknown[0] in fields[name].classes)
                 raise OptionError(f"`classes`: expected all classes of {name}, missing {unknown[0]} of {where}.")
-            joined[name] = dataclasses.replace(field, classes=tuple(classes))
+            joined[name] = field.with_classes(tuple(classes))
     return {name: joined.get(name, first[name]) for name in names}
 
 
@@ -372,18 +371,19 @@ _LEAVE_OUT = "Leave the field out, with `fields`, or unite the stores with tsds 
 def _class_maps(part: StoreDataset, joined: Mapping[str, Field]) -> Numbers:
     """For each field the joined index of each class of a store, where they differ."""
     numbers = class_numbers({name: part.split.fields[name] for name in joined}, joined, {})
-    return {name: new for name, new in numbers.items() if (new != np.arange(len(new))).any()}
+    same = {name: joined[name].arrays == part.split.fields[name].arrays for name in numbers}
+    return {name: new for name, new in numbers.items() if not same[name] or (new != np.arange(len(new))).any()}
 
 
-def _with_classes(value: Value, numbers: NDArray[np.int64] | None) -> Value:
-    """Labels by the joined classes."""
-    if numbers is None:
+def _with_classes(value: Value, numbers: NDArray[np.int64] | None, field: Field | None) -> Value:
+    """Labels by the classes of a joined field."""
+    if numbers is None or field is None:
         return value
     if isinstance(value, torch.Tensor):
-        return torch.from_numpy(renumbered(value.numpy(), numbers)).to(value.dtype)
+        return torch.from_numpy(field.renumbered(value.numpy(), numbers)).to(value.dtype)
     if isinstance(value, PackedObjects) and "labels" in value.values:
         labels = value.values["labels"]
-        mapped = torch.from_numpy(renumbered(labels.numpy(), numbers)).to(labels.dtype)
+        mapped = torch.from_numpy(numbers[labels.numpy()]).to(labels.dtype)
         return PackedObjects(value.offsets, {**value.values, "labels": mapped})
     return value
 

@@ -14,7 +14,7 @@ from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import record_stream
-from tensorstore_ds.loading.fields import Value, channels_first, has_fixed_rows
+from tensorstore_ds.loading.fields import Value, as_loaded, has_fixed_rows
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
@@ -125,5 +125,5 @@ class DeviceSplit:
             if isinstance(column, PackedObjects):
                 columns[name] = column.take(on_device)
             else:
-                columns[name] = channels_first(self._dataset.split.fields[name], column[on_device])
+                columns[name] = as_loaded(self._dataset.split.fields[name], column[on_device])
         return Batch(columns, rows, self._dataset, (0, 0))

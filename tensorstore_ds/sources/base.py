@@ -115,7 +115,9 @@ class Sample:
         masks: for each field of kind `mask`, the path of a file, class indices (H, W), or a PIL image, either gray or
             with a palette whose indices are the classes. The size is the size of the image after its orientation is
             applied.
-        arrays: further fields, one array each.
+        arrays: further fields, one array each. A field of the kind `labels` (several classes at once) is among them:
+            (C,) int8, 1 for a class that applies, 0 for one that does not, -1 if that is not known.
+            `LabelsField.row_of` makes it from class indices.
         texts: any number of texts for each field of kind `text`, such as captions. A missing name means no texts.
         annotated_size: (height, width) in the annotation, which is compared with the image.
         annotation: file of the objects, for error messages, if it belongs to this sample only.

@@ -18,11 +18,9 @@ from tensorstore_ds.format.joining import (
     Numbers,
     Side,
     join_fields,
-    renumbered,
-    unknown_number,
     unknown_object,
 )
-from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.options import meant
@@ -115,7 +113,7 @@ class JoinedSource(Source):
         notes += joined.notes
         self._fields = joined.fields
         self._arrays = {
-            name: np.full(field.spec.shape, unknown_number(field), field.spec.dtype)
+            name: np.full(field.spec.shape, field.unknown, field.spec.dtype)
             for name, field in self._fields.items()
             if isinstance(field, ArrayField) and not isinstance(field, LabelField | MaskField)
         }
@@ -154,6 +152,10 @@ class JoinedSource(Source):
                 sample.label = known
             else:
                 sample.arrays = {**sample.arrays, name: np.array(known)}
+        for name, field in of_kind(self._fields, LabelsField).items():
+            if name in sample.arrays and (numbers := part.numbers.get(name)) is not None:
+                moved = field.renumbered(sample.arrays[name][None], numbers)[0]
+                sample.arrays = {**sample.arrays, name: moved}
         if missing := self._arrays.keys() - sample.arrays.keys():
             sample.arrays = {**sample.arrays, **{name: self._arrays[name] for name in missing}}
         objects = self._fields.get("objects")
@@ -198,8 +200,8 @@ class JoinedSource(Source):
         labels = None if contents.labels is None else contents.labels.get(split)
         if labels is None:
             return np.full(count, UNLABELLED, np.int64)
-        numbers = self._parts[i].numbers["label"]
-        return renumbered(labels, numbers)
+        renumbered: NDArray[np.int64] = self._fields["label"].renumbered(labels, self._parts[i].numbers["label"])
+        return renumbered
 
     def _part(self, prefix: str, contents: Contents, numbers: Numbers) -> _Part:
         own, joined = contents.fields.get("objects"), self._fields.get("objects")
@@ -225,7 +227,7 @@ class JoinedSource(Source):
             raise SourceError(problem, error.advice) from error
         for name, field in joined.fields.items():
             has_classes = any(each.fields[name].classes for each in contents if name in each.fields)
-            if isinstance(field, LabelField | ObjectsField) and has_classes and not field.classes:
+            if isinstance(field, LabelField | LabelsField | ObjectsField) and has_classes and not field.classes:
                 raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
         return joined
 

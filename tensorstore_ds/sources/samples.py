@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError, one_line
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults
@@ -26,6 +27,8 @@ from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOpt
 from tensorstore_ds.sources.names import RESERVED, field_name, flip_pairs, number_classes
 
 _LABEL_KEYS = ("label", "labels")
+#: Names of arrays that may have a number for each class.
+_NUMBERS_OF_CLASSES = ("labels", "target")
 #: Names of what is stored as texts: a text, or a list of texts.
 TEXT_NAMES = frozenset({"caption", "captions", "sentence", "sentences", "text", "texts"})
 _MASK = "(H, W) of the image"
@@ -40,6 +43,7 @@ class Parts:
     image: Any  #: a path, the bytes of a file, a PIL image, or pixels (H, W) or (H, W, C)
     label: int | str | None = None  #: a class index, or a class name, or `UNLABELLED`
     unlabelled: bool = False  #: its label is None: where others have one, it is `UNLABELLED`
+    labels: tuple[str, ...] | int | None = None  #: names of classes, or `NOT_KNOWN`; numbers are among `arrays`
     objects: Objects | None = None
     mask: Any = None  #: class indices (H, W), a PIL image or a path
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  #: numbers that are fields of their own, by name
@@ -49,7 +53,13 @@ class Parts:
     @property
     def has_classes(self) -> bool:
         """Whether something in it is a class index."""
-        return self.label is not None or self.mask is not None or "labels" in (self.objects or {})
+        more = self.labels is not None or self.mask is not None or "labels" in (self.objects or {})
+        return self.label is not None or more
+
+    @property
+    def may_have_classes(self) -> bool:
+        """Whether something in it can be a class index, or a number for each class."""
+        return self.has_classes or self.unlabelled or not {*_NUMBERS_OF_CLASSES}.isdisjoint(self.arrays)
 
 
 class SampleReader:
@@ -77,20 +87,24 @@ class SampleReader:
         if self.options.classes is not None:
             classes = number_classes((), self.options.classes, self._where)
         if parts.has_classes and classes is None:
-            what = "labels" if parts.label is not None else "masks" if parts.mask is not None else "labels of objects"
+            named = parts.label is not None or parts.labels is not None
+            what = "labels" if named else "masks" if parts.mask is not None else "labels of objects"
             message = f"expected class names for the {what}, found none."
             advice = "Pass the names as `classes`, in the order of their numbers, from 0."
             raise SourceError(Problem(self._where, "unknown-class", message), advice)
         fields: dict[str, Field] = {}
         if parts.label is not None or (parts.unlabelled and classes and not parts.has_classes):
             fields["label"] = LabelField(classes=classes or ())
+        labels = self._labels_field(parts, classes or ())
+        if labels is not None:
+            fields["labels"] = labels
         if parts.objects is not None:
             fields["objects"] = self._objects_field(parts.objects, classes or ())
         if parts.mask is not None:
             fields["mask"] = MaskField.of(classes or ())
         for name in parts.texts:
             self._add(fields, name.lower(), name, TextField())
-        for name, array in parts.arrays.items():
+        for name, array in parts.arrays.items() if labels is None else _others(parts.arrays).items():
             field = ArrayField(ArraySpec(array.dtype.name, array.shape))
             self._add(fields, self._checked_name(name, array), name, field)
         self.use(fields)
@@ -105,6 +119,8 @@ class SampleReader:
         parts = parts_of(key, sample)
         if parts.unlabelled and "label" in self.fields:
             parts = replace(parts, label=UNLABELLED)
+        if isinstance(labels := self.fields.get("labels"), LabelsField):
+            parts = _with_labels(key, parts, labels)
         shapes = _text_shapes(self.fields) | _parts_shapes(parts)  # of texts there may be none
         if shapes != self._shapes:
             wanted, has = (
@@ -159,6 +175,18 @@ class SampleReader:
         pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs
         return ObjectsField.of(*objects, classes=classes, keypoints=names, flip_pairs=pairs)
 
+    def _labels_field(self, parts: Parts, classes: tuple[str, ...]) -> LabelsField | None:
+        """The field of the labels of several classes, if the sample has some."""
+        array = _numbers_of_classes(parts)
+        if parts.labels is None and (array is None or not classes or parts.has_classes):
+            return None  # the classes are those of something else
+        is_meant = parts.labels is not None or (array is not None and array.shape == (len(classes),))
+        if "labels" not in parts.arrays and not (is_meant and self.options.classes is not None):
+            is_meant = parts.labels is not None  # a target may be anything else
+        if not is_meant and ("labels" not in parts.arrays or array is None or array.ndim != 1):
+            return None
+        return LabelsField.of(classes)  # of others than one number a class, `read` says what is wrong
+
     def _index(self, key: str, label: int | str, field: str) -> int:
         indices = self._indices[field]
         index = indices.get(label, len(indices)) if isinstance(label, str) else label
@@ -167,6 +195,40 @@ class SampleReader:
             message = f"expected a label of the {len(indices)} classes, found {label}."
             raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
         return index
+
+
+def _others(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: array for name, array in arrays.items() if name not in _NUMBERS_OF_CLASSES}
+
+
+def _numbers_of_classes(parts: Parts) -> NDArray[Any] | None:
+    return next((parts.arrays[name] for name in _NUMBERS_OF_CLASSES if name in parts.arrays), None)
+
+
+def _is_multi_hot(array: NDArray[Any] | None) -> bool:
+    return array is not None and bool(np.isin(array, (NOT_KNOWN, 0, 1)).all())
+
+
+def _with_labels(key: str, parts: Parts, field: LabelsField) -> Parts:
+    """The sample with a row of numbers as `labels`, from the names of its classes or from its own numbers."""
+    array = _numbers_of_classes(parts)
+    if parts.labels is None and array is None:
+        return parts
+    if isinstance(parts.labels, tuple):
+        places = {each: i for i, each in enumerate(field.classes)}
+        if unknown := [each for each in parts.labels if each not in places]:
+            message = f"expected labels of the {len(places)} classes, found {unknown[0]}."
+            raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
+        row = field.row_of(places[each] for each in parts.labels)
+    elif array is None:
+        row = np.full(field.spec.shape, NOT_KNOWN, np.int8)
+    elif array.shape != field.spec.shape or not _is_multi_hot(array):
+        found = f"{array.shape}" if array.shape != field.spec.shape else f"{array.tolist()}"[:60]
+        message = f"expected labels that are {field.spec.shape[0]} numbers, each 1, 0 or -1 (unknown), found {found}."
+        raise SourceError(Problem(key, "annotation", message), "Correct the labels or the class names.")
+    else:
+        row = array.astype(np.int8)
+    return replace(parts, labels=None, arrays={"labels": row, **_others(parts.arrays)})
 
 
 def _own(image: Any) -> Any:
@@ -280,6 +342,7 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     label: int | str | None = None
     unlabelled = "label" in values and values["label"] is None
     mask: Any = None
+    labels: tuple[str, ...] | int | None = None
     fields: dict[str, NDArray[Any]] = {}
     texts: dict[str, tuple[str, ...]] = {}
     ignored: list[str] = []
@@ -288,6 +351,9 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
             continue
         if str(name).lower() in TEXT_NAMES and (found_texts := texts_of(value)) is not None:
             texts[str(name)] = found_texts
+            continue
+        if name == "labels" and not isinstance(value, str) and (names := texts_of(value)) is not None:
+            labels = NOT_KNOWN if value is None else names
             continue
         array = as_array(value)
         is_index = array is not None and array.ndim == 0 and array.dtype.kind in "iu"
@@ -298,14 +364,14 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
             raise ValueError(f"expected a label that is a whole number or the name of a class, found {found}")
         elif arrays and name == "mask" and _is_mask(value, array):
             mask = value if array is None else array
-        elif arrays and array is not None and array.size:
+        elif (arrays or name == "labels") and array is not None and array.size:
             fields[str(name)] = array
         else:
             ignored.append(str(name))
-    if not arrays and source is None and label is None and not unlabelled:
+    if not arrays and source is None and label is None and labels is None and not unlabelled and not fields:
         raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
     objects = None if source is None else object_values(source)
-    return Parts(_image(image), label, unlabelled, objects, mask, fields, texts, tuple(ignored))
+    return Parts(_image(image), label, unlabelled, labels, objects, mask, fields, texts, tuple(ignored))
 
 
 def texts_of(value: object) -> tuple[str, ...] | None:

@@ -70,7 +70,7 @@ class SequenceSource(Source):
             known = {name: array for name, array in targets.items() if array is not None}
             labels = known if len(known) == len(targets) else None
         # what a sequence calls its targets need not be the labels of the objects
-        asked = (parts.has_classes or parts.unlabelled) and self.options.classes is None
+        asked = parts.may_have_classes and self.options.classes is None
         self._reader.classes = self._class_names(labels) if asked else None
         left_out = self._reader.learn(parts)
         splits = {name: range(len(sequence)) for name, sequence in self._sequences.items()}

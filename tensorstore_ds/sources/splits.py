@@ -24,7 +24,7 @@ def split_name(text: str) -> str:
     """
     if not isinstance(text, str):
         message = f"expected a split's name, which is text, found {type(text).__name__}."
-        raise SourceError(Problem(repr(text), "split-name", message), "Name the split, such as train.")
+        raise SourceError(Problem(repr(text)[:40], "split-name", message), "Name the split, such as train.")
     name = field_name(text)
     if len(text) <= 64 and NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
         return name

@@ -88,6 +88,7 @@ def stores() -> dict[str, Store]:
         "two-images": two_images(),
         "unknown-kinds": unknown_kinds(),
         "unlabelled": unlabelled(),
+        "multi-label": multi_label(),
         "signed": signed(),
         "many-channels": many_channels(),
         "gray-palettes": gray_palettes(),
@@ -513,6 +514,19 @@ def unlabelled() -> Store:
     labels = {"train": np.array([1, -1, 0]), "test": np.array([-1, -1])}
     splits = {name: [Shard(len(values), {"label": values})] for name, values in labels.items()}
     return Store({"label": label("a", "b")}, splits, statistics={"train": {"label": {"class_counts": [1, 1]}}})
+
+
+def multi_label(first: Sequence[int] = (1, 0, 1)) -> Store:
+    """Labels of three classes at once: several, none, and some that are not known; a field of one class."""
+    rows = np.array([first, (0, 0, 0), (-1, 1, -1), (-1, -1, -1)], np.int8)
+    field = {"kind": "labels", "dtype": "int8", "shape": [3], "classes": ["cat", "dög", "猫"]}
+    other = {"kind": "labels", "dtype": "int8", "shape": [1], "classes": ["indoors"]}
+    counts = {"class_counts": (rows == 1).sum(axis=0).tolist(), "unknown": (rows == -1).sum(axis=0).tolist()}
+    shards = [
+        Shard(3, {"labels": rows[:3], "place": rows[:3, 1:2].copy()}),
+        Shard(1, {"labels": rows[3:], "place": rows[3:, :1].copy()}),
+    ]
+    return Store({"labels": field, "place": other}, {"train": shards}, statistics={"train": {"labels": counts}})
 
 
 def many_channels() -> Store:

@@ -25,6 +25,9 @@ for (const [name, field] of Object.entries(manifest.fields)) {
     sample[name] = new TextDecoder().decode((await tableRow(name, "bytes")).data);
   } else if (field.kind === "text") {
     sample[name] = await texts(name);
+  } else if (field.kind === "labels") {
+    const row = (await fixedRow(name)).data; // -1: it is not known whether the class applies
+    sample[name] = field.classes.filter((_, i) => row[i] === 1);
   } else if (field.kind === "label") {
     const label = Number((await fixedRow(name)).data[0]);
     sample[name] = { label, class: field.classes[label] ?? null }; // -1: the sample has no label

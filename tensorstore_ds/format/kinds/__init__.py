@@ -8,6 +8,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, UnknownField
 from tensorstore_ds.format.kinds.image import EncodedImageField, ImageField, RaggedImageField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.key import KeyField
 from tensorstore_ds.format.kinds.label import LabelField
+from tensorstore_ds.format.kinds.labels import LabelsField
 from tensorstore_ds.format.kinds.mask import MaskField
 from tensorstore_ds.format.kinds.objects import OBJECT_VALUES, ObjectsField
 from tensorstore_ds.format.kinds.text import TextField
@@ -19,6 +20,7 @@ __all__ = [
     "ImageField",
     "KeyField",
     "LabelField",
+    "LabelsField",
     "MaskField",
     "ObjectsField",
     "RaggedImageField",
@@ -31,5 +33,15 @@ __all__ = [
 #: By name in the manifest.
 KINDS: Mapping[str, type[Field]] = {
     kind.kind: kind
-    for kind in (ImageField, LabelField, ObjectsField, SizeField, KeyField, MaskField, TextField, ArrayField)
+    for kind in (
+        ImageField,
+        LabelField,
+        LabelsField,
+        ObjectsField,
+        SizeField,
+        KeyField,
+        MaskField,
+        TextField,
+        ArrayField,
+    )
 }

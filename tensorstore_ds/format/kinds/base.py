@@ -85,8 +85,29 @@ class Field:
         """Paths of the groups that the arrays lie in, in a shard."""
         return []
 
+    @property
+    def unknown(self) -> int | float | None:
+        """The number that stands for an unknown value in a field of fixed shape; None if there is none."""
+        return None
+
     def dump(self) -> dict[str, Any]:
         """The field as the manifest has it."""
+        raise NotImplementedError
+
+    def likeness(self) -> dict[str, Any]:
+        """What must be equal in fields that become one field: `dump` without the members that may differ."""
+        return self.dump()
+
+    def with_classes(self, classes: tuple[str, ...]) -> Self:
+        """The field with other classes. Only kinds whose classes can be joined have it."""
+        raise NotImplementedError
+
+    def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows of a field whose classes have new numbers in this field, as this field has them.
+
+        Args:
+            numbers: the new number of each old class, (n,) int64; -1 for a class that is gone.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -127,6 +148,11 @@ class ArrayField(Field):
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
         """Of any dtype and shape."""
         return cls(values.spec(where, data))
+
+    @property
+    def unknown(self) -> int | float | None:
+        """NaN, the least signed or the largest unsigned integer; None for kinds in which it would have a meaning."""
+        return unknown_number(self.spec) if type(self) is ArrayField else None
 
     def describe(self) -> str:
         """dtype, shape, and the number of classes if there are any."""
@@ -349,6 +375,18 @@ class UnknownTableField(UnknownField, TableField):
 def _shown(entry: Mapping[str, Any]) -> str:
     kind = "".join(f", {name} {one_line(str(entry[name]))[:64]}" for name in ("kind", "encoding") if name in entry)
     return f"not known to this version{kind}"
+
+
+def unknown_number(spec: ArraySpec) -> int | float:
+    """The number that stands for an unknown value in an array without a meaning of its own.
+
+    >>> unknown_number(ArraySpec("uint8"))
+    255
+    """
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        return float("nan")
+    return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
 
 
 F = TypeVar("F", bound=Field)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,26 @@ class LabelField(ArrayField):
     spec: ArraySpec = _LABEL
     classes: tuple[str, ...] = ()
 
+    @property
+    def unknown(self) -> int:
+        return UNLABELLED
+
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "classes": list(self.classes)}
+
+    def likeness(self) -> dict[str, Any]:
+        return {**self.dump(), "classes": []}
+
+    def with_classes(self, classes: tuple[str, ...]) -> Self:
+        return replace(self, classes=classes)
+
+    def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """As `Field.renumbered`; labels of no class (negative) stay.
+
+        >>> LabelField(classes=("dog", "cat")).renumbered(np.array([0, -1]), np.array([1]))
+        array([ 1, -1])
+        """
+        return np.where(rows >= 0, numbers[rows.clip(0)], rows)
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, StoredRows, pieces
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
@@ -42,6 +43,10 @@ class MaskField(ArrayField):
         """
         dtype = "uint8" if len(classes) < 256 else "uint16"
         return cls(ArraySpec(dtype, (0, 0)), classes, int(np.iinfo(dtype).max))
+
+    @property
+    def unknown(self) -> int | None:
+        return self.ignored
 
     def dump(self) -> dict[str, Any]:
         data = {**super().dump(), "classes": list(self.classes)}
@@ -79,6 +84,9 @@ class MaskField(ArrayField):
 
     def sums(self, rows: NDArray[Any]) -> Sums:
         return MaskSums.of_masks(rows, len(self.classes), self.ignored)
+
+    def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+        raise OptionError("expected classes of labels or objects, found classes of masks. Keep them.")
 
     def wrong(self, mask: NDArray[Any]) -> NDArray[np.bool_]:
         """Where values are neither the index of a class nor the ignored one."""

@@ -93,6 +93,9 @@ class ObjectsField(TableField):
         data |= {"skeleton": [list(pair) for pair in self.skeleton]} if self.skeleton else {}
         return data if self.image is None else {**data, "image": self.image}
 
+    def with_classes(self, classes: tuple[str, ...]) -> ObjectsField:
+        return replace(self, classes=classes)
+
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
         specs, per_row = values.table(where, data)

@@ -257,7 +257,7 @@ static void check_field(const Json *field) {
     const Json *image = get(field, "image");
     need(!(mask || objects) || !image || (is_kind(image, TEXT) && is_name(image->text, image->size) && image_of(field)),
          where);
-    if (mask || objects || is(kind, "label")) need(is_texts(classes), where);
+    if (mask || objects || is(kind, "label") || is(kind, "labels")) need(is_texts(classes), where);
     if (is(kind, "image")) {
         const char *e = encoding(field);
         need(is_kind(get(field, "encoding"), TEXT), where);
@@ -278,6 +278,10 @@ static void check_field(const Json *field) {
         check_rules(field, "objects");
     } else if (is(kind, "key") || is(kind, "text")) need(values, where), check_rules(field, kind->text);
     else if (is(kind, "label") || is(kind, "size")) need(!values, where), check_rules(field, kind->text);
+    else if (is(kind, "labels"))
+        need(!values && is(get(field, "dtype"), "int8") && shape->count == 1 &&
+                 integer(shape->items[0]) == (i64)classes->count,
+             where);
     else if (is(kind, "array")) need(!values, where);
 }
 

@@ -258,6 +258,9 @@ static void check_field_data(const Shard *s, const Json *f, u64 rows, bool decod
             right = right && label >= -1 && label < (i64)classes->count;
         }
         if (!right) report("label-range", a->path);
+    } else if (is(kind, "labels")) {
+        for (u64 i = 0; i < rows * a->row_nbytes; i++) right = right && (a->data[i] <= 1 || a->data[i] == 255);
+        if (!right) report("label-range", a->path);
     } else if (is(kind, "mask")) {
         i64 h, w, mask_h = integer(a->shape->items[0]), mask_w = integer(a->shape->items[1]);
         for (u64 i = 0; i < rows * a->row_nbytes; i += a->item) {

@@ -1,0 +1,112 @@
+"""Labels of several classes at once: for each class whether it applies to a sample, or that this is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, StoredRows, pieces
+from tensorstore_ds.format.manifest_values import ManifestValues
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.format.statistics import MultiLabelSums, Sums
+
+_DTYPE = "int8"
+#: The number of a class that may or may not apply to a sample.
+NOT_KNOWN = -1
+
+
+@dataclass(frozen=True)
+class LabelsField(ArrayField):
+    """Multi-label classification: a row of C numbers a sample, 1 where a class applies, 0 where not, -1 if unknown.
+
+    Attributes:
+        spec: int8 (C,).
+        classes: names of the C classes, at least one.
+        absent: the number of a class in the samples of a store that lacks it, where stores are joined; not stored.
+    """
+
+    kind: ClassVar[str] = "labels"
+    classes: tuple[str, ...] = ()
+    absent: int = field(default=NOT_KNOWN, compare=False)
+
+    @classmethod
+    def of(cls, classes: Sequence[str], absent: int = NOT_KNOWN) -> LabelsField:
+        """With these classes.
+
+        >>> LabelsField.of(("cat", "dog", "bird")).spec.shape
+        (3,)
+        """
+        return cls(ArraySpec(_DTYPE, (len(classes),)), tuple(classes), absent)
+
+    @property
+    def unknown(self) -> int:
+        return NOT_KNOWN
+
+    def dump(self) -> dict[str, Any]:
+        return {**super().dump(), "classes": list(self.classes)}
+
+    def likeness(self) -> dict[str, Any]:
+        return {**self.dump(), "classes": [], "shape": []}
+
+    def with_classes(self, classes: tuple[str, ...]) -> Self:
+        return replace(self, spec=replace(self.spec, shape=(len(classes),)), classes=classes)
+
+    @classmethod
+    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
+        spec = values.spec(where, data)
+        classes = values.names(f"{where}.classes", data.get("classes"))
+        if spec.dtype != _DTYPE or spec.shape != (len(classes),):
+            expected = f"int8 and the shape [{len(classes)}] of labels of {len(classes)} classes"
+            values.wrong(where, f"expected {expected}, found {spec.dtype} and {list(spec.shape)}.")
+        return cls(spec, classes)
+
+    def sums(self, rows: NDArray[np.int8]) -> Sums:
+        return MultiLabelSums.of_labels(rows)
+
+    def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:
+        for start, rows in pieces(column):
+            wrong = (rows < NOT_KNOWN) | (rows > 1)
+            if wrong.any():
+                row, number = np.argwhere(wrong)[0].tolist()
+                found = f"{int(rows[row, number])} of class {number} in row {start + row}"
+                yield "label-range", f"expected 1, 0 or -1 for each class, found {found}."
+                return
+
+    def row_of(self, numbers: Iterable[int]) -> NDArray[np.int8]:
+        """(C,) int8 for a sample to which just the classes of these numbers apply.
+
+        >>> LabelsField.of(("cat", "dog", "bird")).row_of([0, 2])
+        array([1, 0, 1], dtype=int8)
+        """
+        row = np.zeros(self.spec.shape, np.int8)
+        row[list(numbers)] = 1
+        return row
+
+    def names_of(self, row: NDArray[Any]) -> tuple[str, ...]:
+        """The names of the classes that apply to a sample, whose row is (C,).
+
+        >>> LabelsField.of(("cat", "dog", "bird")).names_of(np.array([1, 0, 1]))
+        ('cat', 'bird')
+        """
+        return tuple(self.classes[number] for number in np.flatnonzero(np.asarray(row) > 0).tolist())
+
+    def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """As `Field.renumbered`, (n, C): `absent` for classes that no old class became; unknown is NaN in floats.
+
+        A class that several became applies if one of them does, and is unknown if none does and one is unknown.
+
+        >>> LabelsField.of(("cat", "dog", "pet")).renumbered(np.array([[1, 0, -1]], np.int8), np.array([1, 2, 2]))
+        array([[-1,  1, -1]], dtype=int8)
+        """
+        unknown = np.nan if rows.dtype.kind == "f" else NOT_KNOWN
+        absent = unknown if self.absent == NOT_KNOWN else self.absent
+        moved = np.full((len(rows), len(self.classes)), absent, rows.dtype)
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            old = rows[:, numbers == number]
+            known = np.where((old >= 0).all(axis=1), np.zeros((), rows.dtype), unknown)
+            moved[:, number] = np.where((old > 0).any(axis=1), 1, known) if old.shape[1] > 1 else old[:, 0]
+        return moved
