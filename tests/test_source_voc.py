@@ -346,13 +346,96 @@ def test_devkit_with_lists(tmp_path: Path) -> None:
     assert contents.problems == ()
     assert sorted(reasons(contents.left_out)) == [
         ("Annotations/d.xml", "not-listed"),
-        ("ImageSets/Main/cat_train.txt", "not-read"),
-        ("ImageSets/Main/dog_val.txt", "class-list"),
+        ("ImageSets/Main/cat_train.txt", "class-list"),
         ("ImageSets/Main/empty.txt", "empty-split"),
         ("ImageSets/Main/trainval.txt", "split-union"),
         ("JPEGImages/d.jpg", "not-read"),
         ("SegmentationClass/a.png", "not-read"),
     ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("folder", ["ImageSets/Main", "ImageSets", "ImageSets/Segmentation", "ImageSets/Layout", "."])
+@pytest.mark.parametrize(
+    ("train", "val"),
+    [
+        ("a -1\nb  1\n", "c 1\nd 0\n"),  # as of a class
+        ("a\nb\n", "c 1\nd -1\n"),
+        ("a 1\nb 1\nb 2\n", "c 1\nd 1\nd 2\nd 3\n"),  # as of ImageSets/Layout
+        ("JPEGImages/a.jpg Annotations/a.xml\nJPEGImages/b.jpg Annotations/b.xml", "c\nd\n"),
+        ("/home/me/voc/JPEGImages/a.jpg\nD:\\voc\\JPEGImages\\b.jpg\n", "./JPEGImages/c.jpg\nd.xml"),
+    ],
+)
+def test_lists_of_splits_in_all_forms(tmp_path: Path, encoding: str, folder: str, train: str, val: str) -> None:
+    lists = {f"{folder}/{name}.txt": text.encode(encoding) for name, text in (("train", train), ("val", val))}
+    source, contents = scan(write(tmp_path, {**DEVKIT, **lists}))
+    expected = {"train": [f"JPEGImages/{i}.jpg" for i in "ab"], "val": [f"JPEGImages/{i}.jpg" for i in "cd"]}
+    assert keys(source, contents) == expected
+    assert (contents.problems, contents.left_out) == ((), ())
+
+
+def test_lists_of_classes_alone_are_the_splits(tmp_path: Path) -> None:
+    lists = {
+        "cat_train.txt": "b 1\na -1\n",
+        "traffic light_train.txt": "a -1\nb 1\n",
+        "cat_val.txt": "c 0\n",
+        "traffic light_val.txt": "c 0\nd 1\n",
+    }
+    files = {**DEVKIT, **{f"ImageSets/Main/{name}": text for name, text in lists.items()}}
+    source, contents = scan(write(tmp_path, files))
+    expected = {"train": ["JPEGImages/b.jpg", "JPEGImages/a.jpg"], "val": [f"JPEGImages/{i}.jpg" for i in "cd"]}
+    assert keys(source, contents) == expected
+    assert (contents.problems, contents.left_out) == ((), ())
+    start = "is read from 2 lists of one class each, such as ImageSets/Main"
+    assert contents.notes == (f"the split train {start}/cat_train.txt.", f"the split val {start}/cat_val.txt.")
+    write(tmp_path, {"ImageSets/Main/train.txt": "a\n"})
+    source, contents = scan(tmp_path)  # the list of one class counts where there is no other
+    assert keys(source, contents) == {"val": expected["val"], "train": ["JPEGImages/a.jpg"]}
+    assert reasons(contents.left_out)[0] == ("ImageSets/Main/cat_train.txt", "class-list")
+    assert "nor is 1 more list of one class" in contents.left_out[0].message
+
+
+def test_lists_that_are_no_ids(tmp_path: Path) -> None:
+    write(tmp_path, {**DEVKIT, "train.txt": "other/1.jpg 1,2,3,4,0\n", "ImageSets/notes.md": ""})
+    source, contents = scan(tmp_path)
+    assert list(keys(source, contents)) == ["train"]
+    assert reasons(contents.left_out) == [("train.txt", "not-listed"), ("ImageSets/notes.md", "not-read")]
+    write(tmp_path, {"ImageSets/Main/train.txt": b"\x89PNG\0\0\n"})
+    with pytest.raises(SourceError) as caught:
+        scan(tmp_path)
+    assert caught.value.reason == "no-annotation"
+
+
+def test_what_no_list_names_is_reported_with_the_lists(tmp_path: Path) -> None:
+    _, contents = scan(write(tmp_path, {**DEVKIT, "ImageSets/Main/train.txt": "a\nb\nc\n"}))
+    found, image = contents.left_out
+    assert image.where == "JPEGImages/d.jpg"
+    assert str(found) == "Annotations/d.xml: not stored: it is not listed in ImageSets/Main/train.txt."
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ("{0}/annotations/{1}.xml", "{0}/images/{1}.jpg"),
+        ("annotations/{0}/{1}.xml", "images/{0}/{1}.jpg"),
+        ("xml/{0}2017/{1}.xml", "{0}2017/{1}.jpg"),
+        ("labels/x/{0}/{1}.xml", "photos/{0}/x/{1}.jpg"),
+    ],
+)
+def test_equal_names_are_paired_by_their_folders(tmp_path: Path, layout: tuple[str, str]) -> None:
+    xml, jpg = layout
+    places = [(split, i) for split in ("train", "val") for i in "ab"]
+    files = {xml.format(*place): annotation(f"{place[1]}.jpg", obj(place[0])) for place in places}
+    source, contents = scan(write(tmp_path, {**files, **{jpg.format(*place): "" for place in places}}))
+    assert contents.problems == ()
+    classes = field(contents).classes
+    for (split, listed), wanted in zip(contents.splits.items(), ("train", "val"), strict=True):
+        assert split.startswith(wanted)
+        for reference, i in zip(listed, "ab", strict=True):
+            sample = source.read(split, reference)
+            assert sample.key == jpg.format(wanted, i)
+            assert sample.objects is not None
+            assert classes[sample.objects["labels"][0]] == wanted
 
 
 def test_faults_of_lists(tmp_path: Path) -> None:
@@ -414,7 +497,7 @@ def test_split_folders(tmp_path: Path, layout: str) -> None:
 
 def test_split_folders_beside_others_are_refused(tmp_path: Path) -> None:
     files = {"train/a.xml": annotation("", obj()), "more/b.xml": annotation("", obj())}
-    with pytest.raises(SourceError, match="found train and, beside it, more") as caught:
+    with pytest.raises(SourceError, match=r"found more/b\.xml beside train") as caught:
         scan(write(tmp_path, files))
     assert caught.value.reason == "split-name"
 

@@ -13,6 +13,12 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.files import PackedStrings
 
+#: Names of folders that tell what kind of files they have, in lower case; others tell which.
+FOLDERS = frozenset(
+    {"", ".", "annotation", "annotations", "annots", "ann", "anns", "image", "images", "img", "imgs", "jpegimages"}
+    | {"label", "labels", "xml", "xmls"}
+)
+
 
 class ImageIndex:
     """The paths of images, in string order, to be found by name."""
@@ -39,6 +45,8 @@ class ImageIndex:
         """
         name, stem = filename.replace("\\", "/").rpartition("/")[2].strip(), stem_of(annotation)
         for matches in self._searches(name, stem, folders):
+            if len(matches) > 1:
+                matches = self._closest(matches, annotation)
             if len(matches) == 1:
                 return matches[0]
             if matches:
@@ -51,6 +59,12 @@ class ImageIndex:
         names = " or ".join(each for each in (name or stem, stem and f"{stem}.*") if each)
         message = f"expected an image named {names}, found none."
         raise SourceError(Problem(annotation, "no-image", f"{message} Add it, or name its folder with `images`."))
+
+    def _closest(self, matches: Sequence[int], annotation: str) -> list[int]:
+        """Those whose path has the most folders of the annotation's: ``train`` of ``train/xml/a.xml``."""
+        own = {folder for folder in annotation.split("/")[:-1] if folder.lower() not in FOLDERS}
+        shared = [len(own.intersection(self.paths[i].split("/")[:-1])) for i in matches]
+        return [i for i, count in zip(matches, shared, strict=True) if count == max(shared)]
 
     def _searches(self, name: str, stem: str, folders: Sequence[str]) -> Iterator[list[int]]:
         if own := stem_of(name):  # every image has a suffix

@@ -69,7 +69,7 @@ def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]
         rows.setdefault(_split_folder(path), []).append(i)
     if len(rows) > 1 and "" in rows:
         other = next(name for name in rows if name)
-        message = f"expected all images in split folders, found {paths[rows[''][0]]} beside {other}."
+        message = f"expected all files in split folders, found {paths[rows[''][0]]} beside {other}."
         raise SourceError(Problem(where, "split-name", message), "Move them into split folders, or convert one folder.")
     names = split_names(name or "train" for name in rows)
     return {names[name or "train"]: some for name, some in rows.items()}, notes_of_renamed(names)

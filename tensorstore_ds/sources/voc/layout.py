@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import TEXT_LIMIT, entries, is_dir, is_file, os_errors, read_file
+from tensorstore_ds.regular_files import TEXT_LIMIT, decode_text, entries, is_dir, is_file, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_names
+from tensorstore_ds.sources.images import FOLDERS
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, folder_splits, notes_of_renamed, split_names
 
 ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
-_CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, and whether the class is in the image
+#: Folders of lists. The first one with lists counts, and after them the folder of the data set.
+_MAIN = "ImageSets/"
+_LISTS = (f"{_MAIN}Main/", _MAIN, f"{_MAIN}Segmentation/", f"{_MAIN}Layout/", f"{_MAIN}Action/")
+_SPLITS = SPLIT_NAMES | {"trainval"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,27 @@ def find_layout(root: Path) -> Layout:
     """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere."""
     with os_errors(str(root)):
         base = _base(root)
+        folder = base or ""
+        found = (_lists(root, f"{folder}{each}") for each in _LISTS)
+        lists = next((each for each in found if each), None)
+        if lists is None:
+            lists = [each for each in _lists(root, folder) if not _SPLITS.isdisjoint(_words(each))]
         if base is None:
-            return Layout()
+            return Layout(lists=tuple(lists))
         images = f"{base}{_IMAGES}/" if is_dir(root / base / _IMAGES) else base
-        folder = next((f for f in (f"{base}ImageSets/Main/", f"{base}ImageSets/") if is_dir(root / f)), None)
-        names = sorted(name for name, is_folder in entries(root / folder) if not is_folder) if folder else []
-        lists = [n for n in names if n.lower().endswith(".txt") and n[0] != "." and is_file(root / str(folder) / n)]
-    return Layout(f"{base}{ANNOTATIONS}/", images, tuple(f"{folder}{name}" for name in lists))
+    return Layout(f"{base}{ANNOTATIONS}/", images, tuple(lists))
+
+
+def _lists(root: Path, folder: str) -> list[str]:
+    if not is_dir(root / folder):
+        return []
+    names = sorted(name for name, is_folder in entries(root / folder) if not is_folder)
+    names = [name for name in names if name.lower().endswith(".txt") and name[0] != "."]
+    return [f"{folder}{name}" for name in names if is_file(root / folder / name)]
+
+
+def _words(path: str) -> list[str]:
+    return re.split(r"[^a-z]+", PurePosixPath(path).stem.lower())
 
 
 def _base(root: Path) -> str | None:
@@ -83,51 +100,140 @@ class Splits:
     """The splits, as numbers of XML files, and what was noticed on the way."""
 
     rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: of each split (n,), in stored order
-    listed: bool = False  #: lists name the samples; otherwise all XML files are samples
+    lists: list[str] = field(default_factory=list)  #: files that were read; without any, all XML files are samples
     missing: dict[str, None] = field(default_factory=dict)  #: XML files that a list wants and that are not there
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
-    lists: list[str] = field(default_factory=list)  #: files that were read
     notes: tuple[str, ...] = ()
+
+    @property
+    def unlisted(self) -> str:
+        """Message about a file that no list names."""
+        some = ", ".join(self.lists[:3]) + (", ..." if len(self.lists) > 3 else "")
+        return f"not stored: it is not listed in {some}."
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """What a file lists: the XML file of each line, and its number, or -1 if it is not there."""
+
+    path: str
+    xmls: tuple[str, ...]
+    rows: tuple[int, ...]
+    has_numbers: bool  #: whether each line has whole numbers behind the id, such as -1 where a class is not in an image
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).stem
+
+    @property
+    def split(self) -> str:
+        """The split's name behind the name of a class, as of ``cat_train``; none in ``train``."""
+        before, _, last = self.name.rpartition("_")
+        return last if before and last.lower() in _SPLITS else ""
 
 
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
     """The splits of all XML files (in string order) that the lists say, or else the folders, or else `train`."""
-    lists = {PurePosixPath(path).stem: (path, _lines(root, path)) for path in layout.lists}
-    splits = Splits()
-    for name, (path, lines) in lists.items():
-        rows = [_row(line, layout.annotations, xmls) for line in lines]
-        if lines and all(row < 0 and _CLASS_LINE.fullmatch(line) for row, line in zip(rows, lines, strict=True)):
-            continue
-        whole = next((other for other in lists if name.endswith(f"_{other}")), None)
-        if whole is not None:
-            message = f"not stored: by its name it lists the images of one class in {whole}."
-            splits.left_out.append(Problem(path, "class-list", message))
-        elif lines:
-            splits.lists.append(path)
-            missing = (f"{layout.annotations}{_without_suffix(_id(line))}.xml" for line in lines)
-            wanted = [xmls[row] if row >= 0 else xml for row, xml in zip(rows, missing, strict=True)]
-            splits.rows[name] = _listed(path, wanted, rows, splits)
+    ids = _Ids(layout.annotations, xmls)
+    lists = [_read_list(root, path, ids) for path in layout.lists]
+    splits = Splits(lists=[each.path for each in lists])
+    known: list[str] = []  # lists of one class, whose images are in other lists
+    of_classes: dict[str, list[_List]] = {}
+    wholes: dict[str, _List] = {}
+    for each in lists:
+        if not each.xmls:
+            splits.left_out.append(Problem(each.path, "empty-split", "not stored: it lists nothing."))
+        elif _MAIN not in each.path and max(each.rows) < 0:
+            splits.left_out.append(Problem(each.path, "not-listed", "not read: it lists none of the annotations here."))
+        elif any(each.name.endswith(f"_{other.name}") for other in lists):
+            known.append(each.path)
+        elif each.split and each.has_numbers:
+            of_classes.setdefault(each.split, []).append(each)
         else:
-            splits.left_out.append(Problem(path, "empty-split", "not stored: it lists nothing."))
+            wholes[each.name] = each
+    if known:
+        more = len(known) - 1
+        others = f", nor {'is 1 more list' if more == 1 else f'are {more:,} more lists'} of one class" if more else ""
+        message = f"not read: by its name it lists the images of one class{others}."
+        splits.left_out.append(Problem(known[0], "class-list", message))
+    for name, parts in of_classes.items():  # each has all images, with 1 or -1
+        rows = {xml: i for part in parts for xml, i in zip(part.xmls, part.rows, strict=True)}
+        splits.rows[name] = _listed(_List(parts[0].path, tuple(rows), tuple(rows.values()), has_numbers=True), splits)
+        count = f"{len(parts):,} lists of one class each, such as" if len(parts) > 1 else "the list of one class"
+        splits.notes += (f"the split {name} is read from {count} {parts[0].path}.",)
+    splits.rows |= {name: _listed(each, splits) for name, each in wholes.items()}
     if not splits.rows:
-        splits.rows = _folder_splits(layout.annotations, xmls, str(root))
+        splits.lists = []
+        folders, splits.notes = _folder_splits(layout.annotations, xmls, str(root))
+        splits.rows = {name: np.asarray(some, np.int64) for name, some in folders.items()}
         return splits
-    splits.listed = True
     unions = find_unions(splits.rows)
-    for name, parts in unions.items():
-        message = f"not stored twice: it is the union of {', '.join(parts)}."
-        splits.left_out.append(Problem(lists[name][0], "split-union", message))
+    for name, smaller in unions.items():
+        message = f"not stored twice: it is the union of {', '.join(smaller)}."
+        where = wholes[name].path if name in wholes else of_classes[name][0].path
+        splits.left_out.append(Problem(where, "split-union", message))
     names = split_names(name for name in splits.rows if name not in unions)
-    splits.notes = notes_of_renamed(names)
+    splits.notes += notes_of_renamed(names)
     splits.rows = {short: splits.rows[name] for name, short in names.items()}
     return splits
 
 
-def _lines(root: Path, path: str) -> list[str]:
+def _read_list(root: Path, path: str, ids: _Ids) -> _List:
     # Names are bytes: the same way of decoding makes them agree with those of the folders.
-    text = read_file(root / path, path, TEXT_LIMIT).decode("utf-8-sig", "surrogateescape")
-    return [line for row in re.split(r"[\r\n]", text) if (line := row.strip())]
+    text = decode_text(read_file(root / path, path, TEXT_LIMIT), path, errors="surrogateescape")
+    lines = [line for row in re.split(r"[\r\n]", text) if (line := row.strip())]
+    found = [ids.find(line) for line in lines]
+    has_numbers = all(has for *_, has in found)
+    return _List(path, tuple(xml for xml, *_ in found), tuple(row for _, row, _ in found), has_numbers)
+
+
+class _Ids:
+    """The XML files, in string order, to be found by the lines of lists."""
+
+    def __init__(self, folder: str, xmls: Sequence[str]) -> None:
+        self._folder, self._xmls = folder, xmls
+        self._by_name: dict[str, list[int]] | None = None
+
+    def find(self, line: str) -> tuple[str, int, bool]:
+        """The XML file of a line, its number or -1, and whether whole numbers follow the id.
+
+        Of a line such as ``JPEGImages/a.jpg Annotations/a.xml`` the last path counts.
+        """
+        row, id, has_numbers = self._row(line), line, False
+        words = line.rsplit(None, 2) if row < 0 else []
+        if len(words) > 1 and _has_suffix(line):
+            row = self._row(words[-1])
+        while row < 0 and len(words) > 1 and _is_whole(words.pop()):
+            id, has_numbers = " ".join(words), True
+            row = self._row(id)
+        return self._xmls[row] if row >= 0 else f"{self._folder}{_without_suffix(_id(id))}.xml", row, has_numbers
+
+    def _row(self, line: str) -> int:
+        line = _id(line)
+        names = dict.fromkeys((line, _without_suffix(line)))
+        for path in (f"{self._folder}{name}.{xml}" for name in names for xml in ("xml", "XML")):
+            i = bisect_left(self._xmls, path)
+            if i < len(self._xmls) and self._xmls[i] == path:
+                return i
+        return self._by_end(line)
+
+    def _by_end(self, line: str) -> int:
+        """The one XML file whose path ends as the line, or the line as the path, without the names in `FOLDERS`."""
+        if self._by_name is None:
+            self._by_name = {}
+            for i, xml in enumerate(self._xmls):
+                self._by_name.setdefault(xml.rpartition("/")[2].rpartition(".")[0], []).append(i)
+        parts = _parts(_without_suffix(line))
+        found = []
+        if ".." in parts:
+            return -1
+        for i in self._by_name.get(parts[-1], []):
+            others = _parts(self._xmls[i].rpartition(".")[0])
+            length = min(len(parts), len(others))
+            if parts[-length:] == others[-length:]:
+                found.append(i)
+        return found[0] if len(found) == 1 else -1
 
 
 def _id(line: str) -> str:
@@ -136,35 +242,39 @@ def _id(line: str) -> str:
     >>> _id("./VOC2012/JPEGImages/a.jpg"), _id("a")
     ('a.jpg', 'a')
     """
-    parts = line.split("/")
+    parts = line.replace("\\", "/").split("/")
     folders = [i for i, part in enumerate(parts[:-1]) if part in (ANNOTATIONS, _IMAGES)]
-    return "/".join(parts[folders[-1] + 1 :]) if folders else line.removeprefix("./")
+    return "/".join(parts[folders[-1] + 1 :]) if folders else "/".join(parts).removeprefix("./")
 
 
-def _row(line: str, folder: str, xmls: Sequence[str]) -> int:
-    """The number of the XML file of an id, which may have a suffix that it should not have; -1 if there is none."""
-    line = _id(line)
-    ids = dict.fromkeys((line, _without_suffix(line)))
-    for path in (f"{folder}{name}.{xml}" for name in ids for xml in ("xml", "XML")):
-        i = bisect_left(xmls, path)
-        if i < len(xmls) and xmls[i] == path:
-            return i
-    return -1
+def _parts(path: str) -> list[str]:
+    *folders, name = path.replace("\\", "/").split("/")
+    return [*(folder for folder in folders if folder.lower() not in FOLDERS), name]
+
+
+def _is_whole(word: str) -> bool:
+    digits = word.removeprefix("-")
+    return digits.isascii() and digits.isdigit()
+
+
+def _has_suffix(line: str) -> bool:
+    return f".{line.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES | {".xml"}
 
 
 def _without_suffix(line: str) -> str:
     """An id without the suffix of an image or annotation, which it may have and should not."""
-    stem, _, suffix = line.rpartition(".")
-    return stem if f".{suffix.lower()}" in IMAGE_SUFFIXES | {".xml"} else line
+    return line.rpartition(".")[0] if _has_suffix(line) else line
 
 
-def _listed(path: str, wanted: Sequence[str], rows: Sequence[int], splits: Splits) -> NDArray[np.int64]:
+def _listed(listed: _List, splits: Splits) -> NDArray[np.int64]:
     """The rows of one list, each once; what is wrong with the others goes to `splits`."""
-    kept: dict[int, None] = {}
-    for xml, row in zip(wanted, rows, strict=True):
+    path, kept = listed.path, dict[int, None]()
+    for xml, row in zip(listed.xmls, listed.rows, strict=True):
         if row >= 0 and row not in kept:
             kept[row] = None
         elif row >= 0:
+            if listed.has_numbers:  # a line for each object
+                continue
             message = f"expected it once in {path}, found it again. Remove the line."
             splits.problems.append(Problem(xml, "duplicate-key", message))
         elif xml not in splits.missing:
@@ -174,17 +284,6 @@ def _listed(path: str, wanted: Sequence[str], rows: Sequence[int], splits: Split
     return np.fromiter(kept, np.int64, len(kept))
 
 
-def _folder_splits(folder: str, xmls: Sequence[str], where: str) -> dict[str, NDArray[np.int64]]:
-    """A split for each top folder, where all of these mean splits; otherwise one split, `train`."""
-    rows: dict[str, array[int]] = {}
-    for i, xml in enumerate(xmls):
-        top, slash, _ = xml[len(folder) :].partition("/")
-        rows.setdefault(top if slash else "", array("q")).append(i)
-    tops = [top for top in rows if top.lower() in SPLIT_NAMES]
-    if not tops:
-        return {"train": np.arange(len(xmls))}
-    if len(tops) < len(rows):
-        other = next(top for top in rows if top not in tops)
-        message = f"expected all XML files in split folders, found {tops[0]} and, beside it, {other or 'XML files'}."
-        raise SourceError(Problem(where, "split-name", message), "Move them into split folders, or convert one folder.")
-    return {name: np.asarray(rows[top], np.int64) for top, name in split_names(tops).items()}
+def _folder_splits(folder: str, xmls: Sequence[str], where: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
+    """The splits that `folder_splits` finds, where all XML files are in folders of splits; otherwise one, `train`."""
+    return folder_splits([xml[len(folder) :] for xml in xmls], where)

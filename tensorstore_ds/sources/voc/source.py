@@ -116,7 +116,7 @@ class VocSource(Source):
         for i, xml in enumerate(xmls):
             try:
                 if not wanted[i]:
-                    splits.left_out.append(Problem(xml, "not-listed", "not stored: no split lists it."))
+                    splits.left_out.append(Problem(xml, "not-listed", splits.unlisted))
                     unsound.append(xml)
                     continue
                 annotation = read_annotation(self.path / xml, xml)
@@ -143,8 +143,8 @@ class VocSource(Source):
                     splits.left_out.append(Problem(images.paths[image], "not-listed", message))
                 is_claimed[image] = True
         for path in itertools.compress(images.paths, (not claimed for claimed in is_claimed)):
-            if splits.listed:
-                splits.left_out.append(Problem(path, "not-listed", "not stored: no split lists it."))
+            if splits.lists:
+                splits.left_out.append(Problem(path, "not-listed", splits.unlisted))
             else:
                 message = "expected an annotation, found none. Add one (without objects if it shows none) or remove it."
                 splits.problems.append(Problem(path, "no-annotation", message))
