@@ -264,7 +264,8 @@ def test_richer_files_of_the_same_images(tmp_path: Path) -> None:
 def test_annotations_of_neither_objects_nor_captions(tmp_path: Path) -> None:
     contents = open_source(write(tmp_path / "src", data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]))).contents()
     assert [problem.message for problem in contents.left_out] == [
-        "not stored: 1 annotations without a box or a caption."
+        "not stored: 1 annotations without a box or a caption.",
+        "not read: `sky`.",
     ]
 
 
@@ -287,7 +288,6 @@ def change(part: str, index: int, **values: Any) -> Json:
         (change("images", 0, file_name="/etc/passwd"), "unsafe-path", "image 1"),
         (change("images", 0, file_name="https://example.org/b.png"), "no-image", "example.org/b.png"),
         (change("images", 0, file_name="missing.png"), "no-image", "missing.png"),
-        (change("images", 1, id=9), "duplicate-key", "a.png"),
         (change("images", 1, file_name="b.png"), "duplicate-key", "b.png"),
         (change("images", 1, file_name=3), "annotation", "image 2"),
         (change("images", 1, id=None), "annotation", "image 2"),
@@ -303,17 +303,32 @@ def test_what_a_scan_refuses(tmp_path: Path, content: Json, reason: str, where: 
     assert [where in text for each, text in found if each == reason] == [True]
 
 
+def test_two_images_of_one_id_are_both_bad(tmp_path: Path) -> None:
+    """For annotations may be those of either."""
+    write(tmp_path / "src", change("images", 1, id=9))
+    summary = tsds.convert(tmp_path / "src", tmp_path / "o.tsds", on_error="skip", workers=0)
+    assert tsds.open(tmp_path / "o.tsds")["val"]["key"][:] == ["val2017/c.png"]
+    assert (summary.skipped["duplicate-key"], summary.skipped["no-image"], summary.skipped_images) == (2, 1, 3)
+
+
+def test_an_image_listed_twice_alike_is_stored_once(tmp_path: Path) -> None:
+    content = data(images=[*DATA["images"], DATA["images"][1]])
+    contents = open_source(write(tmp_path / "src", content)).scan()
+    assert not contents.problems and len(contents.splits["val"]) == 3
+    assert [(each.where, each.reason) for each in contents.left_out] == [("val2017/a.png", "duplicate-object")]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"segmentation": [[1, 2, 3, 4, 5]]}, "odd number"),
-        ({"segmentation": [["a"] * 6]}, "Expected `float`"),
+        ({"segmentation": [["a"] * 6]}, r"segmentation\[0\]\[0\]: expected a number, found a text"),
         ({"segmentation": {"counts": [3, 4], "size": [30, 40]}}, "runs of 7 pixels"),
         ({"segmentation": {"counts": [-3, 1203], "size": [30, 40]}}, "negative"),
         ({"segmentation": {"counts": "~", "size": [30, 40]}}, "compressed form"),
         ({"segmentation": {"counts": [1200], "size": [40, 40]}}, "where the size says"),
         ({"keypoints": [1, 2, 2]}, "expected 3 numbers for each of 3 keypoints"),
-        ({"keypoints": [1, 2]}, "cannot reshape"),
+        ({"keypoints": [1, 2]}, "expected 3 numbers for each, found 2"),
         ({"keypoints": [1, 2, 2, 0, 0, 0, 5, 6, 300]}, "none of 0, 1 and 2"),
     ],
 )
@@ -360,5 +375,5 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     contents = source.contents()
     path = tmp_path / "src" / "annotations" / "instances_val2017.json"
     path.write_text(path.read_text()[:200])
-    with pytest.raises(tsds.SourceError, match="expected an annotation of COCO"):
+    with pytest.raises(tsds.SourceError, match="expected JSON"):
         source.read("val", contents.splits["val"][1])

@@ -27,7 +27,7 @@ FORMATS = Plugins(
         "arrays": ("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
         "beton": ("beton.source", "BetonSource", "FFCV's .beton files"),
         "cifar": ("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
-        "coco": ("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
+        "coco": ("coco.source", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
         "cvat": ("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
         "dota": ("dota", "DotaSource", "DOTA: a text file of quadrilaterals for each image"),
         "folders": ("folders", "FolderSource", "images in class folders, or without labels"),

@@ -16,8 +16,9 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import entries, is_dir, os_errors
-from tensorstore_ds.sources import coco, masks
+from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.list.table import names_images
 from tensorstore_ds.sources.names import order_classes
@@ -47,7 +48,7 @@ class FolderSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool | Match:
         """Whether there are images, and neither masks, XML files nor a list that names images."""
-        if not is_dir(path) or masks.find(path) or coco.find(path):
+        if not is_dir(path) or masks.find(path) or is_coco(path):
             return False
         files = glance(path)
         names = [file.lower() for file in files]

@@ -50,9 +50,7 @@ class ImageIndex:
             if len(matches) == 1:
                 return matches[0]
             if matches:
-                some = ", ".join(self.paths[i] for i in matches[:3]) + (", ..." if len(matches) > 3 else "")
-                message = f"expected one image of that name, found {some}. Move the annotation beside its image."
-                raise SourceError(Problem(annotation, "ambiguous-image", message))
+                raise self._ambiguous(matches, annotation, "Move the annotation beside its image.")
         normal = self._normalized(name, stem)
         if len(normal) == 1:
             return normal[0]
@@ -65,6 +63,35 @@ class ImageIndex:
         own = {folder for folder in annotation.split("/")[:-1] if folder.lower() not in FOLDERS}
         shared = [len(own.intersection(self.paths[i].split("/")[:-1])) for i in matches]
         return [i for i, count in zip(matches, shared, strict=True) if count == max(shared)]
+
+    def find_by_end(self, path: str, where: str) -> int:
+        r"""The index in `paths` of the image that has most of the last parts of a path, which another machine wrote.
+
+        Of two with equally many, it is the one with no other parts. -1 if no image has its last part.
+
+        >>> images = ImageIndex(["a/1.png", "b/1.png"])
+        >>> images.find_by_end(r"C:\\photos\\b\\1.png", "labels.json"), images.find_by_end("2.png", "labels.json")
+        (1, -1)
+
+        Raises:
+            SourceError: `ambiguous-image`.
+        """
+        parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+        name = parts[-1] if parts else ""
+        rows = [i for i in self._anywhere(stem_of(name)) if self.paths[i].rpartition("/")[2] == name]
+        rows = rows or (self._normalized(name, "") if not name.isascii() else [])
+        scores = [_common_end(parts, self.paths[i].split("/")) for i in rows]
+        best = [i for i, score in zip(rows, scores, strict=True) if score == max(scores)]
+        if len(best) > 1:
+            raise self._ambiguous(
+                best, where, "Remove or rename the others, or write the path from the source's folder."
+            )
+        return best[0] if best else -1
+
+    def _ambiguous(self, rows: Sequence[int], where: str, advice: str) -> SourceError:
+        some = ", ".join(self.paths[i] for i in rows[:3]) + (", ..." if len(rows) > 3 else "")
+        message = f"expected one image of that name, found {some}. {advice}"
+        return SourceError(Problem(where, "ambiguous-image", message))
 
     def _searches(self, name: str, stem: str, folders: Sequence[str]) -> Iterator[list[int]]:
         if own := stem_of(name):  # every image has a suffix
@@ -102,6 +129,13 @@ class ImageIndex:
         hashed, order = self._index
         start, stop = (int(np.searchsorted(hashed, hash(stem), side)) for side in ("left", "right"))
         return [i for i in map(int, order[start:stop]) if stem_of(self.paths[i]) == stem]
+
+
+def _common_end(parts: Sequence[str], others: Sequence[str]) -> tuple[int, bool]:
+    """How many of the last parts are equal, and whether these are all `others`."""
+    pairs = zip(reversed(parts), reversed(others), strict=False)
+    count = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return count, count == len(others)
 
 
 def _normal(name: str) -> str:

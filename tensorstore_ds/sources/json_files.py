@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.strict_json import MAX_VALUES, load_object
 from tensorstore_ds.regular_files import as_utf8, read_file
+
+#: What msgspec raises about JSON that is none, or another one.
+JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_PATH = re.compile(r" - at `(?:key in )?\$(?:\[\.\.\.\])?\.?([^`]*)`$")
+_TYPES = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_LENGTHS = re.compile(r"Expected `array` of length ([0-9]+), got ([0-9]+)")
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
+#: Types of JSON as a user calls them.
+_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
 
 
 class MemberError(Exception):
@@ -40,6 +61,37 @@ def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[
     except (ValueError, RecursionError) as error:
         message = f"expected JSON in UTF-8, found: {' '.join(str(error).split())[:200]}."
         raise SourceError(Problem(where, "json", message), "Write the file again.") from error
+
+
+def unlike(error: BaseException, name: str = "") -> str:
+    """What msgspec found in the member `name`, in the words of this project, as the middle of a sentence.
+
+    >>> unlike(msgspec.ValidationError("Expected `float`, got `str` - at `$.bbox[0]`"))
+    'bbox[0]: expected a number, found a text'
+    """
+    said = " ".join(str(error).split())[:200]
+    path, what = _PATH.search(said), _PATH.sub("", said)
+    place = name + (path[1] if path else "")
+    place += ": " if place else ""
+    if match := _TYPES.fullmatch(what):
+        return f"{place}expected {_types(match[1])}, found {_types(match[2])}"
+    if match := _LENGTHS.fullmatch(what):
+        return f"{place}expected {match[1]} values, found {match[2]}"
+    if match := _MISSING.fullmatch(what):
+        return f"{place}expected the member {match[1]}, found none"
+    if "truncated" in what:
+        return "expected JSON, found its end too early: it was cut short"
+    if isinstance(error, RecursionError):
+        return "expected JSON, found it nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"expected JSON in UTF-8, found other bytes at {error.start:,}"
+    return f"{place}expected JSON, found: {what.removeprefix('JSON is malformed: ')}"
+
+
+def _types(said: str) -> str:
+    types = said.split(" | ")
+    names = (_NAMES.get(each, each) for each in types if not (each == "int" and "float" in types))
+    return " or ".join(names)
 
 
 def finite(value: object, name: str) -> float:

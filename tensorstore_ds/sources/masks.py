@@ -14,8 +14,8 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.imaging.codecs import decode_mask
 from tensorstore_ds.regular_files import TEXT_LIMIT, entries, exists, is_dir, is_file, read_file
-from tensorstore_ds.sources import coco
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
+from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, walk_files
 from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
@@ -52,7 +52,7 @@ class MaskSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether there are folders of images and masks, and no annotations in XML, or COCO's, beside them."""
-        if not is_dir(path) or coco.find(path):
+        if not is_dir(path) or is_coco(path):
             return False
         return any(not is_dir((path / f.images).parent / "Annotations") for f in find(path))
 

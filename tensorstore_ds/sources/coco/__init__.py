@@ -1,0 +1,1 @@
+"""COCO's JSON: formats/sources/coco.md."""

@@ -1,0 +1,207 @@
+"""Which JSON files of a source are COCO's, and which splits they are."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import as_utf8, decode_text, is_dir, is_file, read_file, read_head
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.json_files import JSON_ERRORS, unlike
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
+
+#: The field of captions.
+CAPTIONS = "captions"
+#: What the names of COCO's own files begin with: those that are read, the richest first; and those that are read only
+#: if there are no others.
+_PREFIXES = ("instances_", "person_keypoints_", "stuff_", "captions_")
+_OTHERS = {"image_info_": "no annotations", "panoptic_": "masks as PNG files"}
+#: Names of files that say nothing; the folder may.
+_PLAIN = frozenset({"", "_annotations", "annotations", "annotation", "coco", "labels", "result", "default"})
+#: Words in the name of a file that is meant to be COCO's, even if it cannot be parsed.
+_MEANT = re.compile(r"annot|coco|label|instances|captions|" + "|".join(sorted(SPLIT_NAMES)))
+_HEAD = 4096
+_SNIFFED = 20  # JSON files of a folder whose beginning is looked at to recognize it
+_WHOLE = 256 << 20  # bytes of a file that is read whole if its beginning does not tell what it is
+#: The parts of an object at the top of a text: strings, brackets, and what tells names from values.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}:,]', re.DOTALL)
+
+
+class Kind(Enum):
+    """What a JSON file is."""
+
+    COCO = 0
+    OTHER = 1
+    BROKEN = 2  #: no JSON
+
+
+def is_coco(path: Path) -> bool:
+    """Whether `path` is a JSON file of COCO, or a folder that holds one in it or up to two levels below.
+
+    A folder of nothing but images and JSON is one of COCO even if its JSON files cannot be parsed, so that the scan
+    names them.
+    """
+    if is_file(path):
+        return path.suffix.lower() == ".json" and kind_of(path) != Kind.OTHER
+    files = glance(path) if is_dir(path) else []
+    sniffed = Counter[str]()
+    broken = False
+    for file in sorted(each for each in files if each.lower().endswith(".json")):
+        folder = file.rpartition("/")[0]
+        sniffed[folder] += 1
+        if sniffed[folder] <= _SNIFFED:
+            kind = kind_of(path / file)
+            if kind == Kind.COCO:
+                return True
+            broken |= kind == Kind.BROKEN and _MEANT.search(file.lower()) is not None
+    return broken and all(each.lower().endswith((*IMAGE_SUFFIXES, ".json", ".md")) for each in files)
+
+
+def find(path: Path) -> list[str]:
+    """The JSON files of COCO at `path`, in it or below, relative to it or to its folder; none if there are none.
+
+    Raises:
+        SourceError: `json`, a file is no JSON, and so it may have been one of COCO.
+    """
+    root, files = (path.parent, [path.name]) if is_file(path) else (path, list(walk_files(path, {".json"})))
+    kinds = {file: kind_of(root / file) for file in files}
+    problems: list[Problem] = []
+    for file in (file for file, kind in kinds.items() if kind == Kind.BROKEN):
+        try:
+            parse(read_file(root / file, file, _WHOLE), file)
+        except SourceError as error:
+            problems += error.problems
+    if problems:
+        raise SourceError(problems, "Write the file again, or remove it.")
+    return [file for file, kind in kinds.items() if kind == Kind.COCO]
+
+
+def kind_of(path: Path) -> Kind:
+    """What a JSON file is, by its beginning if that tells."""
+    head = read_head(path, _HEAD)
+    text = decode_text(head, path.name, errors="replace").strip()
+    if not text.startswith("{"):
+        return Kind.OTHER if text.startswith("[") else Kind.BROKEN
+    names = _top_members(text)
+    if "images" in names or (len(head) == _HEAD and names & {"annotations", "licenses", "type"}):
+        return Kind.COCO
+    if "shapes" in names:  # of labelme, perhaps with an image in it
+        return Kind.OTHER
+    try:
+        members = parse(read_file(path, path.name, _WHOLE), path.name)
+    except SourceError as error:
+        is_large = error.reason != "json"  # and is not read to tell what it is
+        return Kind.BROKEN if not is_large else Kind.COCO if names & {"info", "categories"} else Kind.OTHER
+    return Kind.COCO if "images" in members else Kind.OTHER
+
+
+def parse(data: bytes, where: str) -> dict[str, msgspec.Raw]:
+    """The members of the object in a JSON file; the values are checked to be JSON, and not read."""
+    if not data.strip():
+        raise SourceError(Problem(where, "json", "expected JSON, found an empty file."))
+    try:
+        return msgspec.json.decode(as_utf8(data, where, "json"), type=dict[str, msgspec.Raw])
+    except JSON_ERRORS as error:
+        raise SourceError(Problem(where, "json", f"{unlike(error)}.")) from error
+
+
+def _top_members(text: str) -> set[str]:
+    """The names of the members of the object that a text begins with, as far as it goes."""
+    depth, last, names = 0, "", set()
+    for match in _TOKEN.finditer(text):
+        part = match[0]
+        if part in "{[":
+            depth += 1
+        elif part in "]}":
+            depth -= 1
+        elif part == ":" and depth == 1:
+            names.add(last[1:-1])
+        last = part
+    return names
+
+
+# --- splits -------------------------------------------------------------------------------------------------------
+
+
+def short_name(json: str) -> str:
+    """The name of a file without what COCO's own begin with; of one whose name says nothing, that of its folder.
+
+    >>> short_name("annotations/instances_train2017.json"), short_name("valid/_annotations.coco.json")
+    ('train2017', 'valid')
+    >>> short_name("annotations.json"), short_name("val/labels/coco.json")
+    ('annotations', 'val')
+    """
+    stem = stem_of(json)
+    folders = [folder for folder in PurePosixPath(json).parent.parts[::-1] if folder.lower() not in _PLAIN]
+    return folders[0] if stem.lower() in _PLAIN and folders else stem or _name(json).partition(".")[0]
+
+
+def stem_of(json: str) -> str:
+    """The name of a file without suffixes and without what COCO's own begin with."""
+    stem = _name(json).split(".")[0]
+    for prefix in (*_PREFIXES, *_OTHERS):
+        stem = stem.removeprefix(prefix)
+    return stem
+
+
+def choose(jsons: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[Problem]]:
+    """The file of each split, and that of its captions, which may be the same; and those that are not read.
+
+    Raises:
+        SourceError: `split-name`, two files are of one split, or a file's name is no split's.
+    """
+    left_out: list[Problem] = []
+    others = {json: what for json in jsons for prefix, what in _OTHERS.items() if _name(json).startswith(prefix)}
+    if len(others) < len(jsons):
+        left_out += [Problem(json, "no-more-annotated", f"not stored: it has {others[json]}.") for json in others]
+        jsons = [json for json in jsons if json not in others]
+    captions = {short_name(json): json for json in jsons if _name(json).startswith(f"{CAPTIONS}_")}
+    best: dict[str, str] = {}
+    for json in sorted(jsons, key=_rank):
+        short = short_name(json)
+        known = best.setdefault(short, json)
+        if known != json and _rank(known) == _rank(json):
+            raise _two_of_one(known, json, short)
+        if known != json and json != captions.get(short):
+            message = f"not stored: {known} is of the same split. To convert this one, name the file."
+            left_out.append(Problem(json, "no-more-annotated", message))
+    texts = {short: _split_of(short, len(best)) for short in best}
+    if len(set(texts.values())) < len(texts):  # train2014 and train2017
+        texts = {short: short for short in best}
+    chosen: dict[str, tuple[str, str]] = {}
+    for short, json in sorted(best.items(), key=lambda each: each[1]):
+        try:
+            name = split_name(texts[short])
+        except SourceError as error:
+            raise SourceError(Problem(json, "split-name", error.problems[0].message), "Rename the file.") from error
+        if name in chosen:
+            raise _two_of_one(chosen[name][0], json, name)
+        chosen[name] = json, captions.get(short, json)
+    return chosen, left_out
+
+
+def _two_of_one(first: str, second: str, split: str) -> SourceError:
+    message = f"expected one file for the split {split}, found {first} too."
+    return SourceError(Problem(second, "split-name", message), "Rename one of them, or convert one, by its own name.")
+
+
+def _name(json: str) -> str:
+    return PurePosixPath(json).name
+
+
+def _rank(json: str) -> int:
+    return next((i for i, prefix in enumerate(_PREFIXES) if _name(json).startswith(prefix)), len(_PREFIXES))
+
+
+def _split_of(short: str, files: int) -> str:
+    """The split that a name tells of, or the name."""
+    words = re.split(r"[^a-z]+", short.lower())
+    known = next((word for word in words if word in SPLIT_NAMES), "")
+    return known or ("train" if files == 1 else short)

@@ -1,0 +1,374 @@
+"""The entries of COCO's JSON: how they are decoded, and which of their members are not read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem
+from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
+from tensorstore_ds.sources.json_files import JSON_ERRORS, MemberError, finite, kind, unlike
+from tensorstore_ds.sources.ledger import NOT_READ
+from tensorstore_ds.sources.objects import AnnotatedObject, Box
+from tensorstore_ds.sources.xml import ABSENT, Place
+
+Id = int | float | str
+
+_CORNERS = 3  # of a polygon, at least
+_LARGEST_ANGLE = 10**6  # degrees
+_SEEN = (0, 1, 2)  # what a keypoint may say of its visibility
+#: What `iscrowd` may be. A truth value is equal to its number, and so is a float.
+_CROWD: Mapping[Any, bool] = {0: False, 1: True, None: False, "0": False, "1": True}
+#: JSON of nothing, or of a default.
+_NOTHING = frozenset({b"", b"null", b'""', b"[]", b"{}", b"0", b"0.0", b"false"})
+_NONE = msgspec.Raw()
+
+
+class Category(msgspec.Struct):
+    """An entry of the list of categories."""
+
+    id: Id
+    name: str
+    keypoints: list[str] | None = None
+    skeleton: list[Any] | None = None
+    supercategory: msgspec.Raw = _NONE  # passed over
+
+
+class Image(msgspec.Struct):
+    """An entry of the list of images."""
+
+    id: Id
+    file_name: str | None = None
+    height: Any = None
+    width: Any = None
+    coco_url: Any = None  #: names the image in LVIS, which has no file_name
+    license: msgspec.Raw = _NONE  # passed over, as those below
+    flickr_url: msgspec.Raw = _NONE
+    date_captured: msgspec.Raw = _NONE
+
+    def path(self) -> str:
+        """The path as the file has it."""
+        if self.file_name is not None:
+            return self.file_name
+        if isinstance(self.coco_url, str):  # http://images.cocodataset.org/train2017/000000391895.jpg
+            return "/".join(self.coco_url.partition("?")[0].split("/")[-2:])
+        raise MemberError("expected the member file_name, found none")
+
+    def size(self) -> tuple[int, int]:
+        """(height, width); zeros where they are not known, as tools write it in several ways."""
+        height, width = _side(self.height, "height"), _side(self.width, "width")
+        return (height, width) if height and width else (0, 0)
+
+
+class Annotation(msgspec.Struct):
+    """What the scan looks at."""
+
+    image_id: Id
+    category_id: Id | None = None
+    bbox: list[float] | None = None
+    iscrowd: Any = 0
+    area: Any = None
+    segmentation: msgspec.Raw = _NONE
+    keypoints: msgspec.Raw = _NONE
+    attributes: msgspec.Raw = _NONE
+    caption: msgspec.Raw = _NONE
+    id: Any = None
+    num_keypoints: msgspec.Raw = _NONE  # passed over: it follows from the keypoints
+
+
+class Owner(msgspec.Struct):
+    """The ids in an entry of which another member is wrong."""
+
+    id: Id | None = None
+    image_id: Id | None = None
+
+
+class File(msgspec.Struct):
+    """What a file has at the top."""
+
+    images: list[msgspec.Raw]
+    annotations: list[msgspec.Raw] | None = None
+    categories: list[msgspec.Raw] | None = None
+    info: msgspec.Raw = _NONE  # passed over, as those below
+    licenses: msgspec.Raw = _NONE
+    type: msgspec.Raw = _NONE
+
+
+class _Runs(msgspec.Struct):
+    counts: str | list[int]
+    size: tuple[int, int]
+
+
+_Entry = TypeVar("_Entry", bound=msgspec.Struct)
+_Value = TypeVar("_Value")
+
+
+class Unread:
+    """Members that hold data and are not read: how many entries have each, and one of them."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[tuple[str, str]]()
+        self._examples: dict[tuple[str, str], str] = {}
+
+    def note(self, what: str, name: str, where: str) -> None:
+        """Note a member of an entry at `where`; such entries are called `what`."""
+        self._counts[what, name] += 1
+        self._examples.setdefault((what, name), where)
+
+    def problems(self) -> list[Problem]:
+        """One for each member."""
+        return [
+            Problem(self._examples[each], NOT_READ, f"not read: `{each[1]}`{f', in {n:,} {each[0]}' if n > 1 else ''}.")
+            for each, n in self._counts.items()
+        ]
+
+
+class Decoder(Generic[_Entry]):
+    """Decodes entries, and notes their members that hold data and are not in the class: quickly where there are none.
+
+    Args:
+        what: such entries, in messages.
+        entry: the class.
+        unread: receives the members.
+    """
+
+    def __init__(self, what: str, entry: type[_Entry], unread: Unread) -> None:
+        strict = msgspec.defstruct(entry.__name__, [], bases=(entry,), forbid_unknown_fields=True)
+        self._what, self._unread, self._known = what, unread, frozenset(entry.__struct_fields__)
+        self._strict: Any = msgspec.json.Decoder(strict).decode
+        self._lenient = msgspec.json.Decoder(entry).decode
+        self._members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+    def __call__(self, raw: msgspec.Raw | bytes, where: str) -> _Entry:
+        """An entry; raises `MemberError`."""
+        try:
+            try:
+                found: _Entry = self._strict(raw)
+            except msgspec.ValidationError:
+                found = self._lenient(raw)
+                for name, value in self._members(raw).items():
+                    if name not in self._known and holds_data(value):
+                        self._unread.note(self._what, name, where)
+        except JSON_ERRORS as error:
+            raise MemberError(unlike(error)) from error
+        return found
+
+
+def holds_data(raw: msgspec.Raw) -> bool:
+    """Whether JSON is something else than nothing, zero or false."""
+    if raw is _NONE:
+        return False
+    view = memoryview(raw)
+    return len(view) > 5 or bytes(view) not in _NOTHING
+
+
+def is_given(raw: msgspec.Raw) -> bool:
+    """Whether a member is there, and not null."""
+    return raw is not _NONE and bytes(memoryview(raw)[:5]) not in (b"", b"null")
+
+
+def begins(raw: msgspec.Raw, bracket: bytes) -> bool:
+    """Whether it is an object or a list that holds something."""
+    if raw is _NONE:
+        return False
+    head = bytes(memoryview(raw)[:2])
+    return head[:1] == bracket and head not in (b"[]", b"{}")
+
+
+def is_crowd(each: Annotation) -> bool:
+    """Whether it is of a crowd; raises `MemberError`."""
+    try:
+        return _CROWD[each.iscrowd]
+    except (KeyError, TypeError) as error:
+        raise MemberError(f"iscrowd: expected 0 or 1, found {kind(each.iscrowd)}") from error
+
+
+def box_of(each: Annotation) -> list[float] | None:
+    """Its bbox, None if it has none; raises `MemberError`."""
+    if not each.bbox:
+        return None
+    if len(each.bbox) != 4:
+        raise MemberError(f"bbox: expected 4 numbers, found {len(each.bbox)}")
+    return each.bbox
+
+
+def outline_of(each: Annotation) -> str | None:
+    """Whether its outline is ``rle`` or ``polygons``, None if it has none; raises `MemberError`."""
+    if begins(each.segmentation, b"["):
+        return "polygons"
+    if begins(each.segmentation, b"{"):
+        return "rle"
+    if holds_data(each.segmentation):
+        raise MemberError("segmentation: expected polygons or runs, found " + _shown(each.segmentation))
+    return None
+
+
+def has_keypoints(each: Annotation) -> bool:
+    """Whether it has some; raises `MemberError`."""
+    if begins(each.keypoints, b"["):
+        return True
+    if holds_data(each.keypoints):
+        raise MemberError("keypoints: expected a list of numbers, found " + _shown(each.keypoints))
+    return False
+
+
+def note_attributes(each: Annotation, unread: Unread, where: str) -> None:
+    """Note the attributes of an object that are not read."""
+    if begins(each.attributes, b"{"):
+        for name, value in msgspec.json.decode(each.attributes, type=dict[str, msgspec.Raw]).items():
+            if name != "rotation" and holds_data(value):
+                unread.note("annotations", f"attributes.{name}", where)
+    elif holds_data(each.attributes):
+        unread.note("annotations", "attributes", where)
+
+
+def rotation_of(each: Annotation) -> float:
+    """Degrees by which the box of an annotation is turned, as CVAT has them; 0 of one with an outline."""
+    if not begins(each.attributes, b"{") or begins(each.segmentation, b"[") or begins(each.segmentation, b"{"):
+        return 0.0
+    degrees = msgspec.json.decode(each.attributes, type=_Attributes).rotation
+    is_angle = isinstance(degrees, int | float) and not isinstance(degrees, bool) and abs(degrees) < _LARGEST_ANGLE
+    return float(degrees) if is_angle else 0.0  # else an attribute that a user calls so
+
+
+class _Attributes(msgspec.Struct):
+    """What CVAT writes of an object besides COCO's own."""
+
+    rotation: Any = 0  #: degrees clockwise around the center of the box; or whatever a user calls so
+
+
+def _side(value: object, name: str) -> int:
+    try:
+        number = finite(value if not isinstance(value, str) else float(value), name) if value is not None else 0
+    except ValueError as error:
+        raise MemberError(f"{name}: expected a whole number, found {kind(value)}") from error
+    if number <= 0:  # such as -1, which VIA writes
+        return 0
+    if number != int(number) or number >= 1 << 31:
+        raise MemberError(f"{name}: expected a whole number, found {kind(value)}")
+    return int(number)
+
+
+def _area(value: object, box: Sequence[float]) -> float:
+    """The area of an object, by default of its box; some tools write it as text."""
+    if value is None:
+        return box[2] * box[3]
+    try:
+        return finite(float(value) if isinstance(value, str) else value, "area")
+    except ValueError as error:
+        raise MemberError(f"area: expected a number, found {kind(value)}") from error
+
+
+def _shown(raw: msgspec.Raw) -> str:
+    return bytes(memoryview(raw)[:40]).decode(errors="replace")
+
+
+# --- one object ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CocoObject:
+    """An annotation as it is stored."""
+
+    where: str  #: names it in errors
+    category: Id
+    box: Box  #: x1 y1 x2 y2; of a turned one the hull
+    corners: Sequence[Place]  #: those of its oriented box, if it has no outline
+    iscrowd: bool
+    area: float
+    polygons: NDArray[np.float64]  #: (n, 2)
+    runs: NDArray[np.uint32]  #: (n,)
+    keypoints: NDArray[np.float64] | None  #: (k, 3)
+    has_short: bool  #: whether a polygon was left out, because it has fewer than 3 corners
+
+
+def read_object(text: bytes, json: str) -> CocoObject:
+    """An annotation of its JSON.
+
+    Raises:
+        MemberError: what is wrong, and where.
+    """
+    where = f"{json}: an annotation"
+    try:
+        each = msgspec.json.decode(text, type=Annotation)
+        if each.id is not None:
+            where = f"{json}: annotation with the id {kind(each.id)}"
+        bbox = box_of(each)
+        if bbox is None or each.category_id is None:
+            raise MemberError("expected a box and a category")
+        polygons, runs, has_short = np.empty((0, 2)), np.empty(0, np.uint32), False
+        outline = outline_of(each)
+        if outline == "rle":
+            runs = _runs(_decoded(each.segmentation, _Runs, "segmentation"))
+        elif outline == "polygons":
+            polygons, has_short = _polygons(_decoded(each.segmentation, list[list[float]], "segmentation"))
+        degrees = rotation_of(each)
+        if degrees and not all(map(math.isfinite, bbox)):
+            raise MemberError("bbox: expected finite numbers in a turned box")
+        area = _area(each.area, bbox)
+        keypoints = _keypoints(each.keypoints) if has_keypoints(each) else None
+        crowd = is_crowd(each)
+    except (*JSON_ERRORS, MemberError, ValueError) as error:
+        said = unlike(error) if isinstance(error, JSON_ERRORS) else str(error)
+        raise MemberError(f"{where}: {said}") from error
+    x, y, width, height = bbox
+    box = AnnotatedObject.of_rectangle("", (x, y, x + width, y + height), degrees)
+    corners = (ABSENT,) * 4 if outline else box.corners
+    return CocoObject(where, each.category_id, box.box, corners, crowd, area, polygons, runs, keypoints, has_short)
+
+
+def read_caption(text: bytes, json: str) -> str:
+    """The caption in an annotation of its JSON; raises `MemberError`."""
+    try:
+        return _decoded(msgspec.json.decode(text, type=Annotation).caption, str, "caption")
+    except (*JSON_ERRORS, MemberError) as error:
+        said = error if isinstance(error, MemberError) else unlike(error)
+        raise MemberError(f"{json}: {said}: {text[:80].decode(errors='replace')}") from error
+
+
+def _decoded(raw: msgspec.Raw, type: type[_Value], name: str) -> _Value:
+    """A member of an annotation."""
+    try:
+        return msgspec.json.decode(raw, type=type)
+    except JSON_ERRORS as error:
+        raise MemberError(unlike(error, name)) from error
+
+
+def _keypoints(raw: msgspec.Raw) -> NDArray[np.float64]:
+    numbers = _decoded(raw, list[float], "keypoints")
+    if len(numbers) % 3:
+        raise MemberError(f"keypoints: expected 3 numbers for each, found {len(numbers)} numbers")
+    points = np.array(numbers).reshape(-1, 3)
+    if not np.isin(points[:, 2], _SEEN).all():
+        raise MemberError(
+            "keypoints: expected 0, 1 or 2 as the third number of each, found one that is none of 0, 1 and 2"
+        )
+    return points
+
+
+def _runs(given: _Runs) -> NDArray[np.uint32]:
+    """(n,) runs, which must add up to the size that is given with them."""
+    if isinstance(given.counts, str):
+        runs = parse_counts(given.counts)
+    else:
+        if not all(0 <= count < 1 << 32 for count in given.counts):
+            raise MemberError("segmentation: expected lengths of runs, found a negative one, or one beyond 32 bits")
+        runs = np.array(given.counts, np.uint32)
+    if (total := int(runs.sum(dtype=np.uint64))) != given.size[0] * given.size[1]:
+        raise MemberError(f"segmentation: found runs of {total} pixels, where the size says {given.size}")
+    return runs
+
+
+def _polygons(rings: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], bool]:
+    """(n, 2) corners of all polygons, with a row of NaN between two; and whether some have too few to be one."""
+    if any(len(ring) % 2 for ring in rings):
+        raise MemberError("segmentation: expected polygons of x and y, found one with an odd number of coordinates")
+    kept = [np.array(ring).reshape(-1, 2) for ring in rings if len(ring) >= 2 * _CORNERS]
+    return joined_polygons(kept), len(kept) < len(rings)

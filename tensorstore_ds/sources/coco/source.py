@@ -1,0 +1,666 @@
+"""COCO's JSON: boxes, keypoints, segmentations and captions of the images of a split: formats/sources/coco.md."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import OBJECT_VALUES, ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors, read_file
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.coco.files import CAPTIONS, choose, find, is_coco, short_name, stem_of
+from tensorstore_ds.sources.coco.records import (
+    Annotation,
+    Category,
+    CocoObject,
+    Decoder,
+    File,
+    Id,
+    Image,
+    Owner,
+    Unread,
+    box_of,
+    has_keypoints,
+    holds_data,
+    is_crowd,
+    is_given,
+    note_attributes,
+    outline_of,
+    read_caption,
+    read_object,
+    rotation_of,
+)
+from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.json_files import JSON_ERRORS, MemberError, kind
+from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
+from tensorstore_ds.sources.paths import inside
+
+#: Bytes of a JSON file; a million objects with polygons take 500 MB.
+FILE_LIMIT = 8 << 30
+#: Folders of images that are tried, beside that of the file; {} is the name of the split, in several ways.
+_FOLDERS = ("", "images/", "{}/", "images/{}/", "{}/images/", "JPEGImages/")
+_TRIED = 20  # images of a file that are looked for in each of them
+_NAMED = 5  # classes in a note
+
+Table = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Json:
+    """A file that was parsed."""
+
+    path: str
+    data: bytes  #: in UTF-8
+    file: File
+    encoding: str  #: of each part of the file, without a byte order mark
+    mark: int  #: bytes of the mark
+
+    def in_file(self, table: Table) -> Table:
+        """Begin, end and image, (n, 3), in the file, from places in `data`."""
+        if self.encoding != "utf-8":
+            unit = 2 if self.encoding.startswith("utf-16") else 4
+            data = np.frombuffer(self.data, np.uint8)
+            units = ((data & 0xC0) != 0x80).astype(np.uint8)  # each character begins with such a byte
+            units += (data >= 0xF0) if unit == 2 else 0  # which takes two units of UTF-16
+            edges, of = np.unique(table[:, :2], return_inverse=True)
+            between = np.add.reduceat(units, np.concatenate([[0], edges]), dtype=np.int64)[:-1]
+            table = np.column_stack([(between.cumsum() * unit)[of].reshape(-1, 2), table[:, 2:]])
+        found: Table = table + np.array([self.mark, self.mark, 0])
+        return found
+
+
+@dataclass(slots=True)
+class _Listed:
+    """An entry of the list of images."""
+
+    id: Any  #: None of one that is wrong in this
+    name: str  #: its path, as the file has it
+    size: tuple[int, int] = (0, 0)  #: (height, width), zeros where they are not known
+
+
+@dataclass(slots=True)
+class _Split:
+    """What one file says.
+
+    Attributes:
+        json: its path in the source.
+        captions: the path of the file that has the captions, which may be the same.
+        unread: members of entries that are not read.
+        names: class names by the ids of categories, in the order of the ids.
+        keypoints: the keypoints of each category that has some.
+        unnamed: for a category without names of keypoints, how many annotations have how many numbers.
+        skeleton: pairs of their names.
+        paths: of the images, in the order of the file.
+        numbers: the images by their ids.
+        by_end: the paths that were found by their ends, and what the file says.
+        bad: what is wrong with an image, by its number; nothing of one that is listed twice.
+        references: of the images that are sound.
+        values: those of `OBJECT_VALUES` that some object has.
+        used: the ids of the categories that some object has.
+        has_objects, has_captions: whether there are some.
+    """
+
+    json: str
+    captions: str
+    unread: Unread
+    names: dict[Id, str] = field(default_factory=dict)
+    keypoints: dict[Id, list[str]] = field(default_factory=dict)
+    unnamed: dict[Id, Counter[int]] = field(default_factory=dict)
+    skeleton: dict[tuple[str, str], None] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
+    numbers: dict[Id, int] = field(default_factory=dict)
+    by_end: dict[str, str] = field(default_factory=dict)
+    bad: dict[int, list[Problem]] = field(default_factory=dict)
+    references: PackedStrings = field(default_factory=PackedStrings)
+    values: set[str] = field(default_factory=lambda: {"boxes", "labels"})
+    used: set[Id] = field(default_factory=set)
+    has_objects: bool = False
+    has_captions: bool = False
+    problems: list[Problem] = field(default_factory=list)
+    left_out: list[Problem] = field(default_factory=list)
+
+
+class CocoSource(Source):
+    """A reference is an image's path, its height and width, and begin and end of each of its objects and captions.
+
+    `read` reads these alone, so that no process keeps the annotations of all images.
+    """
+
+    name: ClassVar[str] = "coco"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_jsons", "_encodings", "_labels", "_points", "_keypoints", "_values")
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._root = path.parent if is_file(path) else path  # what the paths of JSON files are relative to
+        above = is_file(path) and self._root.name == "annotations"
+        self.images = options.images or (self._root.parent if above else self._root)
+        self._jsons: dict[str, tuple[str, str]] = {}  # by split, those of the objects and of the captions
+        self._encodings: dict[str, str] = {}  # of JSON files
+        self._labels: dict[str, dict[Id, int]] = {}  # by split, those of the ids of categories
+        self._points: dict[str, dict[Id, tuple[int, ...]]] = {}  # the places of a category's keypoints
+        self._keypoints = 0
+        self._values: tuple[str, ...] = ()
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether it is a JSON file of COCO, or a folder that holds one."""
+        return is_coco(path)
+
+    def scan(self) -> Contents:
+        """Read every file once: its images, and of its annotations all but segmentations and captions."""
+        jsons = find(self.path)
+        if not jsons:
+            message = "expected JSON files of COCO in this folder or below, found none."
+            raise SourceError(Problem(str(self.path), "empty-source", message))
+        chosen, left_out = choose(jsons)
+        unread, finder = Unread(), _Finder(self.images)
+        splits = {split: self._read_file(split, *each, unread, finder) for split, each in chosen.items()}
+        _check_claims(splits)
+        problems = [problem for each in splits.values() for problem in each.problems]
+        left_out += [problem for each in splits.values() for problem in each.left_out]
+        left_out += unread.problems()
+        used = {name: each for name, each in splits.items() if len(each.references)}
+        if not used:
+            raise SourceError(problems or Problem(str(self.path), "empty-source", "no image is listed."))
+        message = "not stored: it lists no image that can be read."
+        left_out += [Problem(each.json, "empty-split", message) for name, each in splits.items() if name not in used]
+        left_out += _not_listed(self.images, {path for each in splits.values() for path in each.paths})
+        self._jsons = {name: (each.json, each.captions) for name, each in used.items()}
+        fields: dict[str, Field] = {}
+        notes = _notes_of_common(used)
+        has_captions = any(each.has_captions for each in used.values())
+        if not has_captions or any(each.has_objects for each in used.values()):
+            fields["objects"] = self._field(used)
+            notes += _notes_of_classes(used)
+            if self.options.keypoints is None:
+                notes += _notes_of_keypoints(used)
+        if has_captions:
+            fields[CAPTIONS] = TextField()
+        references = {name: each.references for name, each in used.items()}
+        return Contents(fields, references, None, tuple(problems), tuple(left_out), tuple(notes))
+
+    def common_files(self) -> tuple[Path, ...]:
+        return tuple(self._root / json for json in dict.fromkeys(chain.from_iterable(self._jsons.values())))
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        image, size, places, captions = str(reference).split("\0")
+        json, captions_json = self._jsons[split]
+        left_out: tuple[Problem, ...] = ()
+        objects = None
+        try:
+            if self._values:
+                rows = [read_object(text, json) for text in self._read_at(json, places)]
+                objects = self._arrays(rows, split, image)
+                if any(each.has_short for each in rows):
+                    left_out = (Problem(json, "polygon-short", "not stored: polygons of fewer than 3 corners."),)
+            texts = [read_caption(text, captions_json) for text in self._read_at(captions_json, captions)]
+        except MemberError as error:
+            raise SourceError(Problem(image, "annotation", f"{error}.")) from error
+        height, width = map(int, size.split("x"))
+        annotated = (height, width) if height and width else None
+        return Sample(
+            image,
+            f"{self.images}/{image}",
+            objects=objects,
+            texts={CAPTIONS: texts} if texts else {},
+            annotated_size=annotated,
+            annotation=json,
+            left_out=left_out,
+        )
+
+    def _read_at(self, json: str, places: str) -> Iterator[bytes]:
+        """The annotations at some places of a file, in UTF-8."""
+        if not places:
+            return
+        encoding = self._encodings[json]
+        with open_file(self._root / json, json) as file:
+            for place in places.split(","):
+                begin, end = map(int, place.split(":"))
+                file.seek(begin)
+                text = file.read(end - begin)
+                yield text if encoding == "utf-8" else text.decode(encoding, "replace").encode()
+
+    def _field(self, splits: Mapping[str, _Split]) -> ObjectsField:
+        """The field of the objects of all splits; notes what `read` needs for it."""
+        names = tuple(dict.fromkeys(name for each in splits.values() for name in each.names.values()))
+        where, classes = str(self.path), self.options.classes
+        order_classes(names, classes, where, self.options.class_map)
+        classes = names if classes is None else classes  # in the order of the ids, as all who read COCO have them
+        labels = {name: i for i, name in enumerate(classes)}
+        for each in splits.values():
+            self._name_keypoints(each)
+        points = tuple(dict.fromkeys(n for each in splits.values() for some in each.keypoints.values() for n in some))
+        keypoints = Keypoints(points, flip_pairs(points))
+        if points and self.options.keypoints is not None:
+            keypoints = self.options.keypoints
+            check_listed(points, keypoints.names, "keypoint", where)
+        places = {name: i for i, name in enumerate(keypoints.names)}
+        for name, each in splits.items():
+            self._labels[name] = {id: labels[text] for id, text in each.names.items()}
+            self._points[name] = {id: tuple(places[n] for n in some) for id, some in each.keypoints.items()}
+        found = set[str]().union(*(each.values for each in splits.values()))
+        self._values = tuple(value for value in OBJECT_VALUES if value in found)
+        self._keypoints = len(keypoints.names)
+        lines = dict.fromkeys((places[a], places[b]) for each in splits.values() for a, b in each.skeleton)
+        if "keypoints" not in found:
+            return ObjectsField.of(*self._values, classes=classes)
+        return ObjectsField.of(
+            *self._values,
+            classes=classes,
+            keypoints=keypoints.names,
+            flip_pairs=keypoints.flip_pairs,
+            skeleton=tuple(lines),
+        )
+
+    def _name_keypoints(self, split: _Split) -> None:
+        """Names for the keypoints of categories that name none: those of the options, or numbers from 1."""
+        for id, counts in split.unnamed.items():
+            count = counts.most_common(1)[0][0] // 3
+            names = list(map(str, range(1, count + 1)))
+            if self.options.keypoints is not None:
+                names = list(self.options.keypoints.names)
+                if len(names) != count:
+                    message = f"expected {count} names, as objects of {split.names[id]} in {split.json} have, found"
+                    raise OptionError(f"`keypoints`: {message} {len(names)}. Name as many.")
+            split.keypoints[id] = names
+
+    def _arrays(self, rows: Sequence[CocoObject], split: str, image: str) -> Objects:
+        found: dict[str, Any] = {"boxes": np.array([each.box for each in rows], np.float64).reshape(-1, 4)}
+        found["oriented_boxes"] = np.array([each.corners for each in rows], np.float64).reshape(-1, 4, 2)
+        labels = self._labels[split]
+        found["labels"] = np.array([labels[each.category] for each in rows], np.int64)
+        found["iscrowd"] = np.array([each.iscrowd for each in rows], np.uint8)
+        found["area"] = np.array([each.area for each in rows], np.float64)
+        found["polygons"] = [each.polygons for each in rows]
+        found["rle"] = [each.runs for each in rows]
+        if "keypoints" in self._values:
+            points = absent_keypoints(len(rows), self._keypoints, image)
+            visibility = np.zeros(points.shape[:2], np.uint8)
+            for i, each in enumerate(rows):
+                places = list(self._points[split].get(each.category, ()))
+                if each.keypoints is None:
+                    continue
+                if each.keypoints.shape != (len(places), 3):
+                    message = f"{each.where}: expected 3 numbers for each of {len(places)} keypoints, found others."
+                    raise SourceError(Problem(image, "keypoint-count", message))
+                seen = each.keypoints[:, 2]
+                points[i, places] = np.where(seen[:, None] > 0, each.keypoints[:, :2], np.nan)
+                visibility[i, places] = seen
+            found |= {"keypoints": points, "visibility": visibility}
+        return {name: found[name] for name in self._values}
+
+    # --- one file ---
+
+    def _read_file(self, split: str, json: str, captions: str, unread: Unread, finder: _Finder) -> _Split:
+        """What a file says, and of its images the captions in another one, where there is another one."""
+        parsed = self._parse(json, unread)
+        found = _Split(json, captions, unread)
+        _note_categories(parsed.file.categories or (), found)
+        images = _images(parsed, found)
+        prefix, is_foreign = self._find_images(split, json, images)
+        _note_images(images, prefix, found, finder, is_foreign=is_foreign)
+        objects, texts = _places(parsed, found)
+        if captions != json:
+            texts = self._read_captions(captions, prefix, found)
+        found.has_objects, found.has_captions = len(objects) > 0, len(texts) > 0
+        places, quoted = (_of_images(table, len(images)) for table in (objects, texts))
+        found.references.extend(
+            f"{path}\0{image.size[0]}x{image.size[1]}\0{places(i)}\0{quoted(i)}"
+            for i, (path, image) in enumerate(zip(found.paths, images, strict=True))
+            if i not in found.bad
+        )
+        found.problems += [problem for i in sorted(found.bad) for problem in found.bad[i]]
+        return found
+
+    def _parse(self, json: str, unread: Unread) -> _Json:
+        data = read_file(self._root / json, json, FILE_LIMIT)
+        encoding = encoding_of(data)
+        text = as_utf8(data, json, "json")
+        try:
+            file = Decoder("members", File, unread)(text, json)
+        except MemberError as error:
+            is_json = isinstance(error.__cause__, msgspec.ValidationError)
+            message = f"expected COCO's JSON, found another one: {error}." if is_json else f"{error}."
+            raise SourceError(Problem(json, "annotation", message), "Write the file again.") from error
+        if encoding in ("utf-16", "utf-32"):
+            self._encodings[json] = f"{encoding}-{'le' if data[0] == 0xFF else 'be'}"
+        else:
+            self._encodings[json] = encoding.removesuffix("-sig")
+        mark = {"utf-8-sig": 3, "utf-16": 2, "utf-32": 4}.get(encoding, 0)
+        return _Json(json, text, file, self._encodings[json], mark)
+
+    def _read_captions(self, json: str, prefix: str, found: _Split) -> Table:
+        """The captions in a file of the same images, which need not have the same ids: as of `_places`."""
+        parsed = self._parse(json, found.unread)
+        rows = {path: i for i, path in enumerate(found.paths)}
+        rows |= {written: rows[path] for path, written in found.by_end.items()}
+        own = _Split(json, json, found.unread, paths=found.paths, problems=found.problems, left_out=found.left_out)
+        for image in _images(parsed, own):
+            row = rows.get(inside(image.name, prefix) or "", rows.get(image.name))
+            if row is not None and image.id is not None:
+                own.numbers[image.id] = row
+        own.bad = found.bad
+        return _places(parsed, own)[1]
+
+    def _find_images(self, split: str, json: str, images: Sequence[_Listed]) -> tuple[str, bool]:
+        """The folder, with ``/`` at its end, in which most of the first images are; and whether none is in any."""
+        own = "" if self.options.images is not None else json[: json.rfind("/") + 1]
+        names = dict.fromkeys((stem_of(json), short_name(json), split, PurePosixPath(own).name))
+        above = [f"{folder}/" for folder in map(str, PurePosixPath(own).parents) if folder != "."] if own else []
+        folders = dict.fromkeys(
+            [
+                own,
+                *(base + folder.format(name) for base in ("", *above) for folder in _FOLDERS for name in names if name),
+            ]
+        )
+        tried = images[:_TRIED]
+
+        def hits(folder: str) -> int:
+            paths = (inside(image.name, folder) for image in tried)
+            return sum(path is not None and is_file(self.images / path) for path in paths)
+
+        with os_errors(str(self.images)):
+            best = max(folders, key=hits)
+            return best, not hits(best)
+
+
+class _Finder:
+    """The files of folders, each of which is listed once; and images by the ends of their paths."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders: dict[str, set[str]] = {}
+        self._index: ImageIndex | None = None
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file at `path` below the root."""
+        folder, _, name = path.rpartition("/")
+        if folder not in self._folders:
+            with os_errors(folder or str(self._root)):
+                place = self._root / folder
+                self._folders[folder] = {each for each, _ in entries(place)} if is_dir(place) else set()
+        return name in self._folders[folder]
+
+    def by_end(self, path: str, where: str) -> str | None:
+        """The image that has most of the last parts of a path of another machine; raises `SourceError`."""
+        if self._index is None:
+            self._index = ImageIndex(walk_files(self._root, IMAGE_SUFFIXES))
+        row = self._index.find_by_end(path, where)
+        return self._index.paths[row] if row >= 0 else None
+
+
+# --- images -------------------------------------------------------------------------------------------------------
+
+
+def _images(json: _Json, found: _Split) -> list[_Listed]:
+    """The entries of the list of images; what is wrong with one is noted."""
+    decode = Decoder("images", Image, found.unread)
+    images = []
+    for i, raw in enumerate(json.file.images):
+        where = f"{json.path}: image {i + 1}"
+        try:
+            image = decode(raw, where)
+            images.append(_Listed(image.id, image.path(), image.size()))
+        except MemberError as error:
+            images.append(_Listed(_owner(raw).id, ""))
+            found.bad[i] = [Problem(where, "annotation", f"{error}. Correct it, or remove it.")]
+    return images
+
+
+def _owner(raw: msgspec.Raw) -> Owner:
+    """The ids in an entry that is not as it should be."""
+    try:
+        return msgspec.json.decode(raw, type=Owner)
+    except JSON_ERRORS:
+        return Owner()
+
+
+def _note_images(images: Sequence[_Listed], prefix: str, found: _Split, finder: _Finder, *, is_foreign: bool) -> None:
+    """The path of each image; what is wrong with an entry, or where there is no such file.
+
+    A path that leads out of the source is of another machine, and so are all paths if `is_foreign`: the images are
+    found by the ends of these.
+    """
+    rows: dict[str, int] = {}
+    for i, image in enumerate(images):
+        if i in found.bad:
+            found.paths.append("")
+            if image.id is not None:
+                found.numbers.setdefault(image.id, i)
+            continue
+        where = f"{found.json}: image {i + 1}"
+        path, problem = inside(image.name, prefix), None
+        if path is None or (is_foreign and not finder.has(path)):
+            try:
+                by_end = finder.by_end(image.name, where)
+            except SourceError as error:
+                problem = error.problems[0]
+            else:
+                if by_end is not None:
+                    path = by_end
+                    found.by_end[path] = image.name
+        found.paths.append(image.name if path is None else path)
+        if problem is None and path is None:
+            message = (
+                f"expected the path of an image inside the source, found {image.name[:200]!r}, and none of its name."
+            )
+            problem = Problem(where, "unsafe-path", message)
+        elif problem is None and path is not None:
+            problem = encoding_problem(path)
+            others = {rows.get(path, i), found.numbers.get(image.id, i)} - {i}
+            if others and all((found.paths[j], images[j].id) == (path, image.id) for j in others):
+                found.bad[i] = []  # which changes nothing
+                message = f"not stored twice: {found.json} lists it again."
+                found.left_out.append(Problem(path, "duplicate-object", message))
+                continue
+            message = f"expected each image, and each id, once in {found.json}, found {path} or {image.id} again."
+            for j in others:  # both are bad: annotations may be those of either
+                problem = Problem(path, "duplicate-key", message)
+                other = found.paths[j]
+                found.bad.setdefault(j, [replace(problem, where=other)] if other != path else [])
+            if problem is None and not finder.has(path):
+                message = f"expected this image, which {found.json} lists, found none."
+                problem = Problem(path, "no-image", f"{message} Add it, or name the folder with `images`.")
+            rows.setdefault(path, i)
+        if problem is not None:
+            found.bad[i] = [problem]
+        found.numbers.setdefault(image.id, i)
+
+
+def _check_claims(splits: Mapping[str, _Split]) -> None:
+    """Refuse annotated images that were found by the end of a path, and that another file lists by another path."""
+    for split in splits.values():
+        annotated = split.by_end and (split.has_objects or split.has_captions)
+        others = [each for each in splits.values() if annotated and each is not split]
+        paths = {path: each for each in others for path in each.paths if path in split.by_end}
+        wrong = {
+            path: other
+            for path, other in paths.items()
+            if other.by_end.get(path) != split.by_end[path] or inside(split.by_end[path]) is not None
+        }
+        if wrong:
+            message = "expected this image, which {} lists, found only {}, which {} lists. Add it, or correct its path."
+            split.problems += [
+                Problem(split.by_end[path], "no-image", message.format(split.json, path, other.json))
+                for path, other in wrong.items()
+            ]
+            split.references = PackedStrings(each for each in split.references if each.partition("\0")[0] not in wrong)
+
+
+def _not_listed(root: Path, listed: set[str]) -> list[Problem]:
+    """The images that lie in the same folders as listed ones, and that no file lists."""
+    left_out = []
+    for folder in sorted({path[: path.rfind("/") + 1] for path in listed}):
+        place = root / folder
+        with os_errors(folder or str(root)):
+            names = sorted(name for name, _ in entries(place)) if is_dir(place) else []
+        for path in (folder + name for name in names if name[0] != "." and name.lower() not in LITTER):
+            if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES and path not in listed:
+                left_out.append(Problem(path, "not-listed", "not stored: no JSON file lists it."))
+    return left_out
+
+
+# --- categories and annotations -----------------------------------------------------------------------------------
+
+
+def _note_categories(categories: Sequence[msgspec.Raw], found: _Split) -> None:
+    decode = Decoder("categories", Category, found.unread)
+    try:
+        given = [decode(raw, f"{found.json}: category {i}") for i, raw in enumerate(categories, 1)]
+    except MemberError as error:
+        message = f"expected categories with id and name: {error}. Correct them."
+        raise SourceError(Problem(found.json, "annotation", message)) from error
+    for category in sorted(given, key=lambda each: (isinstance(each.id, str), each.id)):
+        if category.id in found.names:
+            message = f"expected categories with ids that differ, found {category.id} twice. Correct one."
+            raise SourceError(Problem(found.json, "annotation", message))
+        found.names[category.id] = category.name
+        points = category.keypoints
+        if not points:
+            continue
+        if len(set(points)) < len(points):
+            message = f"expected keypoints with names that differ in {category.name}, found one twice. Rename it."
+            raise SourceError(Problem(found.json, "annotation", message))
+        found.keypoints[category.id] = points
+        for pair in category.skeleton or ():  # counted from 1
+            ends = pair if isinstance(pair, list) and len(pair) == 2 else ()
+            if ends and all(isinstance(end, int) and 0 < end <= len(points) for end in ends):
+                found.skeleton[points[ends[0] - 1], points[ends[1] - 1]] = None
+            else:
+                found.unread.note("lines", "skeleton", f"{found.json}: category {category.name}")
+
+
+def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
+    """Of objects and of captions begin and end in the file and number of the image, (n, 3); notes what they have."""
+    rows, texts = array("q"), array("q")
+    start = _address(json.data)
+    decode = Decoder("annotations", Annotation, found.unread)
+    others = 0
+    missing: dict[Id, list[int]] = {}
+    for i, raw in enumerate(json.file.annotations or (), 1):
+        where = f"{json.path}: annotation {i}"
+        try:
+            each = decode(raw, where)
+            box, is_caption = _read_some(each, where, found)
+        except MemberError as error:
+            _note_bad(_owner(raw).image_id, where, "annotation", f"{error}.", found)
+            continue
+        owner = found.numbers.get(each.image_id)
+        if not box and each.category_id is None and not is_caption:
+            others += 1
+        elif owner is None:
+            missing.setdefault(each.image_id, []).append(i)
+        elif is_caption:
+            begin, end = _extent(raw, start)
+            texts.extend((begin, end, owner))
+        elif not box:
+            _note_bad(each.image_id, where, "annotation", "expected a box, found none.", found)
+        elif each.category_id not in found.names:
+            message = f"expected the id of a category, found {kind(each.category_id)}."
+            _note_bad(each.image_id, where, "unknown-class", message, found)
+        else:
+            begin, end = _extent(raw, start)
+            rows.extend((begin, end, owner))
+            found.used.add(each.category_id)
+            if each.category_id not in found.keypoints and has_keypoints(each):
+                numbers = bytes(memoryview(each.keypoints)).count(b",") + 1
+                found.unnamed.setdefault(each.category_id, Counter())[numbers] += 1
+    if others:
+        message = f"not stored: {others:,} annotations without a box or a caption."
+        found.left_out.append(Problem(json.path, "not-listed", message))
+    for id, places in missing.items():
+        more = f" and {len(places) - 1:,} more annotations have" if len(places) > 1 else " has"
+        message = f"expected an image with this id, which annotation {places[0]}{more}, found none."
+        where = f"{json.path}: image_id {id!r}"
+        found.problems.append(Problem(where, "no-image", f"{message} Add the image, or remove them."))
+    tables = (np.array(each, np.int64).reshape(-1, 3) for each in (rows, texts))
+    of_objects, of_captions = map(json.in_file, tables)
+    return of_objects, of_captions
+
+
+def _read_some(each: Annotation, where: str, found: _Split) -> tuple[bool, bool]:
+    """Whether an annotation has a box, and whether it is a caption; notes its values; raises `MemberError`."""
+    has_box, has_caption = box_of(each) is not None, is_given(each.caption)
+    if has_box:
+        if is_crowd(each):
+            found.values.add("iscrowd")
+        if has_keypoints(each):
+            found.values.update(("keypoints", "visibility"))
+        if outline := outline_of(each):
+            found.values.update((outline, "area"))
+        elif rotation_of(each):
+            found.values.add("oriented_boxes")
+        if holds_data(each.caption):
+            found.unread.note("annotations", "caption", where)
+    note_attributes(each, found.unread, where)
+    return has_box, has_caption and not has_box
+
+
+def _note_bad(image: Id | None, where: str, reason: str, message: str, found: _Split) -> None:
+    """Note an annotation that cannot be read, which makes its image bad, so that no object becomes background."""
+    owner = None if image is None else found.numbers.get(image)
+    if owner is None:
+        found.problems.append(Problem(where, reason, f"{message} Correct it, or remove it."))
+    else:
+        found.bad.setdefault(owner, []).append(Problem(found.paths[owner], reason, f"{where}: {message}"))
+
+
+def _extent(raw: msgspec.Raw, start: int) -> tuple[int, int]:
+    """Begin and end of a part of the file that was decoded, which begins at an address."""
+    view = memoryview(raw)
+    begin = _address(view) - start
+    return begin, begin + len(view)
+
+
+def _address(buffer: bytes | memoryview) -> int:
+    address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
+    return address
+
+
+def _of_images(table: Table, images: int) -> Callable[[int], str]:
+    """Of the rows begin, end and image, (n, 3), those of an image as a text."""
+    table = table[np.argsort(table[:, 2], kind="stable")]
+    edges = np.searchsorted(table[:, 2], np.arange(images + 1)).tolist()
+    places = [f"{a}:{b}" for a, b in table[:, :2].tolist()]
+    return lambda i: ",".join(places[edges[i] : edges[i + 1]])
+
+
+# --- notes --------------------------------------------------------------------------------------------------------
+
+
+def _notes_of_common(splits: Mapping[str, _Split]) -> list[str]:
+    """A note for each two splits that have images in common."""
+    notes = []
+    paths = {name: set(split.paths) for name, split in splits.items()}
+    for one, other in combinations(paths, 2):
+        if common := paths[one] & paths[other]:
+            notes.append(f"the splits {one} and {other} share images: {len(common):,}, such as {min(common)}.")
+    return notes
+
+
+def _notes_of_classes(splits: Mapping[str, _Split]) -> list[str]:
+    """A note about categories that no object has."""
+    used = {each.names[id] for each in splits.values() for id in each.used}
+    unused = [n for n in dict.fromkeys(n for each in splits.values() for n in each.names.values()) if n not in used]
+    more = ", ..." if len(unused) > _NAMED else ""
+    return [f"classes without an object: {len(unused):,} ({', '.join(unused[:_NAMED])}{more})."] if unused else []
+
+
+def _notes_of_keypoints(splits: Mapping[str, _Split]) -> list[str]:
+    """A note for each category whose keypoints have numbers for names."""
+    numbered = {(each.names[id], len(each.keypoints[id])) for each in splits.values() for id in each.unnamed}
+    what = "have no names in the JSON file and are numbered from 1. To name them, use `keypoints`."
+    return [f"the {count} keypoints of {name} {what}" for name, count in sorted(numbered)]

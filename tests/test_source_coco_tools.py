@@ -1,0 +1,439 @@
+"""COCO's JSON as various tools write it, compared with pycocotools, and what is reported of unreadable files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources import open_source
+from tensorstore_ds.sources.base import Contents, SourceOptions
+
+Json = dict[str, Any]
+
+
+def coco(*names: str, **changes: Any) -> Json:
+    """An image, a cat of keypoints and an outline for each name; `changes` are of all annotations."""
+    annotations = [
+        {"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 10, 12], "iscrowd": 0, "area": 120} | changes
+        for i in range(len(names))
+    ]
+    return {
+        "info": {},
+        "images": [{"id": i, "file_name": name, "width": 64, "height": 48} for i, name in enumerate(names)],
+        "annotations": annotations,
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+
+
+def draw(root: Path, *paths: str) -> Path:
+    for i, path in enumerate(paths):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 48), (i, 9, 9)).save(root / path)
+    return root
+
+
+def put(root: Path, path: str, content: Json | bytes) -> Path:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return root
+
+
+def scan(root: Path, **options: Any) -> Contents:
+    source = open_source(root, options=SourceOptions(**options))
+    assert source.name == "coco"
+    return source.scan()
+
+
+def convert(root: Path, **options: Any) -> tuple[tsds.Store, tsds.Summary]:
+    out = root.parent / f"{len(list(root.parent.iterdir()))}.tsds"
+    summary = tsds.convert(root, out, workers=0, **options)
+    assert tsds.verify(out) == []
+    return tsds.open(out), summary
+
+
+# --- encodings, and files that cannot be parsed -------------------------------------------------------------------
+
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_encodings_of_unicode(tmp_path: Path, encoding: str, split: str) -> None:
+    """Also with characters of 1 to 4 bytes before each annotation, which is read again by its place."""
+    root = draw(tmp_path / "src", "train/é.png", "train/図.png", "train/c.png", "val/v.png")
+    for name, images in (("train", ("é.png", "図.png", "c.png")), ("val", ("v.png",))):
+        content = {"info": {"by": "é図\U0001f600"}, **coco(*images)}
+        for i, each in enumerate(content["annotations"]):
+            each["bbox"] = [i, 2, 10, 12]
+            each["note"] = "\U0001f600図é"
+        text = json.dumps(content, ensure_ascii=False)
+        put(root, f"{name}/_annotations.coco.json", text.encode(encoding if name == split else "utf-8"))
+    store, summary = convert(root)
+    assert summary.rows == {"train": 3, "val": 1}
+    assert [each["boxes"].tolist() for each in store["train"]["objects"]] == [[[i, 2, i + 10, 14]] for i in range(3)]
+    assert store["val"]["objects"][0]["boxes"].tolist() == [[0, 2, 10, 14]]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [
+        (lambda text: b"", "empty file"),
+        (lambda text: b" \n", "empty file"),
+        (lambda text: text[: len(text) // 2], "cut short"),
+        (lambda text: text.replace(b"}", b"", 1), "JSON"),
+        (lambda text: text.replace(b"cat", b"caf\xe9"), "UTF-8"),
+        (lambda text: b"PK\x03\x04" + text, "JSON"),
+        (lambda text: b"<html>not found</html>", "JSON"),
+    ],
+)
+@pytest.mark.parametrize("files", [("train", "val"), ("val",)])
+def test_a_file_that_cannot_be_parsed_is_named(
+    tmp_path: Path, damaged: Callable[[bytes], bytes], message: str, files: tuple[str, ...]
+) -> None:
+    """Also where others can be read, or it is the only one."""
+    root = draw(tmp_path / "src", *(f"{name}/{name}.png" for name in files))
+    for name in files:
+        text = json.dumps(coco(f"{name}.png")).encode()
+        put(root, f"{name}/_annotations.coco.json", damaged(text) if name == "val" else text)
+    for on_error in ("fail", "skip"):
+        with pytest.raises(SourceError, match=message) as caught:
+            tsds.convert(root, tmp_path / "out.tsds", workers=0, on_error=on_error)
+        assert str(caught.value).count("val/_annotations.coco.json") == 1 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"dataset": "x", **coco("a.png")},
+        {"dataset": {"text": "y" * 5000}, **coco("a.png")},
+        dict(reversed(coco("a.png").items())),
+        {"annotations": coco(*["a.png"] * 99)["annotations"], "more": 1, **coco("a.png")},
+    ],
+)
+@pytest.mark.parametrize("name", ["annotations/instances_val2017.json", "val.json"])
+def test_any_member_may_come_first(tmp_path: Path, content: Json, name: str) -> None:
+    root = draw(tmp_path / "src", "train/t.png", "val/a.png")
+    put(root, "train.json", coco("t.png"))
+    put(root, name, content)
+    splits = scan(root).splits
+    assert {split: len(some) for split, some in splits.items()} == {"train": 1, "val": 1}
+
+
+def test_a_file_among_many_images(tmp_path: Path) -> None:
+    """Formats are recognized by some names of a folder; the scan reads all."""
+    names = [f"{i}.png" for i in range(1500)]
+    root = draw(tmp_path / "src", "train/t.png")
+    for name in names:
+        put(root, f"valid/{name}", b"")
+    put(root, "train/_annotations.coco.json", coco("t.png"))
+    put(root, "valid/_annotations.coco.json", coco(*names))
+    assert {split: len(some) for split, some in scan(root).splits.items()} == {"train": 1, "valid": 1500}
+    assert open_source(root / "valid").name == "coco"
+
+
+# --- types --------------------------------------------------------------------------------------------------------
+
+
+def oracle(path: Path) -> dict[str, list[list[float]]]:
+    """The boxes of each image as pycocotools has them, x1 y1 x2 y2."""
+    pycocotools = pytest.importorskip("pycocotools.coco")
+    with contextlib.redirect_stdout(io.StringIO()):
+        data = pycocotools.COCO(str(path))
+    found = {}
+    for id, image in data.imgs.items():
+        boxes = [each["bbox"] for each in data.loadAnns(data.getAnnIds(imgIds=[id]))]
+        found[image["file_name"]] = [[x, y, x + width, y + height] for x, y, width, height in boxes]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"iscrowd": value} for value in (False, True, None, 0.0, 1, "0")),
+        *({"area": value} for value in ("120", None, 120.5, 0)),
+        *({"segmentation": value} for value in (None, [], {}, "")),
+        *({"keypoints": value} for value in (None, [])),
+        {"id": "first"},
+        {"id": None},
+        {"caption": ""},
+        {"category_id": 1.0},
+    ],
+)
+def test_types_that_pycocotools_takes(tmp_path: Path, change: Json) -> None:
+    root = draw(tmp_path / "src", "a.png", "b.png")
+    content = coco("a.png", "b.png")
+    content["annotations"][0] |= change
+    put(root, "train.json", content)
+    store, summary = convert(root)
+    expected = oracle(root / "train.json")
+    split = store["train"]
+    assert {key: split["objects"][i]["boxes"].tolist() for i, key in enumerate(split["key"])} == expected
+    assert not summary.skipped and not summary.left_out
+    flags = split["objects"][0].get("iscrowd", np.zeros(1))
+    assert flags.tolist() == [int(float(change.get("iscrowd") or 0))]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
+@pytest.mark.parametrize("ids", [["x", "y"], [1.0, 2.0], [2**40, -3]])
+def test_ids_of_any_type(tmp_path: Path, ids: list[Any]) -> None:
+    root = draw(tmp_path / "src", "a.png", "b.png")
+    content = coco("a.png", "b.png")
+    for image, annotation, id in zip(content["images"], content["annotations"], ids, strict=True):
+        image["id"] = id
+        annotation["image_id"] = int(id) if isinstance(id, float) else id
+    content["annotations"][1]["bbox"] = [3, 4, 5, 6]
+    split = convert(put(root, "train.json", content))[0]["train"]
+    boxes = {key: split["objects"][i]["boxes"].tolist() for i, key in enumerate(split["key"])}
+    assert boxes == oracle(root / "train.json")
+
+
+@pytest.mark.parametrize("size", [(64.0, 48.0), (-1, -1), (None, None), (0, 0), ("64", "48"), (64, None)])
+def test_sizes(tmp_path: Path, size: tuple[Any, Any]) -> None:
+    root = draw(tmp_path / "src", "a.png")
+    content = coco("a.png")
+    content["images"][0] |= dict(zip(("width", "height"), size, strict=True))
+    assert convert(put(root, "train.json", content))[1].rows == {"train": 1}
+
+
+@pytest.mark.parametrize("size", [(64.5, 48), ([], 48), ("wide", 48), (48, 64), (2**40, 48), (True, 48)])
+def test_sizes_that_are_wrong(tmp_path: Path, size: tuple[Any, Any]) -> None:
+    root = draw(tmp_path / "src", "a.png", "b.png")
+    content = coco("a.png", "b.png")
+    content["images"][0] |= dict(zip(("width", "height"), size, strict=True))
+    put(root, "train.json", content)
+    with pytest.raises(SourceError):
+        convert(root)
+    store, summary = convert(root, on_error="skip")
+    assert store["train"]["key"][:] == ["b.png"] and summary.skipped_images == 1
+
+
+# --- a bad annotation makes its image bad -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_error", ["skip", "skip-image"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"iscrowd": "maybe"}, "iscrowd: expected 0 or 1, found 'maybe'"),
+        ({"iscrowd": 2}, "iscrowd: expected 0 or 1, found 2"),
+        ({"bbox": [1, 2, 3, 4, 5]}, "bbox: expected 4 numbers, found 5"),
+        ({"bbox": ["1", "2", "3", "4"]}, r"bbox\[0\]: expected a number, found a text"),
+        ({"bbox": [1, 2, None, 4]}, r"bbox\[2\]: expected a number, found null"),
+        ({"bbox": []}, "expected a box, found none"),
+        ({"area": "large"}, "area: expected a number, found 'large'"),
+        ({"category_id": "1"}, "expected the id of a category, found '1'"),
+        ({"category_id": 1.5}, "expected the id of a category, found 1.5"),
+        ({"segmentation": "1,2,3"}, 'segmentation: expected polygons or runs, found "1,2,3"'),
+        ({"segmentation": [1, 2, 3, 4, 5, 6]}, r"segmentation\[0\]: expected a list, found a whole number"),
+        ({"keypoints": {"nose": 1}}, "keypoints: expected a list of numbers, found"),
+    ],
+)
+def test_no_object_becomes_background(tmp_path: Path, change: Json, message: str, on_error: str) -> None:
+    root = draw(tmp_path / "src", "a.png", "b.png")
+    content = coco("a.png", "b.png")
+    content["annotations"].append(content["annotations"][0] | {"id": 7} | change)
+    put(root, "train.json", content)
+    with pytest.raises(SourceError, match=f"^a.png: train.json: annotation .*{message}"):
+        convert(root)
+    store, summary = convert(root, on_error=on_error)
+    assert store["train"]["key"][:] == ["b.png"]
+    assert (summary.skipped_images, summary.skipped_boxes, sum(summary.skipped.values())) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("on_error", "images", "boxes"), [("skip", 2, 1), ("skip-image", 1, 0)])
+def test_a_box_without_area(tmp_path: Path, on_error: str, images: int, boxes: int) -> None:
+    """Such codes, which begin with `box-`, drop the box alone under `skip`, as in all formats."""
+    root = draw(tmp_path / "src", "a.png", "b.png")
+    content = coco("a.png", "b.png")
+    content["annotations"].append(content["annotations"][0] | {"id": 7, "bbox": [1, 2, 0, 4]})
+    summary = convert(put(root, "train.json", content), on_error=on_error)[1]
+    assert (summary.rows["train"], summary.skipped_boxes, summary.skipped_images) == (images, boxes, 2 - images)
+
+
+def test_images_that_annotations_name_and_no_list(tmp_path: Path) -> None:
+    content = coco("a.png")
+    content["annotations"] += [{**content["annotations"][0], "image_id": id} for id in ("0", 5, 5)]
+    contents = scan(put(draw(tmp_path / "src", "a.png"), "train.json", content))
+    assert [(each.where, each.reason) for each in contents.problems] == [
+        ("train.json: image_id '0'", "no-image"),
+        ("train.json: image_id 5", "no-image"),
+    ]
+    assert "annotation 3 and 1 more annotations" in contents.problems[1].message
+
+
+# --- keypoints ----------------------------------------------------------------------------------------------------
+
+POINTS = [10, 10, 2, 20, 10, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("category", [{}, {"keypoints": []}, {"keypoints": None, "skeleton": None}, {"skeleton": []}])
+def test_keypoints_without_names(tmp_path: Path, category: Json) -> None:
+    content = coco("a.png", "b.png", keypoints=POINTS)
+    content["categories"][0] |= category
+    root = put(draw(tmp_path / "src", "a.png", "b.png"), "train.json", content)
+    store, summary = convert(root)
+    field: Any = store.manifest.fields["objects"]
+    assert field.keypoints == ("1", "2", "3")
+    assert any("3 keypoints of cat have no names" in note for note in summary.notes)
+    expected = np.float32([[10, 10], [20, 10], [np.nan, np.nan]])
+    np.testing.assert_array_equal(store["train"]["objects"][1]["keypoints"][0], expected)
+    assert store["train"]["objects"][1]["visibility"].tolist() == [[2, 1, 0]]
+    names = tmp_path / "names.txt"
+    names.write_text("left eye\nright eye\nnose\n")
+    store, summary = convert(root, keypoints=tsds.read_keypoints(names))
+    field = store.manifest.fields["objects"]
+    assert (field.keypoints, field.flip_pairs) == (("left eye", "right eye", "nose"), ((0, 1),))
+    assert not any("names" in note for note in summary.notes)
+    with pytest.raises(tsds.OptionError, match=r"expected 3 names, .* found 1"):
+        names.write_text("nose\n")
+        convert(root, keypoints=tsds.read_keypoints(names))
+
+
+def test_another_number_of_keypoints_than_most(tmp_path: Path) -> None:
+    content = coco("a.png", "b.png", "c.png", keypoints=POINTS)
+    content["annotations"][1]["keypoints"] = POINTS[:6]
+    root = put(draw(tmp_path / "src", "a.png", "b.png", "c.png"), "train.json", content)
+    with pytest.raises(
+        SourceError, match=r"^b.png: train.json: annotation with the id 1: expected 3 numbers for each of 3"
+    ):
+        convert(root)
+    assert convert(root, on_error="skip")[0]["train"]["key"][:] == ["a.png", "c.png"]
+
+
+# --- where images are ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("images", ["", "images/", "deep/in/images/"])
+@pytest.mark.parametrize(
+    "written",
+    [r"..\..\label-studio\media\x.png", "/home/a/data/x.png", r"D:\data\x.png", "../../../x.png", "data/y/x.png"],
+)
+def test_paths_of_another_machine(tmp_path: Path, written: str, images: str) -> None:
+    root = put(draw(tmp_path / "src", f"{images}x.png"), "result.json", coco(written))
+    assert convert(root)[0]["train"]["key"][:] == [f"{images}x.png"]
+
+
+def test_the_longest_end_counts(tmp_path: Path) -> None:
+    root = draw(tmp_path / "src", "p/cam1/x.png", "p/cam2/x.png", "x.png", "z/q.png", "y/q.png")
+    put(root, "train.json", coco("/data/cam2/x.png", r"C:\cam1\x.png", "/q.png"))
+    contents = scan(root)
+    assert [str(each).partition("\0")[0] for each in contents.splits["train"]] == ["p/cam2/x.png", "p/cam1/x.png"]
+    (problem,) = contents.problems
+    assert problem.reason == "ambiguous-image" and "y/q.png, z/q.png" in problem.message
+
+
+def test_images_of_another_split_are_not_taken(tmp_path: Path) -> None:
+    """Such as frames, which are numbered in each split."""
+    root = draw(tmp_path / "src", "val/1.png")
+    put(root, "train.json", coco("1.png"))
+    put(root, "val.json", coco("1.png"))
+    contents = scan(root)
+    assert list(contents.splits) == ["val"]
+    assert [(each.where, each.reason) for each in contents.problems] == [("1.png", "no-image")]
+    assert [(each.where, each.reason) for each in contents.left_out] == [("train.json", "empty-split")]
+
+
+def test_lvis_names_images_by_url(tmp_path: Path) -> None:
+    content = coco("1.png")
+    del content["images"][0]["file_name"]
+    content["images"][0]["coco_url"] = "http://images.cocodataset.org/val2017/1.png"
+    root = put(draw(tmp_path / "src", "train2017/1.png", "val2017/1.png"), "lvis_v1_train.json", content)
+    assert convert(root)[0]["train"]["key"][:] == ["val2017/1.png"]
+
+
+# --- splits -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (["annotations.json", "annotations_unofficial.json"], {"annotations", "annotations_unofficial"}),
+        (["labels/a.json", "labels/b.json"], {"a", "b"}),
+        (["train_1.json", "train_2.json", "val.json"], {"train_1", "train_2", "val"}),
+        (
+            ["annotations/image_info_test2017.json", "annotations/image_info_test-dev2017.json"],
+            {"test2017", "test-dev2017"},
+        ),
+        (["annotations/instances_train2017.json", "annotations/image_info_test2017.json"], {"train"}),
+        (["train/annotations/coco.json", "val/annotations/coco.json"], {"train", "val"}),
+    ],
+)
+def test_splits_of_several_files(tmp_path: Path, files: list[str], splits: set[str]) -> None:
+    root = draw(tmp_path / "src", *(f"images/{i}.png" for i in range(len(files))))
+    for i, file in enumerate(files):
+        put(root, file, coco(f"{i}.png"))
+    contents = scan(root)
+    assert set(contents.splits) == splits
+    assert len(contents.splits) + sum(each.where in files for each in contents.left_out) == len(files)
+
+
+def test_two_files_of_one_split_are_named(tmp_path: Path) -> None:
+    root = draw(tmp_path / "src", "images/a.png")
+    put(root, "new/train.json", coco("a.png"))
+    put(root, "old/train.json", coco("a.png"))
+    with pytest.raises(
+        SourceError, match=r"old/train.json: expected one file for the split train, found new/train.json"
+    ):
+        scan(root)
+    named = open_source(root / "old" / "train.json", options=SourceOptions(images=root / "images"))
+    assert list(named.scan().splits) == ["train"]  # as the message says
+
+
+def test_images_in_two_splits_are_noted(tmp_path: Path) -> None:
+    root = draw(tmp_path / "src", "images/a.png", "images/b.png")
+    put(root, "train.json", coco("a.png", "b.png"))
+    put(root, "val.json", coco("b.png"))
+    assert scan(root).notes == ("the splits train and val share images: 1, such as images/b.png.",)
+
+
+def test_captions_with_a_category(tmp_path: Path) -> None:
+    content = coco("a.png")
+    content["annotations"] = [{"id": 1, "image_id": 0, "category_id": 0, "caption": "hello"}]
+    content["categories"] = []
+    store = convert(put(draw(tmp_path / "src", "a.png"), "captions_train.json", content))[0]
+    assert store["train"]["captions"][0] == ["hello"]
+
+
+# --- what is not read ---------------------------------------------------------------------------------------------
+
+
+def test_members_that_are_not_read(tmp_path: Path) -> None:
+    content = coco("a.png", "b.png", attributes={"occluded": True, "rotation": 0.0, "empty": ""}, track=5, ignore=0)
+    content["images"][1] |= {"tags": ["night"], "license": 1, "flickr_url": "x", "note": None}
+    content["tracks"] = [{"id": 5}]
+    content["categories"][0] |= {"supercategory": "animal", "color": "red", "keypoints": ["x"], "skeleton": [[1, 2]]}
+    content["categories"].append({"id": 2, "name": "dog"})
+    contents = scan(put(draw(tmp_path / "src", "a.png", "b.png"), "train.json", content))
+    assert [str(each) for each in contents.left_out] == [
+        "train.json: not read: `tracks`.",
+        "train.json: category 1: not read: `color`.",
+        "train.json: category cat: not read: `skeleton`.",
+        "train.json: image 2: not read: `tags`.",
+        "train.json: annotation 1: not read: `track`, in 2 annotations.",
+        "train.json: annotation 1: not read: `attributes.occluded`, in 2 annotations.",
+    ]
+    assert contents.notes == ("classes without an object: 1 (dog).",)
+
+
+@pytest.mark.parametrize("encoding", ["source", "raw", "jpeg"])
+def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    page = (Path(__file__).parent.parent / "formats/sources/coco.md").read_text("utf-8")
+    (example,) = (block for block in page.split("```")[1::2] if "draw_masks" in block)
+    square = [1, 2, 11, 2, 11, 14, 1, 14]
+    root = put(draw(tmp_path / "src", "a.png"), "train.json", coco("a.png", segmentation=[square]))
+    tsds.convert(root, tmp_path / "coco.tsds", workers=0, encoding=encoding)
+    monkeypatch.chdir(tmp_path)
+    variables: dict[str, Any] = {}
+    exec(example.partition("\n")[2], variables)  # noqa: S102
+    assert variables["masks"].shape == (1, 48, 64) and variables["masks"].sum() == 120
