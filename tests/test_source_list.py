@@ -71,6 +71,17 @@ def test_separators_and_headers(tmp_path: Path, name: str, text: str) -> None:
     assert all(sample.objects is None for sample in read)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("name", ["list.csv", "list.txt"])
+def test_encodings(tmp_path: Path, encoding: str, name: str) -> None:
+    """As Excel and PowerShell save lists: with and without a byte order mark."""
+    file = write(tmp_path, name, "path,label\na b.png,dog\nsub/图.jpg,cat\nc.png,dog\n".encode(encoding))
+    assert ListSource.detect(file) is Match.MAYBE
+    source, contents = scan(file)
+    assert [(sample.key, sample.label) for sample in samples(source, contents)] == EXPECTED
+    assert classes(contents) == ("cat", "dog")
+
+
 def test_paths_alone_have_no_label(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path, "list.txt", "my photo 1.png\nb.JPG\n"))
     assert contents.fields == {}
@@ -367,7 +378,8 @@ def test_a_duplicate_names_both_lines_over_lists(tmp_path: Path) -> None:
         ("l.txt", b"000001 1\n000002 2\n", "list-line"),
         ("l.csv", b"a.png,x,1,2,3,4\n", "list-line"),
         ("l.csv", b"path,label\na.png,x\n\xff\xfe.png,x\n", "list-line"),
-        ("l.csv", "path,label\na.png,x\n".encode("utf-16"), "list-line"),
+        ("l.csv", "path,label\na.png,x\n".encode("utf-16")[:-1], "list-line"),
+        ("l.csv", b"path,label\na.png,\xc4\xe3\n", "list-line"),
         ("l.csv", b'path,label\n"a.png,x\n', "list-line"),
         ("l.csv", b'path,label\n"a"b.png,x\n', "list-line"),
         ("l.csv", b"path,file,label\na.png,b.png,x\n", "list-line"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.regular_files import open_file, os_errors, read_head
+from tensorstore_ds.regular_files import decode_text, encoding_of, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 
 LIST_SUFFIXES = frozenset({".csv", ".tsv", ".txt"})
@@ -115,7 +115,7 @@ def names_images(file: Path) -> bool:
     """Whether a file looks like a list: an image's suffix is in all of its first lines but a header."""
     if file.suffix.lower() not in LIST_SUFFIXES:
         return False
-    lines = read_head(file, 4096).decode("utf-8-sig", "replace").splitlines(keepends=True)
+    lines = decode_text(read_head(file, 4096), file.name, errors="replace").splitlines(keepends=True)
     named = [bool(_NAMES_IMAGE.search(line)) for line in lines if line.strip()][:6]
     return any(named) and all(named[1:-1])  # the first may be a header, and the last was perhaps cut
 
@@ -124,15 +124,17 @@ def _lines(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int
     """Numbered lines with their ends, those that are blank only if asked for; none may fill the memory."""
     number = 1
     try:
-        with os_errors(where), io.TextIOWrapper(open_file(file, where), "utf-8-sig", newline="") as stream:
+        encoding = encoding_of(read_head(file, 4))
+        with os_errors(where), io.TextIOWrapper(open_file(file, where), encoding, newline="") as stream:
             while line := stream.readline(_MAX_LINE + 1):
                 if len(line) > _MAX_LINE:
                     raise _bad_line(where, number, f"expected a line of at most {_MAX_LINE:,} characters.")
                 if blank or line.strip():
                     yield number, line
                 number += 1
-    except UnicodeDecodeError as error:
-        raise _bad_line(where, number, "expected UTF-8, found other bytes in this line or soon after.") from error
+    except UnicodeError as error:
+        message = f"expected {encoding.upper()}, found other bytes in this line or soon after."
+        raise SourceError(Problem(f"{where}:{number}", "list-line", message), "Save the list as UTF-8.") from error
 
 
 def _bad_line(where: str, number: int, message: str) -> SourceError:
