@@ -21,6 +21,7 @@ class ConvertKeywords(TypedDict, total=False):
     key_prefix: str | None
     class_map: Mapping[str, str] | None
     label_from: str | None
+    boxes: Literal["auto", "pixels", "fraction"]
     via: str | None
     size: int | tuple[int, int] | None
     fit: Literal["pad", "crop", "stretch"]

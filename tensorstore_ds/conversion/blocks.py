@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, encode_sample
+from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, doubtful_boxes, encode_sample
 from tensorstore_ds.conversion.large import Spool, Values, spool_jpeg, spool_pixels, write_pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
@@ -214,6 +214,8 @@ class BlockRows:
         elif isinstance(self.format.fields["image"], RaggedImageField):
             self.nbytes += encoded.pixels.nbytes
         self._statistics.add({"image": replace(sums, file_nbytes=encoded.file_nbytes)})
+        if doubtful := doubtful_boxes(sample, encoded.size):
+            self._statistics.add({n: ObjectSums(doubtful=doubtful) for n in of_kind(self.format.fields, ObjectsField)})
         if bad and not len(encoded.objects["boxes"]):
             self._statistics.add({name: ObjectSums(emptied=1) for name in of_kind(self.format.fields, ObjectsField)})
         self.skipped += encoded.problems

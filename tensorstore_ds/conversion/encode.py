@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.options import ImageOptions
+from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.conversion.smart import pixel_file, worth
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
@@ -51,6 +51,8 @@ from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons that are the resizing's doing, not a fault of the source.
 BOX_CROPPED = "box-cropped"
+#: Kinds of doubt of `doubtful_boxes`.
+FRACTIONS, CUT = "fractions", "cut"
 #: By which a share of an area may be less than it should be.
 _ROUNDING = 1e-9
 #: An image is decoded at least so many times as large as it is to become.
@@ -285,6 +287,55 @@ def _is_turned(sample: Sample) -> bool:
         opened = open_image(cast(Any, image), key=sample.key) if is_file else image
         return not isinstance(opened, np.ndarray | Part) and orientation(opened, sample.key) >= 5
     return False
+
+
+def doubtful_boxes(sample: Sample, size: tuple[int, int]) -> dict[str, list[Any]]:
+    """Number of boxes of a sample that are probably not what was meant, and an example, by the kind of doubt.
+
+    `FRACTIONS`: all coordinates of all boxes, or of all keypoints without boxes, are within 0 and 1 in an image of this
+    (height, width). `CUT`: less than half of the box's area is inside of the image.
+    """
+    objects = sample.objects
+    values = None if objects is None else objects.get("boxes", objects.get("keypoints"))
+    if values is None or not len(values):
+        return {}
+    values = np.asarray(values, np.float64)
+    if not sample.relative:
+        with np.errstate(invalid="ignore"):
+            finite = values[np.isfinite(values)]
+        if len(finite) and min(size) > 1 and finite.min() >= 0 and finite.max() <= 1:
+            return {FRACTIONS: [len(values), _example(sample, values[0].reshape(-1)[:4], size)]}
+    if values.ndim == 3:  # keypoints
+        return {}
+    height, width = (1, 1) if sample.relative else size
+    x1, y1, x2, y2 = values.T
+    if x1.min() >= 0 and y1.min() >= 0 and x2.max() <= width and y2.max() <= height:
+        return {}
+    with np.errstate(invalid="ignore"):
+        inside = clip(values, (height, width))
+        areas, seen = ((box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]) for box in (values, inside))
+        is_cut = (box_faults(values, (height, width)) == "") & (2 * seen < areas)
+    first = int(is_cut.argmax())
+    return {CUT: [int(is_cut.sum()), _example(sample, values[first], size)]} if is_cut.any() else {}
+
+
+def _example(sample: Sample, values: NDArray[np.float64], size: tuple[int, int]) -> str:
+    return f"({', '.join(f'{value:g}' for value in values)}) in {sample.key}, an image of {size[0]}x{size[1]}"
+
+
+def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions) -> list[str]:
+    """What `doubtful_boxes` found in all samples, as notes to the user."""
+    notes = []
+    if FRACTIONS in doubtful and options.boxes == "auto" and options.tiles is None:  # a tile may have a corner of a box
+        n, example = doubtful[FRACTIONS]
+        which = "1 object is" if n == 1 else f"{n:,} objects are"
+        advice = 'Pass `boxes="fraction"` if they are fractions of the image, or `boxes="pixels"` if they are pixels.'
+        notes.append(f"{which} within 0 and 1 pixel, such as {example}. {advice}")
+    if CUT in doubtful:
+        n, example = doubtful[CUT]
+        which = "1 box is" if n == 1 else f"{n:,} boxes are"
+        notes.append(f"{which} cut at the edge of the image to less than half of the area, such as {example}.")
+    return notes
 
 
 def in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:

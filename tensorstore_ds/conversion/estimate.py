@@ -14,7 +14,7 @@ import numpy as np
 from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.blocks import SKIP, or_skipped
-from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.encode import encode_sample, notes_of_doubtful
 from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
@@ -174,6 +174,7 @@ def estimate(
             *(() if prepared.is_surveyed else note_of_quality(options.image, "raw")),
             *note_of_channels(surveyed.kept_channels),
             *note_of_swapped(options, [surveyed.sizes]),
+            *notes_of_doubtful(surveyed.doubtful, options),
         ),
         encodings=encodings,
     )

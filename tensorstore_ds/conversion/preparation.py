@@ -30,7 +30,7 @@ from tensorstore_ds.conversion.blocks import (
     or_skipped,
 )
 from tensorstore_ds.conversion.crops import CropSource
-from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
+from tensorstore_ds.conversion.encode import doubtful_boxes, encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
@@ -42,6 +42,7 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
+from tensorstore_ds.format.statistics import add_doubtful
 from tensorstore_ds.imaging.codecs import (
     check_pixels as check_size_of_image,
     color_of,
@@ -58,6 +59,7 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.regular_files import open_file, tidied
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
+from tensorstore_ds.sources.chosen import FractionSource
 from tensorstore_ds.sources.joined import JoinedSource, Sources
 from tensorstore_ds.sources.ledger import UNUSED
 from tensorstore_ds.sources.list.frames import FrameSource, has_frames
@@ -116,6 +118,8 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
 
 def as_wanted(sources: Sequence[Source], options: ConvertOptions) -> Source:
     """The source, or several as one, with the class names and of the objects that the options want."""
+    if options.boxes == "fraction":
+        sources = [FractionSource(source) for source in sources]
     source = sources[0]
     if len(sources) > 1 or options.class_map or options.key_prefix:
         source = JoinedSource(sources, options, options.class_map or {})
@@ -387,6 +391,7 @@ class Survey:
     problems: list[Problem] = field(default_factory=list)  #: with what is no image, and with boxes
     left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
     stored_sizes: set[tuple[int, int]] = field(default_factory=set)  #: (height, width) as stored, of two at most
+    doubtful: dict[str, list[Any]] = field(default_factory=dict)  #: as of `doubtful_boxes`
     files: int = 0  #: images that are files
     recoded: int = 0  #: of these, files that no store holds
     pixels: int = 0  #: of all images, height times width
@@ -455,6 +460,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
             except SourceError as error:
                 surveyed.problems += error.problems
                 continue
+            surveyed.doubtful = add_doubtful(surveyed.doubtful, doubtful_boxes(sample, (height, width)))
             surveyed.left_out.update(dict.fromkeys(sample.left_out))
             size = f"{height}x{width}"
             surveyed.sizes[size] += 1

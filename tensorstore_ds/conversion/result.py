@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELDS
-from tensorstore_ds.conversion.encode import BOX_CROPPED
+from tensorstore_ds.conversion.encode import BOX_CROPPED, notes_of_doubtful
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
@@ -24,7 +24,7 @@ from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
-from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
+from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics, add_doubtful
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
 
@@ -171,6 +171,10 @@ def commit(
     notes = [*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits)]
     notes += note_of_swapped(options, (split.statistics.get("size", {}).get("distinct") for split in splits.values()))
     notes += note_of_keypoints(fields, whole)
+    doubtful: dict[str, list[Any]] = {}
+    for sums in whole.values():
+        doubtful = add_doubtful(doubtful, sums.doubtful if isinstance(sums, ObjectSums) else {})
+    notes += notes_of_doubtful(doubtful, options)
     if emptied := sum(sums.emptied for sums in whole.values() if isinstance(sums, ObjectSums)):
         notes.append(
             f"images that lost all their boxes, and are stored as images without objects: {emptied:,}. "

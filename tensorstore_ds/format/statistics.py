@@ -189,6 +189,7 @@ class ObjectSums(Sums):
         class_counts: None: not known, or the objects have no classes.
         keypoints: as of `absent_keypoints`, for a note to the user; not in the summary.
         emptied: number of samples that lost all their objects, for a note to the user.
+        doubtful: number of doubtful boxes and an example, by the kind of doubt, for notes to the user.
     """
 
     kind: ClassVar[str] = "objects"
@@ -196,6 +197,7 @@ class ObjectSums(Sums):
     class_counts: list[int] | None = None
     keypoints: list[int] = field(default_factory=list)
     emptied: int = 0
+    doubtful: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of_objects(
@@ -213,8 +215,14 @@ class ObjectSums(Sums):
         numbers = _if_both(_add_ranges, self.numbers, other.numbers)
         counted = [each.class_counts for each in (self, other) if each.numbers != []]
         class_counts = functools.reduce(functools.partial(_if_both, _add_counts), counted) if counted else None
-        keypoints, emptied = _add_counts(self.keypoints, other.keypoints), self.emptied + other.emptied
-        return replace(self, numbers=numbers, class_counts=class_counts, keypoints=keypoints, emptied=emptied)
+        return replace(
+            self,
+            numbers=numbers,
+            class_counts=class_counts,
+            keypoints=_add_counts(self.keypoints, other.keypoints),
+            emptied=self.emptied + other.emptied,
+            doubtful=add_doubtful(self.doubtful, other.doubtful),
+        )
 
     def summary(self) -> dict[str, Any]:
         counts = {} if self.class_counts is None else {"class_counts": self.class_counts}
@@ -226,6 +234,14 @@ class ObjectSums(Sums):
         numbers = [weight, total, *numbers[2:]] if numbers and type(total) is int else None
         counts = _counts(summary.get("class_counts"))
         return None if numbers is counts is None else cls(numbers, counts)
+
+
+def add_doubtful(one: Mapping[str, list[Any]], other: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Counts and first examples of both."""
+    both = {kind: list(found) for kind, found in one.items()}
+    for kind, (count, example) in other.items():
+        both.setdefault(kind, [0, example])[0] += count
+    return both
 
 
 def absent_keypoints(keypoints: NDArray[np.float32]) -> list[int]:

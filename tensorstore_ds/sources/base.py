@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ Reference = str | int
 #: are (M,) uint8; `area` (M,) float64 in pixels. `LISTS` are lists of M arrays: `polygons` (n, 2) float64 x y in
 #: pixels, with a row of NaN between two polygons; `rle` (n,) uint32 run lengths of the image after its orientation.
 Objects = Mapping[str, Any]
+
+#: Unit of the coordinates of objects.
+BoxUnit = Literal["auto", "pixels", "fraction"]
 
 #: Suffixes of image files, in lower case.
 IMAGE_SUFFIXES = frozenset(
@@ -87,6 +90,12 @@ class SourceOptions:
         "label, or else the first group, or else the whole match. An image without a match is a bad sample.",
         default=None,
         shown="the name of its folder",
+        group="Source",
+    )
+    boxes: BoxUnit = option(
+        "Unit of the boxes, keypoints and polygons: ``pixels``, or ``fraction`` of the image's width and height. "
+        "``auto`` uses the format's unit, and prints a note if all boxes of an image are within 0 and 1.",
+        default="auto",
         group="Source",
     )
     via: str | None = option(

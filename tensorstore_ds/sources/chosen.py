@@ -1,4 +1,4 @@
-"""Some samples of a source that was scanned, as a source."""
+"""Sources around others: some samples of a source that was scanned, and coordinates that are fractions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,46 @@ from typing import ClassVar
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 
 
-class ChosenSource(Source):
+class AroundSource(Source):
+    """A source that answers as the one in it."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source.path, source.options)
+        self.name = source.name
+        self.images, self.has_parts, self._source = source.images, source.has_parts, source
+
+    def scan(self) -> Contents:
+        return self._source.scan()
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        return self._source.read(split, reference)
+
+    def key(self, split: str, reference: Reference) -> str:
+        return self._source.key(split, reference)
+
+    def whole(self, split: str, reference: Reference) -> str:
+        return self._source.whole(split, reference)
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        return self._source.column(name)
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        return self._source.files(reference)
+
+    def common_files(self) -> tuple[Path, ...]:
+        return self._source.common_files()
+
+
+class FractionSource(AroundSource):
+    """A source whose coordinates are fractions of the image, although its format has pixels."""
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        sample = self._source.read(split, reference)
+        sample.relative = True
+        return sample
+
+
+class ChosenSource(AroundSource):
     """Some samples of a source.
 
     Args:
@@ -22,9 +61,7 @@ class ChosenSource(Source):
     is_audited: ClassVar[bool] = False
 
     def __init__(self, source: Source, contents: Contents, rows: Mapping[str, Sequence[int]]) -> None:
-        super().__init__(source.path, source.options)
-        self.name = source.name
-        self.images, self.has_parts, self._source = source.images, source.has_parts, source
+        super().__init__(source)
         splits = {name: [listed[i] for i in rows[name]] for name, listed in contents.splits.items() if rows.get(name)}
         labels = None if contents.labels is None else {name: contents.labels[name][list(rows[name])] for name in splits}
         self._contents = replace(contents, splits=splits, labels=labels)
@@ -32,27 +69,3 @@ class ChosenSource(Source):
     def scan(self) -> Contents:
         """What was chosen."""
         return self._contents
-
-    def read(self, split: str, reference: Reference) -> Sample:
-        """As of the source."""
-        return self._source.read(split, reference)
-
-    def key(self, split: str, reference: Reference) -> str:
-        """As of the source."""
-        return self._source.key(split, reference)
-
-    def whole(self, split: str, reference: Reference) -> str:
-        """As of the source."""
-        return self._source.whole(split, reference)
-
-    def column(self, name: str) -> Callable[[str, Reference], str]:
-        """As of the source."""
-        return self._source.column(name)
-
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        """As of the source."""
-        return self._source.files(reference)
-
-    def common_files(self) -> tuple[Path, ...]:
-        """As of the source."""
-        return self._source.common_files()
