@@ -1,4 +1,4 @@
-"""Coordinates that are fractions of the image in a format of pixels, and boxes that lie mostly outside of their image."""
+"""Coordinates that are fractions of the image in a format of pixels, and boxes that are mostly outside of the image."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_boxes_mostly_outside_are_told(tmp_path: Path) -> None:
     boxes: dict[str, list[tuple[float, ...]]] = {"a": [(-10, -5, 200, 300), (1, 1, 20, 20), (-1, -1, 50, 50)], "b": []}
     root = voc(tmp_path / "voc", boxes)
     summary = tsds.convert(root, tmp_path / "out.tsds", encoding="source", workers=0)
-    expected = "1 box is cut at the edge of the image to less than half of the area, such as (-10, -5, 200, 300) in a.png"
+    expected = "1 box is cut at the edge of the image to less than half of the area, such as (-10, -5, 200, 300)"
     (note,) = [note for note in summary.notes if "cut at the edge" in note]
-    assert note == f"{expected}, an image of 60x80."
+    assert note == f"{expected} in a.png, an image of 60x80."
     assert note in tsds.estimate(root, encoding="source").notes

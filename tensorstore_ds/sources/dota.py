@@ -12,7 +12,7 @@ from tensorstore_ds.regular_files import is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.objects import AnnotatedObject
+from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import Place
@@ -21,7 +21,6 @@ FILE_LIMIT = 16 << 20  # bytes
 _PROBED = 16
 _HEAD = 4096
 _PLACE_LIMIT = 1e9  # pixels
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _HEADER = re.compile(r"(acquisition dates|imagesource|gsd)\s*:", re.IGNORECASE)
 #: Labels of DOTA 1.0 with upright boxes have these folders; the oriented ones are beside them.
 _UPRIGHT = re.compile(r"hbb|horizontal|reclabeltxt", re.IGNORECASE)
@@ -102,7 +101,7 @@ def read_labels(data: bytes, file: str) -> list[AnnotatedObject]:
         words = line.replace(",", " ").split()
         if not words or (not objects and _HEADER.match(line.strip())):
             continue
-        if len(words) not in (9, 10) or not all(map(_NUMBER.fullmatch, words[:8])):
+        if len(words) not in (9, 10) or not all(map(NUMBER.fullmatch, words[:8])):
             raise _problem(file, i, "x1 y1 x2 y2 x3 y3 x4 y4, a class and a difficulty", line)
         corners = corners_of(words)
         if not all(abs(value) <= _PLACE_LIMIT for corner in corners for value in corner):
@@ -130,8 +129,8 @@ def _looks_like_labels(head: bytes) -> bool:
     for line in head.decode("utf-8-sig", "replace").splitlines():
         words = line.replace(",", " ").split()
         if words and not _HEADER.match(line.strip()):
-            is_class = len(words) == 10 and not _NUMBER.fullmatch(words[8]) and words[9] in ("0", "1", "2")
-            return is_class and all(map(_NUMBER.fullmatch, words[:8]))
+            is_class = len(words) == 10 and not NUMBER.fullmatch(words[8]) and words[9] in ("0", "1", "2")
+            return is_class and all(map(NUMBER.fullmatch, words[:8]))
     return False
 
 

@@ -31,7 +31,8 @@ FILE_LIMIT = 256 << 20  # bytes
 VALUES_LIMIT = 1 << 23  # of a file: about 300,000 boxes
 _HEAD = 1 << 16
 _PROBED = 16
-_TASKS = re.compile(rb'\s*\[\s*\{.*"annotations"\s*:\s*\[.*"(result|completed_by)"', re.DOTALL)
+_TASKS = re.compile(rb"\s*\[\s*\{")
+_ANNOTATIONS = re.compile(rb'"annotations"\s*:\s*\[')
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")
 _UPLOAD = re.compile(r"(?:^|/)data/upload/(?:[0-9]+/)?(.*)", re.DOTALL)
 _LOCAL = re.compile(r"(?:^|/)data/local-files/?\?d=([^&]*)", re.DOTALL)
@@ -63,7 +64,7 @@ class LabelStudioSource(PackedSource):
     def detect(cls, path: Path) -> bool:
         """Whether it is a JSON file that begins with a list of annotated tasks, or a folder with one."""
         if is_file(path):
-            return path.suffix.lower() == ".json" and bool(_TASKS.match(read_head(path, _HEAD)))
+            return path.suffix.lower() == ".json" and _begins_with_tasks(read_head(path, _HEAD))
         files = [file for file in glance(path) if file.lower().endswith(".json")]
         return any(cls.detect(path / file) for file in files[:_PROBED])
 
@@ -159,6 +160,12 @@ class LabelStudioSource(PackedSource):
             self._choices.setdefault(annotation.choice, 0)
         choice = f"\0\0{annotation.choice}" if annotation.choice else ""
         return image, pack(image, annotation.size, annotation.objects) + choice
+
+
+def _begins_with_tasks(head: bytes) -> bool:
+    """Whether the first bytes of a JSON file are a list of objects, the first of them with annotations."""
+    found = _ANNOTATIONS.search(head) if _TASKS.match(head) else None
+    return found is not None and any(head.find(word, found.end()) >= 0 for word in (b'"result"', b'"completed_by"'))
 
 
 def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:

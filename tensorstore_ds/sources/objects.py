@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,9 @@ from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, ord
 from tensorstore_ds.sources.xml import ABSENT, Place
 
 Box = tuple[float, float, float, float]
+
+#: A number in a line of text, as `float` reads it but without ``nan``, ``inf`` and ``_``.
+NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)

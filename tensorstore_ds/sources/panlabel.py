@@ -23,7 +23,7 @@ from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.scratch import Scratch
 
 _SECONDS = 3600
-_KNOWN = re.compile(r"possible values: ([^\]]+)\]")
+_KNOWN = re.compile(r"possible values: ([^\]:]+)\]")
 
 
 class _Json(msgspec.Struct):

@@ -13,15 +13,14 @@ from tensorstore_ds.regular_files import is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.objects import AnnotatedObject, hull
+from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import Place
 
 FILE_LIMIT = 1 << 20  # bytes
 _PROBED = 16
-_POINTS = re.compile(rb"\s*n_points:\s*\d", re.MULTILINE)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_POINTS = re.compile(rb"n_points:\s*\d")
 _PLACE_LIMIT = 1e9  # pixels
 
 
@@ -108,7 +107,7 @@ def read_points(data: bytes, file: str) -> list[Place]:
 
 def _place(line: str, file: str, number: int) -> Place:
     parts = line.split()
-    if len(parts) != 2 or not all(map(_NUMBER.fullmatch, parts)):
+    if len(parts) != 2 or not all(map(NUMBER.fullmatch, parts)):
         raise _problem(file, number, "two numbers", line)
     x, y = (float(part) - 1 for part in parts)  # MATLAB counts from 1
     if not math.hypot(x, y) <= _PLACE_LIMIT:

@@ -103,11 +103,12 @@ def word_split(name: str, files: int) -> str:
 def _before_number(file: str) -> str:
     *folders, name = file.split("/")
     folder = folders[-1] if folders and folders[-1].lower() in SPLIT_NAMES else "train"
-    return re.sub(r"[-_. ]?[0-9]+([-_]of[-_][0-9]+)?$", "", name.rpartition(".")[0]) or folder
+    return re.sub(r"(?:[-_. ]|(?<![0-9]))[0-9]+(?:[-_]of[-_][0-9]+)?$", "", name.rpartition(".")[0]) or folder
 
 
 def _split_folder(path: str) -> str:
-    return next((f for f in path.split("/")[:-1] if re.sub(r"[-_ ]?[0-9]+$", "", f.lower()) in SPLIT_NAMES), "")
+    names = path.split("/")[:-1]
+    return next((f for f in names if re.sub(r"(?:[-_ ]|(?<![0-9]))[0-9]+$", "", f.lower()) in SPLIT_NAMES), "")
 
 
 def find_unions(splits: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[str, ...]]:
