@@ -251,3 +251,39 @@ def test_changed_bytes_are_refused_or_read(seed: int, changes: int) -> None:
         assert len(str(error).splitlines()) == 1
     else:
         assert len(batch.labels["label"]) == 2 and batch.offset + 2 * 3072 <= len(data)
+
+
+def doubled(depth: int) -> bytes:
+    """A list of texts that holds the list below it twice, this many times over, in a few bytes a time."""
+    ends = b"".join(b"q%ch%ce" % (i, i) for i in range(depth))
+    return b"](" * (depth + 1) + old_text(b"x") * 2 + b"e" + ends
+
+
+NESTED = {
+    "twice, 40 times over": doubled(40),
+    "in itself": b"]q\x05h\x05a",
+    "200,000 deep": b"]" * 200_000 + b"a" * 199_999,
+    "a long text 100,000 times": b"](" + old_text(b"x" * 60_000) + b"q\x05" + b"h\x05" * 100_000 + b"e",
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_values_that_unpack_to_more_than_the_file_are_not_followed(tmp_path: Path, name: str) -> None:
+    """As a member with another name they are not looked at, and as one that is read they are no texts or numbers."""
+    value = NESTED[name]
+    good = old_list([old_text(b"cat"), old_text(b"dog")])
+    batch = old_dict(labels=old_list([number(0), number(1)]), data=old_array(PIXELS), filenames=value)
+    write(tmp_path / "s", data_batch_1=batch, batches__meta=old_dict(z=value, label_names=good))
+    contents = open_source(tmp_path / "s", "cifar").scan()
+    keys = [str(each).partition("\0")[0] for each in contents.splits["train"]]
+    assert contents.fields["label"].classes == ("cat", "dog") and keys == ["data_batch_1/00000", "data_batch_1/00001"]
+    write(tmp_path / "t", data_batch_1=batch, batches__meta=old_dict(label_names=value))
+    assert open_source(tmp_path / "t", "cifar").scan().fields["label"].classes == ("0", "1")
+    write(tmp_path / "u", data_batch_1=old_dict(labels=value, data=old_array(PIXELS)))
+    with pytest.raises(SourceError, match="data_batch_1: expected ") as caught:
+        open_source(tmp_path / "u", "cifar").scan()
+    assert len(str(caught.value).splitlines()) == 1
+    kind = old_array(PIXELS).replace(b"U\x02u1", value)
+    write(tmp_path / "v", data_batch_1=old_dict(labels=old_list([number(0), number(1)]), data=kind))
+    with pytest.raises(SourceError, match="data_batch_1: expected "):
+        open_source(tmp_path / "v", "cifar").scan()

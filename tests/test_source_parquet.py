@@ -313,6 +313,44 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
         assert caught.value.reason in ("packed-file", "no-image") and len(str(caught.value).splitlines()) == 1
 
 
+def shared(value: bytes, rows: int) -> Any:
+    """A column that refers to one value in all rows."""
+    indices = pa.array(np.zeros(rows, np.int32))
+    return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.large_binary()))
+
+
+def peak_mib() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if "VmHWM" in line).split()[1]) / 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_value_that_many_rows_refer_to_is_unpacked_once(tmp_path: Path) -> None:
+    """5,000 rows of 1 MB in a file of some kB."""
+    value = png() + bytes(1 << 20)
+    columns = {"image": shared(value, 5000), "caption": shared(b"y" * (1 << 20), 5000)}
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30, "store_schema": False}
+    pq.write_table(
+        pa.table({**columns, "label": pa.array(np.zeros(5000, np.int64))}), tmp_path / "a.parquet", **options
+    )
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    before = peak_mib()
+    source = open_source(tmp_path / "a.parquet", "parquet")
+    references = source.scan().splits["train"]
+    found = source.read("train", references[4999])
+    assert len(references) == 5000 and found.image == value
+    assert peak_mib() - before < 300
+
+
+def test_rows_of_one_number_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of one number takes a few bytes in the file, and 8 a row in memory."""
+    monkeypatch.setattr("tensorstore_ds.sources.parquet.memory_limit", lambda: 400_000)
+    columns = {"image": shared(png(), 20_000), "label": pa.array(np.zeros(20_000, np.int64))}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", store_schema=False)
+    with pytest.raises(SourceError, match="expected a row group of at most 100,000 bytes, found 160,000"):
+        open_source(tmp_path / "a.parquet", "parquet").scan()
+
+
 def test_without_pyarrow_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.parquet", {"image": images("a")})
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.sources.list.table import Table
-from tensorstore_ds.sources.parquet import element_of, is_text, numbers_of, opened_parquet, read_group
+from tensorstore_ds.sources.parquet import element_of, is_text, numbers_of, opened_parquet, read_group, values_of
 
 #: Values of a column for some rows of a file: an array, or a list of numbers or texts, with None for an empty cell.
 Cells = NDArray[Any] | list[Any]
@@ -106,11 +106,11 @@ class ParquetTable:
         with opened_parquet(self._path, self._where) as parquet:
             for group in range(parquet.num_row_groups):
                 table = read_group(parquet, group, [*named, *columns], self._where)
-                found: dict[str, Cells] = {name: list(map(str, table.column(name).to_pylist())) for name in named}
+                found: dict[str, Cells] = {name: list(map(str, values_of(table.column(name)))) for name in named}
                 for column in columns:
                     like, cells = self.empty(column), table.column(column)
                     found[column] = (
-                        cells.to_pylist() if like is None or cells.null_count else _array(column, cells, like)
+                        values_of(cells) if like is None or cells.null_count else _array(column, cells, like)
                     )
                 yield found
 

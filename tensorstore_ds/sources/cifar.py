@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,12 +180,11 @@ def _class_names(folder: Path) -> dict[str, tuple[str, ...]]:
                 found[field] = tuple(line.strip() for line in text.splitlines() if line.strip())
     for name in ("batches.meta", "meta"):
         if (folder / name).is_file():
-            values: Any = read_batch(read_file(folder / name, name, TEXT_LIMIT), name, 0).values
+            texts = read_batch(read_file(folder / name, name, TEXT_LIMIT), name, 0).texts
             for field, keys in _PICKLED_NAMES.items():
                 for key in keys:
-                    listed = values.get(key)
-                    if isinstance(listed, list) and all(isinstance(each, bytes) for each in listed):
-                        found[field] = tuple(each.decode("utf-8", "replace") for each in listed)
+                    if key in texts:
+                        found[field] = tuple(each.decode("utf-8", "replace") for each in texts[key])
     return {field: names for field, names in found.items() if len(set(names)) == len(names)}
 
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 
 _MOST = 2_000_000  # operations of a file
+#: Members with texts. Others, but for labels and pixels, are not looked at.
+_TEXTS = (b"label_names", b"fine_label_names", b"coarse_label_names", b"filenames")
 _RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
 _NDARRAY, _DTYPE = "numpy ndarray", "numpy dtype"
 _ADVICE = "Download it again, or use the binary version."
@@ -31,13 +33,13 @@ class PickledBatch:
     """What a file holds.
 
     Attributes:
-        values: of the dict, with texts as bytes.
+        texts: lists of texts by the name of their member, such as ``label_names``.
         offset: where the pixels of the first image begin in the file.
         labels: for each field of labels one a row, (n,).
         keys: the file names of the images.
     """
 
-    values: Mapping[bytes, Any]
+    texts: Mapping[bytes, Sequence[bytes]]
     offset: int = 0
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     keys: Sequence[str] = ()
@@ -83,8 +85,9 @@ def read_batch(data: bytes, where: str, row_nbytes: int) -> PickledBatch:
     except (ValueError, IndexError, TypeError, KeyError, AttributeError, RecursionError, UnicodeError) as error:
         message = f"expected a pickled dict of lists, texts and one array, found something else ({error})."
         raise SourceError(Problem(where, "array-file", message[:300]), _ADVICE) from error
+    texts = {name: found for name in _TEXTS if (found := _flat_texts(values.get(name), len(data))) is not None}
     if not row_nbytes:
-        return PickledBatch(_plain(values))
+        return PickledBatch(texts)
     array = values.get(b"data")
     state = array.state if isinstance(array, _Array) and array.name == _NDARRAY else None
     labels = {name: values[key] for key, name in _LABELS.items() if key in values}
@@ -93,7 +96,7 @@ def read_batch(data: bytes, where: str, row_nbytes: int) -> PickledBatch:
         message = f"expected an array of {max(count, 0):,} rows of {row_nbytes:,} bytes, found something else."
         raise SourceError(Problem(where, "array-file", message), _ADVICE)
     kind, fortran, pixels = state[2:]
-    is_bytes = isinstance(kind, _Array) and [_text(each) for each in kind.arguments[:1]] == ["u1"]
+    is_bytes = isinstance(kind, _Array) and [_bytes(each) for each in kind.arguments[:1]] == [b"u1"]
     if not is_bytes or fortran or not isinstance(pixels, _Bytes) or len(pixels.data) != count * row_nbytes:
         raise SourceError(Problem(where, "array-file", "expected pixels of 8 bits, found something else."), _ADVICE)
     for name, listed in labels.items():
@@ -103,28 +106,23 @@ def read_batch(data: bytes, where: str, row_nbytes: int) -> PickledBatch:
         if listed and not 0 <= min(listed) <= max(listed) < 2**16:
             message = f"expected labels from 0 up, found {min(listed)} to {max(listed)}."
             raise SourceError(Problem(where, "array-file", message), _ADVICE)
-    plain = _plain({name: each for name, each in values.items() if name != b"data"})
-    names: Any = plain.get(b"filenames")
-    keys = [each.decode("utf-8", "replace") for each in names] if _is_texts(names) else []
+    names = texts.get(b"filenames", [])
+    keys = [] if any(b"\0" in each for each in names) else [each.decode("utf-8", "replace") for each in names]
     numbers = {name: np.array(listed, np.int64) for name, listed in labels.items()}
-    return PickledBatch(plain, pixels.offset, numbers, keys if len(keys) == count else [])
+    return PickledBatch(texts, pixels.offset, numbers, keys if len(keys) == count else [])
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, bytes) and b"\0" not in each for each in value)
+def _flat_texts(value: Any, nbytes: int) -> list[bytes] | None:
+    """A list of texts that has no more bytes than the file; else None, because a list may name a text many times."""
+    if not isinstance(value, list) or not all(isinstance(each, _Bytes) for each in value):
+        return None
+    texts = [each.data for each in value]
+    return texts if sum(map(len, texts)) <= nbytes else None
 
 
-def _plain(values: Mapping[bytes, Any]) -> dict[bytes, Any]:
-    def plain(value: Any) -> Any:
-        if isinstance(value, _Bytes):
-            return value.data
-        return [plain(each) for each in value] if isinstance(value, list) and value is not values else value
-
-    return {name: plain(value) for name, value in values.items()}
-
-
-def _text(value: Any) -> str:
-    return value.data.decode("latin-1") if isinstance(value, _Bytes) else str(value)
+def _bytes(value: Any) -> bytes:
+    """The bytes of a text; none for another value, which may be deeper or longer than memory is large."""
+    return value.data if isinstance(value, _Bytes) else b""
 
 
 def _values(data: bytes) -> dict[bytes, Any]:
@@ -139,7 +137,9 @@ def _values(data: bytes) -> dict[bytes, Any]:
             continue
         if name == "STOP":
             (result,) = stack
-            return dict(result)
+            if not isinstance(result, dict):
+                raise ValueError("no dict")
+            return result
         if name in _TEXT_AT:
             raw = argument if isinstance(argument, bytes) else argument.encode("latin-1")
             stack.append(_Bytes(raw, int(at or 0) + _TEXT_AT[name]))
@@ -190,7 +190,7 @@ def _build(name: str, argument: Any, stack: list[Any]) -> None:
         stack.append(_known(argument))
     elif name == "STACK_GLOBAL":
         member, module = stack.pop(), stack.pop()
-        stack.append(_known(f"{_text(module)} {_text(member)}"))
+        stack.append(_known((_bytes(module) + b" " + _bytes(member)).decode("latin-1")))
     elif name == "REDUCE":
         arguments, function = stack.pop(), stack.pop()
         if not isinstance(function, _Global) or not isinstance(arguments, tuple) or function == _NDARRAY:

@@ -32,6 +32,7 @@ _IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
 _OBJECTS_NAMES = ("objects", "annotations")
 _INFO = "dataset_info.json"
 _METADATA_LIMIT = 16 << 20
+_PATH_LIMIT = 4096  # characters; a longer path is no key
 #: In a schema's metadata: JSON with the field of the objects as a store has it, for the names of keypoints.
 METADATA = "tsds"
 _ADVICE = "Write the file again, or download it again."
@@ -284,6 +285,7 @@ class ParquetSource(Source):
                     self._boxes.note(found, (sides[0], sides[1]) if all(sides) and sides else None)
                     self._table.note(found)
                 path = (values[self._image] or {}).get("path") if has_path else None
+                path = None if isinstance(path, str) and len(path) > _PATH_LIMIT else path
             except MemberError as error:
                 problems.append(Problem(here, "annotation", f"{error}. Correct the row."))
                 continue
@@ -454,7 +456,7 @@ def _damage(where: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def opened_parquet(path: Path, where: str) -> Iterator[Any]:
-    """A pyarrow.parquet.ParquetFile; raises `OptionError` without pyarrow."""
+    """A pyarrow.parquet.ParquetFile, which `read_group` reads; raises `OptionError` without pyarrow."""
     try:
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
@@ -464,17 +466,37 @@ def opened_parquet(path: Path, where: str) -> Iterator[Any]:
     file: BinaryIO
     with open_file(path, where) as file, _damage(where):
         limits = {"thrift_string_size_limit": _METADATA_LIMIT, "thrift_container_size_limit": 1 << 20}
-        yield pq.ParquetFile(file, **limits)
+        parquet = pq.ParquetFile(file, **limits)
+        columns = [parquet.schema.column(i) for i in range(len(parquet.schema))]
+        shared = [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
+        parquet.shared = pq.ParquetFile(file, metadata=parquet.metadata, read_dictionary=shared, **limits)
+        yield parquet
 
 
 def read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> Any:
-    """Some columns of a row group, a pyarrow.Table; its size is compared with the memory first."""
+    """Some columns of a row group, a pyarrow.Table; its size is compared with the memory first.
+
+    Texts and bytes are dictionaries: rows that refer to one value share it, also if the file has it once for a million.
+    """
     # not those of the columns: to look at one whose statistics are damaged aborts the process in pyarrow 26
-    nbytes, limit = parquet.metadata.row_group(group).total_byte_size, memory_limit() // 2
-    if not 0 <= nbytes <= limit:
+    found, limit = parquet.metadata.row_group(group), memory_limit() // 4
+    nbytes = max(found.total_byte_size, 8 * found.num_rows)  # a column of one number takes a few bytes in the file
+    if not 0 <= found.total_byte_size or nbytes > limit:
         message = f"expected a row group of at most {limit:,} bytes, found {nbytes:,}."
         raise SourceError(Problem(where, "packed-file", message), "Write the file with smaller row groups.")
-    return parquet.read_row_group(group, columns=list(columns), use_threads=False)
+    return parquet.shared.read_row_group(group, columns=list(columns), use_threads=False)
+
+
+def values_of(column: Any) -> list[Any]:
+    """The values of a column of a table of `read_group`; equal texts may be one object."""
+    found: list[Any] = []
+    for chunk in column.chunks:
+        if hasattr(chunk, "dictionary"):
+            values = [*chunk.dictionary.to_pylist(), None]
+            found += [values[-1 if i is None else i] for i in chunk.indices.to_pylist()]
+        else:
+            found += chunk.to_pylist()
+    return found
 
 
 @lru_cache(1)
