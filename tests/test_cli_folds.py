@@ -30,6 +30,19 @@ def test_the_table_is_that_of_python(store: Path) -> None:
     assert data["repeat"][0]["rows"] == [8, 8, 8] and data["repeat"][0]["largest_deviation"] == 0
 
 
+@pytest.mark.parametrize("key", ["=cmd|' C calc'!A0", "+1", "-1", "@SUM(1)", "\tx"])
+def test_no_key_is_a_formula_of_a_spreadsheet(tmp_path: Path, key: str) -> None:
+    class_folders(tmp_path / "src", "ant", "bee", count=3, size=(2, 2))
+    (tmp_path / "src/ant").rename(tmp_path / f"src/{key}")
+    tensorstore_ds.convert(tmp_path / "src", tmp_path / "s.tsds", workers=0)
+    done = tsds("folds", tmp_path / "s.tsds", "-k", 2, "--out", tmp_path / "f.csv")
+    assert done.exit_code == 1 and not (tmp_path / "f.csv").exists()
+    assert "expected texts that no spreadsheet runs as a formula, found" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.endswith("Write the folds to a .json file.\n")
+    assert tsds("folds", tmp_path / "s.tsds", "-k", 2, "--out", tmp_path / "f.json").exit_code == 0
+    assert f"{key}/0.png" in json.loads((tmp_path / "f.json").read_text())["folds"]
+
+
 def test_a_file_of_folds(store: Path, tmp_path: Path) -> None:
     done = tsds("folds", store, "-k", 4, "--groups", r"([01])\.png", "--out", tmp_path / "f.csv")
     assert done.exit_code == 0 and done.stdout.endswith(f"\n{tmp_path / 'f.csv'}: 24 keys\n")

@@ -2,16 +2,18 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 import tensorstore_ds as tsds
 from stores import class_folders
-from tensorstore_ds.viewer.pages import page_files
+from tensorstore_ds.viewer.pages import are_tags, page_files
 
 
 @pytest.fixture
@@ -81,6 +83,46 @@ def test_tags_lie_beside_the_store_a_link_leads_to(store: Path, tmp_path: Path) 
         with urllib.request.urlopen(request) as answer:  # noqa: S310
             assert answer.status == 200
     assert (tmp_path / "photos.tsds.tags.json").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"sha256": "x", "tags": {"a": {"train": [[1]]}}}',
+        '{"sha256": "x", "tags": {"a": {"train": {}}}}',
+        '{"sha256": "x", "tags": {"a": {"train": [true]}}}',
+        '{"sha256": "x", "tags": {"a": {"train": [NaN]}}}',
+        '{"sha256": "x", "tags": {"a": {"train": [1]}, "a": {}}}',
+        '{"sha256": "x", "tags": {"\\udc00": {"train": [1]}}}',
+        '{"sha256": "x", "tags": []}',
+        '{"sha256": 3, "tags": {}}',
+        "[" * 100_000,
+    ],
+)
+def test_tags_that_are_none(content: str) -> None:
+    assert are_tags(b'{"sha256": "x", "tags": {"a": {"train": [1, 2]}, "b": {}}}')
+    assert not are_tags(content.encode())
+
+
+def test_tags_are_utf_8() -> None:
+    assert not are_tags('{"sha256": "x", "tags": {}}'.encode("utf-16"))
+
+
+@pytest.mark.parametrize(("length", "status"), [("9" * 5000, 400), ("\u00b3", 411), ("99999999999999", 413)])
+def test_the_length_of_tags_is_a_number(length: str, status: int, store: Path) -> None:
+    with (
+        tsds.view(store) as url,
+        socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), timeout=30) as s,
+    ):
+        path = urlsplit(url).path + "tags.json"
+        head = [
+            f"PUT {path} HTTP/1.1",
+            "Host: localhost",
+            "Content-Type: application/json",
+            f"Content-Length: {length}",
+        ]
+        s.sendall(("\r\n".join(head) + "\r\n\r\n").encode("latin-1"))
+        assert s.makefile("rb").readline().split()[1] == str(status).encode()
 
 
 def test_the_page_is_part_of_the_package() -> None:

@@ -301,6 +301,7 @@ def test_other_methods(method: str, url: str) -> None:
         (b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"431"),
         (b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 200 + b"\r\n", b"431"),
         (b"x" * 100_000, b"431"),
+        (b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\nHost: other.example\r\n\r\n", b"400"),
     ],
 )
 def test_requests_that_are_none(request_bytes: bytes, status: bytes, url: str) -> None:

@@ -140,6 +140,14 @@ def test_other_names_types_and_values(labelled: Path) -> None:
     ]:
         with pytest.raises(tsds.OptionError, match=expected):
             next(iter(tsds.DataLoader(dataset, BATCH, into=into)))
+    for shared in (
+        torch.zeros(1, 3, 6, 5).expand(BATCH, 3, 6, 5),
+        torch.zeros(400).as_strided((BATCH, 3, 6, 5), (9, 9, 5, 1)),
+    ):
+        with pytest.raises(
+            tsds.OptionError, match=r"`into`: expected tensors .* found image of .*: `tensor.clone\(\)`"
+        ):
+            tsds.DataLoader(dataset, BATCH, into={"image": shared, "label": torch.zeros(BATCH, dtype=torch.int64)})
     for wrong in ("last", True, {}, {"image": 3}):
         with pytest.raises(tsds.OptionError, match="`into`: expected `first`, or tensors as a batch has them, found"):
             tsds.DataLoader(dataset, BATCH, into=wrong)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -20,6 +18,7 @@ from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.groups import DUPLICATES, FOLDER
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import key_hashes
+from tensorstore_ds.csv_files import csv_text
 from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.editing.edit import row_group
 from tensorstore_ds.editing.fold_numbers import Ints, Members, divide_groups, divide_rows
@@ -189,7 +188,8 @@ class Folds(Sequence[Fold]):
         A store without keys gets keys of split and row, such as ``train/00007``.
 
         Raises:
-            OptionError: the file has a different suffix, or would be inside a store.
+            OptionError: the file has a different suffix, or would be inside a store. Or a key begins with ``=``, ``+``,
+                ``-`` or ``@``, and a spreadsheet would run it as a formula in a CSV file.
             OutputError: the file cannot be written.
         """
         target = tidied(path)
@@ -197,18 +197,15 @@ class Folds(Sequence[Fold]):
             raise refusal("out", "a file name that ends with .csv or .json", target.name)
         check_outside_stores(target)
         rows = self.numbers.T.tolist()
-        text = io.StringIO(newline="")
         if target.suffix == ".csv":
             names = ["fold"] if self.repeats == 1 else [f"fold_{i + 1}" for i in range(self.repeats)]
-            table = csv.writer(text, lineterminator="\n")
-            table.writerow(["key", *names])
-            table.writerows([key, *each] for key, each in zip(self._keys, rows, strict=True))
+            listed = ([key, *each] for key, each in zip(self._keys, rows, strict=True))
+            text = csv_text([["key", *names], *listed], str(target), "Write the folds to a .json file.")
         else:
             of_key = {key: each[0] if self.repeats == 1 else each for key, each in zip(self._keys, rows, strict=True)}
-            json.dump({**self.as_data(), "folds": of_key}, text, indent=1, ensure_ascii=False)
-            text.write("\n")
+            text = json.dumps({**self.as_data(), "folds": of_key}, indent=1, ensure_ascii=False) + "\n"
         with writing(target):
-            write_file(target, text.getvalue().encode("utf-8", "backslashreplace"))
+            write_file(target, text.encode("utf-8", "backslashreplace"))
 
     def __repr__(self) -> str:
         return f"<Folds of {self.title}: {self._described()}>"

@@ -36,6 +36,11 @@ class StaticBatch:
             self._tensors = dict(_named(into))
             if not self._tensors:
                 raise refusal("into", "`first`, or tensors as a batch has them", repr(into))
+            for name, tensor in self._tensors.items():
+                if not tensor.is_nested and _overlaps(tensor):
+                    found = f"{name} of shape {tuple(tensor.shape)} with strides {tensor.stride()}"
+                    expected = "`into`: expected tensors in which no two elements share memory"
+                    raise OptionError(f"{expected}, found {found}. Pass a copy: `tensor.clone()`.")
 
     def fill(self, batch: Any) -> Any:
         """A batch with the values of `batch` in the static tensors; `OptionError` if they have other shapes."""
@@ -61,6 +66,18 @@ def _check(static: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
     for name, tensor in found.items():
         if _described(tensor) != _described(static[name]):
             raise _differs(f"{name} of {_described(static[name])}", _described(tensor))
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements share memory, as those of an expanded tensor do: from the smallest stride on, each dimension
+    must reach beyond those before it.
+    """
+    reach = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
 
 
 def _differs(expected: str, found: str) -> OptionError:

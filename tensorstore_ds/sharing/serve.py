@@ -39,6 +39,7 @@ SECONDS = 20
 #: Bytes that a client has to take in a second, after a minute.
 _SLOWEST = 16 * 1024
 _PIECE_NBYTES = 4 * 1024**2
+_DIGITS = 20  # of the length of a body; Python reads no number of more than 4,300
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
@@ -299,7 +300,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         lengths = self.headers.get_all("Content-Length", [])
-        if self.headers.defects or len(lengths) > 1:  # lines that are no headers; or two readers may differ
+        hosts = self.headers.get_all("Host", [])
+        if self.headers.defects or len(lengths) > 1 or len(hosts) > 1:  # no headers; or two readers may differ
             self.send_error(400)
             return False
         self.close_connection |= bool(lengths) or "Transfer-Encoding" in self.headers
@@ -321,10 +323,13 @@ class _Handler(BaseHTTPRequestHandler):
         if name is None:
             return
         length = self.headers.get("Content-Length", "")
+        is_number = length.isascii() and length.isdecimal()
         if self.server.pages is None or self.headers.get("Content-Type") != "application/json":
             self._refuse(501 if self.server.pages is None else 415)
-        elif not length.isdecimal() or int(length) > PUT_NBYTES:
-            self._refuse(413 if length.isdecimal() else 411)
+        elif is_number and len(length) > _DIGITS:
+            self._refuse(400)
+        elif not is_number or int(length) > PUT_NBYTES:
+            self._refuse(413 if is_number else 411)
         else:
             self._requests.allow(int(length))
             data = self.rfile.read(int(length))

@@ -481,7 +481,7 @@ def read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> 
     # not those of the columns: to look at one whose statistics are damaged aborts the process in pyarrow 26
     found, limit = parquet.metadata.row_group(group), memory_limit() // 4
     nbytes = max(found.total_byte_size, 8 * found.num_rows)  # a column of one number takes a few bytes in the file
-    if not 0 <= found.total_byte_size or nbytes > limit:
+    if found.total_byte_size < 0 or nbytes > limit:
         message = f"expected a row group of at most {limit:,} bytes, found {nbytes:,}."
         raise SourceError(Problem(where, "packed-file", message), "Write the file with smaller row groups.")
     return parquet.shared.read_row_group(group, columns=list(columns), use_threads=False)

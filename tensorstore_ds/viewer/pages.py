@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, OutputError, TsdsError
+from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.sharing.serve import Page
 
@@ -95,12 +96,13 @@ def read_page_file(path: Path) -> bytes | None:
 def are_tags(data: bytes) -> bool:
     """Whether these are ``{"sha256": DIGEST, "tags": {TAG: {SPLIT: [ROW, ...]}}}``."""
     try:
-        content = json.loads(data)
-        tags = content["tags"]
-        rows = [row for splits in tags.values() for rows in splits.values() for row in [*rows, rows]]
-        are_rows = all(isinstance(row, list) or (type(row) is int and 0 <= row < 2**53) for row in rows)
+        content = load_object(data)
+        listed = [rows for splits in content["tags"].values() for rows in splits.values()]
+        are_rows = all(isinstance(rows, list) for rows in listed) and all(
+            type(row) is int and 0 <= row < 2**53 for rows in listed for row in rows
+        )
         return content.keys() == {"sha256", "tags"} and isinstance(content["sha256"], str) and are_rows
-    except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError):
         return False
 
 
