@@ -13,13 +13,15 @@ from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 class AroundSource(Source):
     """A source that answers as the one in it."""
 
+    is_audited: ClassVar[bool] = False
+
     def __init__(self, source: Source) -> None:
         super().__init__(source.path, source.options)
         self.name = source.name
         self.images, self.has_parts, self._source = source.images, source.has_parts, source
 
     def scan(self) -> Contents:
-        return self._source.scan()
+        return self._source.contents()
 
     def read(self, split: str, reference: Reference) -> Sample:
         return self._source.read(split, reference)
@@ -57,8 +59,6 @@ class ChosenSource(AroundSource):
         contents: what the scan returned.
         rows: numbers of the samples, in order, of each split; a split without any is left out.
     """
-
-    is_audited: ClassVar[bool] = False
 
     def __init__(self, source: Source, contents: Contents, rows: Mapping[str, Sequence[int]]) -> None:
         super().__init__(source)
