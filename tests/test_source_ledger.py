@@ -55,6 +55,7 @@ def test_files_that_no_reader_uses(archive: bool, tmp_path: Path) -> None:
     source = class_folders(tmp_path / "photos", "cat", "dog")
     for name in (
         "cat/a.jsonl",
+        "cat/b.jsonl",
         "metadata.jsonl",
         "README.md",
         "LICENSE",
@@ -68,7 +69,8 @@ def test_files_that_no_reader_uses(archive: bool, tmp_path: Path) -> None:
         source = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", source))
     contents = open_source(source).contents()
     assert [(each.where, each.reason, each.message) for each in contents.left_out] == [
-        ("cat/a.jsonl", "not-read", "not read, nor are 1 other .jsonl files."),
+        ("cat/a.jsonl", "not-read", "not read, nor are 1 other .jsonl files in cat."),
+        ("metadata.jsonl", "not-read", "not read."),
         ("names", "not-read", "not read."),
     ]
 

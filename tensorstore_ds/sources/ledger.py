@@ -45,14 +45,18 @@ TEXT = "#text"
 Known = Mapping[str, Any]
 
 _AT_ONCE = 1 << 16  # paths that are looked up together
+_FOLDERS = 20  # top folders with unused files of one suffix that are reported one by one
 
 
 @dataclass(slots=True)
 class _Kind:
     example: str
-    is_file: bool  # or a member of files
     count: int = 0  # of files
     last: str = ""
+
+    def add(self, where: str) -> None:
+        self.count += self.last != where
+        self.last = where
 
 
 class Ledger:
@@ -68,25 +72,21 @@ class Ledger:
         self._root = str(root)
         self._used = array("q")  # hashes of absolute paths
         self._kinds: dict[str, _Kind] = {}
+        self._files: dict[str, dict[str, _Kind]] = {}  # by suffix and top folder
         self._failed: list[Problem] = []
 
     def use(self, *paths: str | Path) -> None:
         """Note files that the scan used, relative to the source or absolute."""
         self._used.extend(hash(os.path.normpath(os.path.join(self._root, path))) for path in paths)  # noqa: PTH118  # one call a file
 
-    def unread(self, kind: str, where: str, *, is_file: bool = False) -> None:
+    def unread(self, kind: str, where: str) -> None:
         """Note data of a kind in the file `where` that is not used; several in one file count once.
 
         Args:
             kind: what it is, such as ``<pose>`` or ``the column X3``.
             where: path of the file, relative to the source.
-            is_file: whether `where` itself is what is not used, and `kind` what such files are called.
         """
-        found = self._kinds.get(kind)
-        if found is None:
-            found = self._kinds[kind] = _Kind(where, is_file)
-        found.count += found.last != where
-        found.last = where
+        self._kinds.setdefault(kind, _Kind(where)).add(where)
 
     def element(self, element: Element, known: Known, where: str) -> None:
         """Note the attributes, texts and elements below an element that hold data and are not `known`."""
@@ -119,8 +119,19 @@ class Ledger:
                     self.members(member, inner, where)
 
     def problems(self) -> list[Problem]:
-        """Return what was not used, one problem `not-read` for each kind."""
-        return [*self._failed, *(_problem(kind, found) for kind, found in self._kinds.items())]
+        """Return what was not used, one problem `not-read` for each kind, or suffix of files in a top folder."""
+        found = list(self._failed)
+        for suffix, by_folder in self._files.items():
+            if len(by_folder) > _FOLDERS:
+                first = next(iter(by_folder.values()))
+                by_folder = {"": _Kind(first.example, sum(each.count for each in by_folder.values()))}
+            for folder, kind in by_folder.items():
+                more = f"not read, nor are {kind.count - 1:,} other {suffix} files{folder and f' in {folder}'}."
+                found.append(Problem(kind.example, NOT_READ, more if kind.count > 1 else "not read."))
+        for name, kind in self._kinds.items():
+            many = f", in {kind.count:,} files" if kind.count > 1 else ""
+            found.append(Problem(kind.example, NOT_READ, f"not read: {name}{many}."))
+        return found
 
     def check_files(self, used: Iterable[str]) -> None:
         """Note all files of the source that are in neither `used`, absolute, nor noted by `use`."""
@@ -140,10 +151,11 @@ class Ledger:
             self.unread("no regular file", path)
 
     def _unread_file(self, path: str) -> None:
-        name = path.rpartition("/")[2].lower()
+        folder, _, name = path.lower().rpartition("/")
         stem, dot, suffix = name.rpartition(".")
         if name.partition(".")[0] not in DOCUMENTS and suffix not in STYLES:
-            self.unread(f"{dot}{suffix} file" if stem else f"file named {name}", path, is_file=True)
+            by_folder = self._files.setdefault(dot + suffix if stem else name, {})
+            by_folder.setdefault(path.partition("/")[0] if folder else "", _Kind(path)).add(path)
 
 
 def _unknown(paths: list[str], root: str, known: NDArray[np.int64]) -> Iterator[str]:
@@ -159,12 +171,3 @@ def _unknown(paths: list[str], root: str, known: NDArray[np.int64]) -> Iterator[
 def _holds_data(element: Element) -> bool:
     """Whether an element, or one within, has a text or an attribute."""
     return any((each.text or "").strip() or any(map(str.strip, each.attrib.values())) for each in element.iter())
-
-
-def _problem(kind: str, found: _Kind) -> Problem:
-    many = found.count > 1
-    if found.is_file:
-        message = f"not read, nor are {found.count - 1:,} other {kind}s." if many else "not read."
-    else:
-        message = f"not read: {kind}, in {found.count:,} files." if many else f"not read: {kind}."
-    return Problem(found.example, NOT_READ, message)
