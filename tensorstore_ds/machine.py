@@ -12,9 +12,9 @@ import re
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tensorstore_ds.errors import FormatError, Problem
 
@@ -28,6 +28,8 @@ R = TypeVar("R")
 _UNASKED_NBYTES = 256 * 1024**2
 #: From glibc's malloc.h: larger allocations get their own memory map.
 _M_MMAP_THRESHOLD = -3
+#: Of a `MemoryGate`, at most: a pipe holds more bytes than these on every system.
+_MOST_UNITS = 2048
 
 
 def memory_limit() -> int:
@@ -219,34 +221,50 @@ def uninterrupted() -> Iterator[None]:
 class MemoryGate:
     """Lets processes take large pieces of memory only while there is room for all that is taken; small ones pass.
 
+    Room is counted in bytes that wait in a pipe, which forked processes inherit and others get by `descriptors`.
+
     Args:
-        context: of `multiprocessing`: where its semaphores come from. The object goes to processes as they start.
         nbytes: that may be taken in all.
         small: pieces up to so many bytes are not counted.
+        descriptors: of a gate in another process that this one opened. None makes a new gate.
     """
 
-    def __init__(self, context: Any, nbytes: int, small: int = 64 * 1024**2) -> None:
-        self._small = small
-        self._units = max(1, nbytes // small)
-        self._free = context.Semaphore(self._units)
-        self._turn = context.Lock()  # taken while units are gathered: two that each have half would wait for ever
+    def __init__(self, nbytes: int, small: int = 64 * 1024**2, descriptors: Sequence[int] | None = None) -> None:
+        self._small = max(small, nbytes // _MOST_UNITS)
+        self._units = max(1, nbytes // self._small)
         self._held = 0
+        #: Both ends of a pipe with a byte for each free unit, and of one whose byte is the turn to gather units: two
+        #: processes that each have half would wait for ever.
+        self.descriptors = tuple(descriptors or (*os.pipe(), *os.pipe()))
+        if descriptors is None:
+            self._give(1, self._units)
+            self._give(3, 1)
+
+    def close(self) -> None:
+        """Close the descriptors of a new gate, when no process will use it any more."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
     def take(self, nbytes: int) -> None:
         """Wait for room; what is more than all of it waits for all of it."""
         if nbytes <= self._small:
             return
         units = min(-(-nbytes // self._small), self._units)
-        with self._turn:
+        os.read(self.descriptors[2], 1)
+        try:
             while self._held < units:
-                self._free.acquire()
-                self._held += 1
+                self._held += len(os.read(self.descriptors[0], units - self._held))
+        finally:
+            self._give(3, 1)
 
     def release(self) -> None:
         """Give back all that this process took."""
-        while self._held:
-            self._free.release()
-            self._held -= 1
+        if self._held:
+            self._give(1, self._held)
+            self._held = 0
+
+    def _give(self, end: int, count: int) -> None:
+        os.write(self.descriptors[end], bytes(count))
 
 
 def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

@@ -265,7 +265,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"])
-@pytest.mark.parametrize(("workers", "method"), [(0, ""), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "method"), [(0, ""), (2, "fork"), (2, "program")])
 def test_compressed_tar_archives(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, workers: int, method: str
 ) -> None:

@@ -369,14 +369,14 @@ def test_an_exception_in_the_loop_leaves_no_process(folders, tmp_path):
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     if children.exists():
         commands = [Path(f"/proc/{child}/cmdline").read_text() for child in children.read_text().split()]
-        # multiprocessing keeps a process of its own, once anything in this one has spawned
+        # multiprocessing keeps a process of its own, once a test in this one has spawned
         assert [c for c in commands if "resource_tracker" not in c] == []
     assert no_store(tmp_path / "s.tsds")
 
 
-def test_workers_of_a_threaded_process_are_spawned(folders, tmp_path, monkeypatch):
+def test_workers_of_a_threaded_process_are_programs(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(workers.threading, "active_count", lambda: 2)
-    assert workers.start_method() == "spawn"
+    assert workers.start_method() == "program"
     tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(workers=1))
     assert tsds.verify(tmp_path / "s.tsds") == []
 

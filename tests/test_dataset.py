@@ -1,6 +1,7 @@
 """`StoreDataset`: samples and batches are what was stored, whoever asks."""
 
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_parts_of_a_batch(path):
 
 
 def test_tuples_as_torchvision_has_them(path, labelled):
-    image, label, angle = StoreDataset(labelled, return_as="tuple")[7]
+    image, label, angle = StoreDataset(labelled, return_as="tuple", fields=["image", "label", "angle"])[7]
     assert image.shape == (3, 4, 6)
     assert int(label) == 1
     assert angle.tolist() == [7, -7]
@@ -86,6 +87,35 @@ def test_tuples_as_torchvision_has_them(path, labelled):
     assert isinstance(target["boxes"], tv_tensors.BoundingBoxes)
     assert target["boxes"].canvas_size == (12, 10)
     assert target["labels"].dtype == torch.int64
+
+
+def test_a_tuple_is_a_pair_whatever_is_added_to_the_store(path, labelled):
+    """Neither a field of its own nor one of the same kind changes what a loop unpacks; `fields` names others."""
+    images, labels = next(iter(tsds.DataLoader(StoreDataset(labelled, return_as="tuple"), 4)))
+    assert images.shape == (4, 3, 4, 6) and labels.shape == (4,)
+    mixed = tsds.MixedDataset([labelled, StoreDataset(labelled)], return_as="tuple")
+    image, label = mixed[7]
+    assert image.shape == (3, 4, 6) and int(label) == 1
+    chosen = ["image", "angle"]
+    for part in (labelled, StoreDataset(labelled, fields=chosen)):
+        image, angle = tsds.MixedDataset([part], fields=chosen, return_as="tuple")[7]
+        assert angle.tolist() == [7, -7]
+    image, angle = tsds.MixedDataset([StoreDataset(labelled, fields=chosen)], return_as="tuple")[7]
+    assert angle.tolist() == [7, -7]
+    image, target = tsds.MixedDataset([path], return_as="tuple")[3]
+    assert target.keys() >= {"boxes", "labels"}
+
+
+def test_a_tuple_has_the_label_after_fields_are_added(labelled, tmp_path):
+    store = tmp_path / "s.tsds"
+    shutil.copytree(labelled, store)
+    rows = len(tsds.open(store)["train"])
+    added = {"a_score": np.zeros(rows, np.float32), "a_class": np.ones(rows, np.int64)}
+    tsds.add_fields(store, added, classes={"a_class": ["x", "y"]})
+    for dataset in (StoreDataset(store, return_as="tuple"), tsds.MixedDataset([store], return_as="tuple")):
+        image, label = dataset[7]
+        assert image.shape == (3, 4, 6) and int(label) == 1
+    assert len(StoreDataset(store, return_as="tuple", fields=["image", "label", "a_score", "a_class"])[7]) == 4
 
 
 def test_torchvisions_transforms_move_boxes_and_keypoints(path):

@@ -261,7 +261,7 @@ def test_objects_move_along_or_are_refused(objects: Path, return_as: Any, collat
 
 
 def test_masks_move_along_in_a_tuple(masked: Path) -> None:
-    dataset = tsds.StoreDataset(masked, return_as="tuple")
+    dataset = tsds.StoreDataset(masked, return_as="tuple", fields=tsds.StoreDataset(masked).fields)
     flip = tsds.RandomHorizontalFlip(1.0, flip_pairs=())
     names = [name for name in dataset.fields if name != "image"]
     for _images, *others in tsds.DataLoader(dataset, 4, batch_transform=flip):

@@ -130,11 +130,12 @@ def _take_and_count(gate, nbytes, inside, most):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(sys.platform != "linux", reason="pieces of memory are taken by forked processes here")
 @pytest.mark.parametrize(("nbytes", "most_at_once"), [(400, 2), (1000, 1), (10**9, 1), (101, 5)])
 def test_large_pieces_wait_for_room(nbytes, most_at_once):
     """Of 1,000 bytes, in processes that all begin at once; nobody waits for ever, and the most is reached."""
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    gate = MemoryGate(context, 1000, small=100)
+    context = multiprocessing.get_context("fork")
+    gate = MemoryGate(1000, small=100)
     inside, most = context.Value("i", 0), context.Value("i", 0)
     processes = [context.Process(target=_take_and_count, args=(gate, nbytes, inside, most)) for _ in range(6)]
     for process in processes:
@@ -142,14 +143,28 @@ def test_large_pieces_wait_for_room(nbytes, most_at_once):
     for process in processes:
         process.join(30)
         assert process.exitcode == 0
+    gate.close()
     assert 1 <= most.value <= most_at_once
 
 
 def test_small_pieces_take_nothing():
-    gate = MemoryGate(multiprocessing.get_context("spawn"), 100, small=100)
+    gate = MemoryGate(100, small=100)
     for _ in range(50):
         gate.take(100)
     gate.release()
+    gate.close()
+
+
+def test_a_gate_of_very_much_memory_is_made_and_passed():
+    """Its units are larger: a pipe holds only so many."""
+    gate = MemoryGate(10**15)
+    same = MemoryGate(10**15, descriptors=gate.descriptors)
+    for piece in (10**9, 10**14, 10**18):
+        same.take(piece)
+        same.release()
+        gate.take(piece)
+        gate.release()
+    gate.close()
 
 
 # --- cores ------------------------------------------------------------------------------------------------------

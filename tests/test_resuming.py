@@ -151,6 +151,62 @@ def test_the_very_next_batch_comes_and_then_the_same_epochs(
         assert [rows(second) for _ in expected] == expected
 
 
+def epochs_of(loader: tsds.DataLoader[Any], first: int) -> list[list[list[int]]]:
+    """The loop that everybody writes, from an epoch to the fourth."""
+    each = []
+    for epoch in range(first, 4):
+        loader.set_epoch(epoch)
+        each.append(rows(loader))
+    return each
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize("name", [*OURS, *TORCHS])
+def test_a_loop_that_sets_every_epoch_keeps_the_position(
+    dataset: tsds.StoreDataset, name: str, workers: dict[str, Any]
+) -> None:
+    make = lambda: tsds.DataLoader(dataset, **workers, **{**OURS, **TORCHS}[name]())  # noqa: E731
+    first, expected = make(), epochs_of(make(), 0)
+    for epoch in (0, 1):
+        first.set_epoch(epoch)
+        assert rows(first) == expected[epoch]
+    first.set_epoch(2)
+    _, state = stopped(first, 0, 3)
+    for states in ([state], [{**state, "batch": 1}, state]):
+        second = make()
+        for each in states:
+            second.load_state_dict(each)
+        assert epochs_of(second, state["epoch"]) == [expected[2][3:], expected[3]]
+    second.load_state_dict(state)
+    second.set_epoch(2)
+    second.set_epoch(2)
+    assert second.state_dict() == state
+    second.set_epoch(3)  # another one begins at its beginning, and so does one that has begun
+    assert len(rows(second)) == len(expected[3])
+    second.set_epoch(3)
+    assert len(rows(second)) == len(expected[3])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loop_over_several_stores_keeps_the_position(dataset: tsds.StoreDataset, workers: int) -> None:
+    mixed = tsds.MixedDataset({dataset: 0.7, dataset.subset(range(20)): 0.3})
+    make = lambda: tsds.DataLoader(mixed, BATCH, shuffle=True, num_workers=workers)  # noqa: E731
+    expected, first, second = epochs_of(make(), 0), make(), make()
+    first.set_epoch(1)
+    _, state = stopped(first, 0, 2)
+    second.load_state_dict(state)
+    assert epochs_of(second, 1) == [expected[1][2:], *expected[2:]]
+
+
+def test_torchs_loader_with_our_sampler_in_such_a_loop(dataset: tsds.StoreDataset) -> None:
+    """Its state is the epoch of the sampler alone."""
+    sampler, again = tsds.ShuffleSampler(ROWS), tsds.ShuffleSampler(ROWS)
+    sampler.set_epoch(2)
+    again.load_state_dict(sampler.state_dict())
+    again.set_epoch(2)
+    assert list(torch.utils.data.DataLoader(range(ROWS), 1, sampler=again)) == list(sampler)
+
+
 @pytest.mark.parametrize("threads", [(1, 3), (0, 2)])
 @pytest.mark.parametrize("name", TORCHS)
 def test_threads_go_on_where_workers_were(dataset: tsds.StoreDataset, name: str, threads: tuple[int, int]) -> None:

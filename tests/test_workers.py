@@ -1,19 +1,20 @@
 """Worker processes: how they start, what they are told, and that nothing of them is waited for without end."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
 from tensorstore_ds.conversion import workers
 from tensorstore_ds.conversion.options import ConvertOptions
-from worker_sources import Gray, Slow, TorchThreads, Unloadable
+from worker_sources import Gray, Slow, Stopping, TorchThreads, Unloadable
 
 
 def run_script(folder, text, **environment):
@@ -46,23 +47,133 @@ if __name__ == "__main__":
     assert len(tsds.open(tmp_path / "out.tsds")["train"]) == 6
 
 
-def test_a_script_without_a_guard_converts_in_its_own_process(tmp_path):
-    """Spawned workers would run it again from its beginning."""
-    text = """
-import threading
+#: What makes a fork unsafe: a second thread, or torch with its OpenMP. Where there is neither, workers are forked.
+THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+PREPARED = {"thread": THREAD, "torch": "import torch", "plain": ""}
+PRINTS_ONCE = """
+{prepared}
+import os, sys
+sys.path.insert(0, {here!r})
+import tensorstore_ds as tsds
+from worker_sources import ByProcess
+
+print("top")
+print(tsds.convert(ByProcess(40), "out.tsds", workers=2).notes)
+print(os.getpid() in tsds.open("out.tsds")["train"]["image"].take(range(40)))
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "stdin", "command", "module", "stdin in a folder with a script of the name"])
+@pytest.mark.parametrize("prepared", PREPARED)
+def test_a_script_without_a_guard_is_run_once(tmp_path, way, prepared):
+    """Its worker processes are other programs, or forked; none of them runs it again, and none converts it here."""
+    text = PRINTS_ONCE.format(prepared=PREPARED[prepared], here=str(Path(__file__).parent))
+    (tmp_path / "script.py").write_text(text)
+    if way.startswith("stdin in"):
+        (tmp_path / "json.py").write_text("raise SystemExit('imported from the current folder')")
+    words = {"script": ["script.py"], "command": ["-c", text], "module": ["-m", "script"]}.get(way, ["-P", "-"])
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, input=text, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "top\n()\nFalse\n")
+
+
+@pytest.mark.parametrize("prepared", PREPARED)
+@pytest.mark.parametrize("way", ["script.py", "-", "notebook"])
+def test_a_source_of_the_script_itself_converts_and_the_script_runs_once(tmp_path, way, prepared):
+    """It is inherited where workers are forked; a program of ours could not import it without running the script."""
+    text = f"""
+{PREPARED[prepared]}
 import numpy as np
 import tensorstore_ds as tsds
 
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-print(tsds.convert([np.full((2, 2), i, np.uint8) for i in range(4)], "out.tsds").notes)
+class Gray:
+    def __len__(self): return 4
+    def __getitem__(self, i): return np.full((2, 2), i, np.uint8)
+
+print("top")
+for note in tsds.convert(Gray(), "out.tsds", workers=2).notes:
+    print(note)
 """
-    done = run_script(tmp_path, text)
+    (tmp_path / "script.py").write_text(text)
+    if way == "notebook":  # its cells are run in a module __main__ that has no file
+        text, way = f"import sys; del sys.modules['__main__'].__spec__\nexec(compile({text!r}, '<cell>', 'exec'))", "-"
+    done = subprocess.run(
+        [sys.executable, way], cwd=tmp_path, input=text, capture_output=True, text=True, timeout=100, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "if __name__ == '__main__'" in done.stdout and done.stdout.count("\n") == 1
-    assert len(tsds.open(tmp_path / "out.tsds")["train"]) == 4
+    top, *notes = done.stdout.splitlines()
+    assert top == "top" and len(notes) == (prepared != "plain")
+    assert all("Gray is defined in the script" in note and "in this process alone" in note for note in notes)
+    assert np.array_equal(np.asarray(tsds.open(tmp_path / "out.tsds")["train"]["image"])[:, 0, 0, 0], range(4))
 
 
-@pytest.mark.parametrize(("code", "method"), [("", "fork"), ("import torch", "spawn")])
+def test_a_module_that_converts_as_it_is_imported_is_not_imported_again(tmp_path):
+    text = """
+import torch
+import numpy as np
+import tensorstore_ds as tsds
+
+class Gray:
+    def __len__(self): return 4
+    def __getitem__(self, i): return np.full((2, 2), i, np.uint8)
+
+print("top")
+print(len(tsds.convert(Gray(), "out.tsds", workers=2).notes))
+"""
+    (tmp_path / "work.py").write_text(text)
+    done = run_script(tmp_path, "import work")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "top\n1\n")
+
+
+def test_programs_end_with_a_parent_that_is_killed(tmp_path):
+    """Also one that sleeps in its source."""
+    text = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import torch
+import tensorstore_ds as tsds
+from worker_sources import Slow
+
+tsds.convert(Slow(40, 3, 3600), "out.tsds", workers=2)
+"""
+    (tmp_path / "script.py").write_text(text)
+    parent = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path)
+    try:
+        children = wait_until(lambda: psutil.Process(parent.pid).children())
+        wait_until(lambda: (tmp_path / "out.tsds.partial").exists())
+    finally:
+        parent.kill()
+        parent.wait()
+    assert psutil.wait_procs(children, 60)[1] == []
+
+
+def wait_until(answer):
+    deadline = time.monotonic() + 60
+    while not (found := answer()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def test_a_program_that_is_stopped_is_named_and_ended(tmp_path, monkeypatch):
+    """No thread of it can tell anything, and it takes no word: its position is read, and it is killed."""
+    monkeypatch.setattr(workers, "start_method", lambda: "program")
+    monkeypatch.setattr(workers, "SILENCE", 0.5)
+    events = []
+
+    def stop(event):
+        events.append(event.note)
+        if event.note:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(Stopping(5, 3), tmp_path / "s.tsds", workers=2, progress=stop)
+    assert any(note.startswith("train/00003: nothing was heard") for note in events)
+    assert [child for child in psutil.Process().children() if child.status() == psutil.STATUS_STOPPED] == []
+
+
+@pytest.mark.parametrize(("code", "method"), [("", "fork"), ("import torch", "program")])
 def test_workers_are_forked_where_no_library_has_threads(code, method):
     code += "\nfrom tensorstore_ds.conversion.workers import start_method; print(start_method())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -70,7 +181,7 @@ def test_workers_are_forked_where_no_library_has_threads(code, method):
 
 
 def test_a_worker_has_one_thread_of_torch(tmp_path, monkeypatch):
-    import torch  # loaded here, so that the worker is spawned
+    import torch  # loaded here, so that the worker is a program
 
     assert torch.__version__
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -87,20 +198,20 @@ def test_the_silence_of_a_worker_is_told_with_its_samples_name(tmp_path, monkeyp
     assert len(tsds.open(tmp_path / "s.tsds")["train"]) == 5
 
 
-def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["fork", "program"])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(workers, "start_method", lambda: method)
     monkeypatch.setattr(workers, "SILENCE", 0.2)
 
     def stop(event):
         if event.note:
             raise KeyboardInterrupt
 
-    before = multiprocessing.active_children()
+    before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
         tsds.convert(Slow(5, 3, 3600), tmp_path / "s.tsds", ConvertOptions(workers=2), progress=stop)
-    deadline = time.monotonic() + 20
-    while multiprocessing.active_children() != before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert multiprocessing.active_children() == before
+    assert psutil.Process().children() == before
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,7 +224,7 @@ def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_sent_to_workers_is_converted_here(tmp_path, monkeypatch, source, limit, why):
-    monkeypatch.setattr(workers, "start_method", lambda: "spawn")
+    monkeypatch.setattr(workers, "start_method", lambda: "program")
     monkeypatch.setattr(workers, "memory_limit", lambda: limit)
     (note,) = tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(workers=1)).notes
     assert "converted in this process alone" in note and why in note
@@ -141,21 +252,6 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60)
     assert int(done.stdout) < 200_000, done.stderr  # the pixels of all are 216 MB
-
-
-def test_a_script_from_standard_input_converts_in_its_own_process(tmp_path):
-    text = """
-import threading
-import numpy as np
-import tensorstore_ds as tsds
-
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-print(tsds.convert([np.full((2, 2), i, np.uint8) for i in range(4)], "out.tsds").notes)
-"""
-    done = subprocess.run(
-        [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stderr == "" and "a script without a file" in done.stdout
 
 
 def test_a_source_that_ends_its_process_is_told_from_a_kill(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -48,3 +50,23 @@ class TorchThreads(Gray):
         import torch
 
         return np.full((2, 2), torch.get_num_threads(), np.uint8)
+
+
+class ByProcess(Gray):
+    """Each pixel is the number of the process that it was made in."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((2, 2), os.getpid(), np.uint32).view(np.uint8)
+
+
+class Stopping(Gray):
+    """At one of the images the process stops, with all its threads."""
+
+    def __init__(self, count: int, stop: int) -> None:
+        super().__init__(count)
+        self.stop = stop
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.stop:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().__getitem__(index)

@@ -27,7 +27,6 @@ from tensorstore_ds.conversion.result import (
 )
 from tensorstore_ds.conversion.shard_conversion import begin_origin, convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
-from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
@@ -93,7 +92,6 @@ def convert(
         StoreExistsError: `out` exists.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
-    end_if_inheriting()
     options, notify = chosen(options, ConvertOptions, keywords), progress or in_notebook()
     target = tidied(out)
     if streams := _streams(source):

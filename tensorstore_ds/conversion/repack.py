@@ -21,7 +21,6 @@ from tensorstore_ds.conversion.result import (
 from tensorstore_ds.conversion.shard_writer import complete_shard
 from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.conversion.stored_samples import copy_arrays
-from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import OptionError, one_line
@@ -77,7 +76,6 @@ def repack(
         RemoteError, OutputError: a store given by URL cannot be fetched, see `tensorstore_ds.open`.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
-    end_if_inheriting()
     options, notify = chosen(options, RepackOptions, keywords), progress or in_notebook()
     if options.layout is None and options.encoding is None:
         raise OptionError("expected what is to change, found nothing: give `layout`, `encoding` or both.")

@@ -36,7 +36,6 @@ from tensorstore_ds.conversion.result import (
 )
 from tensorstore_ds.conversion.shard_conversion import convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
-from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import PLAN, Workspace, changes_between
 from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
@@ -106,7 +105,6 @@ def plan(
         StoreExistsError: `out` exists.
         ConversionError: the disk is full, or a different process is planning here now.
     """
-    end_if_inheriting()
     options, notify = chosen(options, ConvertOptions, keywords), progress or in_notebook()
     if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
         raise refusal("tasks", "1 or more", tasks)
@@ -206,7 +204,6 @@ def convert_task(
         ConversionError: the disk or the memory is full, or a worker process died.
         StoreExistsError: the store is already committed.
     """
-    end_if_inheriting()
     began, target, notify = time.monotonic(), tidied(out), progress or in_notebook()
     workspace = Workspace(target, on_note=lambda note: notify(Progress("convert", done, total, 0, note)))
     done = total = 0

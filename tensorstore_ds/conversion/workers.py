@@ -6,34 +6,33 @@ the bytes, never pass through a pipe: workers write them straight into the shard
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
+import multiprocessing.spawn
 import os
 import pickle
-import signal
+import subprocess
 import sys
 import threading
-import traceback
-import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait as wait_for
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FunctionType
 from typing import Any
-
-from PIL import Image
 
 from tensorstore_ds.conversion.blocks import BlockResult, Job, convert_block
 from tensorstore_ds.conversion.plan import Block
-from tensorstore_ds.errors import ConversionError, TsdsError
+from tensorstore_ds.conversion.worker import Shared, forked
+from tensorstore_ds.errors import ConversionError
 from tensorstore_ds.imaging.codecs import own_pixel_limit
-from tensorstore_ds.machine import MemoryGate, memory_limit, uninterrupted
+from tensorstore_ds.machine import memory_limit, uninterrupted
 
 #: After so many seconds at the same sample a worker's silence is told.
 SILENCE = 60.0
-#: What the names of worker processes begin with.
-WORKER_NAME = "tsds-worker-"
 #: Blocks that a worker has at a time: the next one lies ready when it has finished one.
 _AHEAD = 2
 #: A larger block is not sent ahead: its worker may not read it yet, and this process would wait.
@@ -44,7 +43,10 @@ _DIED = (
     "Run the same command again to continue; fewer workers need less memory."
 )
 _ENDED = "the source ended its worker process with status {}. Convert with 0 workers to see where."
-_UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"
+#: Not ``-m``: the folder that this process is in must not decide what is imported, and `PYTHONPATH` is the user's.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[2:]; from tensorstore_ds.conversion.worker import program as p; p(sys.argv[1])"
+)
 
 Results = Generator[BlockResult, None, None]
 
@@ -73,25 +75,18 @@ def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[
             yield convert_block(job, block)
 
 
-def end_if_inheriting() -> None:
-    """End a worker that runs the user's script again, to find what is defined there; its parent goes on alone."""
-    process = multiprocessing.current_process()
-    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
-        raise SystemExit(1)
-
-
 def start_method() -> str:
-    """``fork`` where it is safe: it starts in milliseconds and hands over any source. Else ``spawn``.
+    """``fork`` where it is safe: it starts in milliseconds and hands over any source. Else ``program``.
 
     A forked process has only the thread that forked. What others held stays locked; and the pool of an OpenMP runtime,
     such as torch's, is waited for without end. OpenBLAS, at most a thread a core, takes care of that itself.
     """
     if sys.platform != "linux" or threading.active_count() > 1:
-        return "spawn"
+        return "program"
     libraries = Path("/proc/self/maps").read_text("utf-8", "replace")
     openmp = any(name in libraries for name in ("libgomp", "libomp", "libiomp"))
     threads = len(os.listdir("/proc/self/task"))
-    return "spawn" if openmp or threads > len(os.sched_getaffinity(0)) else "fork"
+    return "program" if openmp or threads > len(os.sched_getaffinity(0)) else "fork"
 
 
 # --- in the parent ----------------------------------------------------------------------------------------------
@@ -105,7 +100,7 @@ class _NoWorkers(Exception):
 class _Worker:
     """A worker process, as its parent sees it."""
 
-    process: Any
+    process: BaseProcess | subprocess.Popen[bytes]
     connection: Connection
     blocks: deque[tuple[int, Block]] = field(default_factory=deque)  #: those that it has, with their numbers
 
@@ -114,43 +109,31 @@ class _Workers:
     """Worker processes, each at a pipe of its own; a context manager that ends them, also those that hang.
 
     `concurrent.futures` would wait for ever for the rest of a result whose writer was killed: its workers share a pipe.
+    `multiprocessing` would run the user's script again where it cannot fork.
 
     Raises:
         _NoWorkers: there can be none, when it is made or entered.
     """
 
     def __init__(self, job: Job, count: int) -> None:
-        method = start_method()
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        if method == "spawn" and file is not None and not Path(file).exists():  # they run the script again
-            raise _NoWorkers(f"worker processes cannot run a script without a file ({file})")
-        self._job, self._count = job, count
-        self._payload = job if method == "fork" else _pickled(job, memory_limit() // (2 * count + 2))
-        self._context: Any = multiprocessing.get_context(method)
-        self._positions = self._context.RawArray("q", count)  # the sample that each worker is at
-        self._gate = MemoryGate(self._context, memory_limit() // 2)  # kept: workers find it by its name
+        self._job, self._count, self._nbytes = job, count, memory_limit() // 2
+        self._forks = start_method() == "fork"
+        self._payload = b"" if self._forks else _pickled(job, memory_limit() // (2 * count + 2))
         self._workers: list[_Worker] = []
         self._next: tuple[int, Block, bytes] | None = None  # a block that is to be sent, with its number
         self._results: dict[int, BlockResult] = {}
 
     def __enter__(self) -> _Workers:
+        self._shared = Shared(self._count, self._nbytes)
         try:
             with uninterrupted():  # processes that are started now do not get a signal before they are ready
                 for slot in range(self._count):
-                    ours, theirs = self._context.Pipe()
-                    arguments = (self._payload, theirs, self._positions, slot, self._gate)
-                    name = f"{WORKER_NAME}{slot}"
-                    process = self._context.Process(target=_work, args=arguments, name=name, daemon=True)
-                    process.start()
-                    theirs.close()  # so that the worker alone has it, and its death is the end of the pipe
-                    self._workers.append(_Worker(process, ours))
-            if self._payload is not self._job:  # where the first one cannot begin, none can
-                try:
-                    failure = self._workers[0].connection.recv()
-                except (EOFError, OSError) as error:
-                    raise _NoWorkers(_UNGUARDED) from error
-                if failure:
-                    raise _NoWorkers(failure)
+                    ours, theirs = multiprocessing.Pipe()
+                    with theirs:  # closed, so that the worker alone has it, and its death is the end of the pipe
+                        start = self._fork if self._forks else self._start_program
+                        self._workers.append(_Worker(start(theirs, slot), ours))
+            if not self._forks:
+                self._introduce()
         except BaseException:
             self.__exit__()
             raise
@@ -161,7 +144,44 @@ class _Workers:
             worker.connection.close()
             worker.process.kill()  # without work they have nothing to finish
         for worker in self._workers:
-            worker.process.join()
+            _status(worker.process)
+        self._shared.close()
+
+    def _fork(self, theirs: Connection, slot: int) -> BaseProcess:
+        arguments = (self._job, theirs, self._shared, slot)
+        process = multiprocessing.get_context("fork").Process(target=forked, args=arguments, daemon=True)
+        process.start()
+        return process
+
+    def _start_program(self, theirs: Connection, slot: int) -> subprocess.Popen[bytes]:
+        """Start one that knows only what it inherits and is sent; its modules are looked for where they are here."""
+        python = multiprocessing.spawn.get_executable()
+        if not python or getattr(sys, "frozen", False):
+            raise _NoWorkers("there is no Python that could be started for worker processes")
+        numbers, options = _inheriting(theirs, self._shared.descriptors)
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        flags = vars(subprocess)["_args_from_interpreter_flags"]()  # as `multiprocessing` starts processes
+        try:
+            return subprocess.Popen[bytes](
+                [os.fsdecode(python), *flags, "-P", "-c", _PROGRAM, numbers, *path],
+                stdin=subprocess.DEVNULL,
+                env={"OMP_NUM_THREADS": "1", **os.environ},  # the workers together have all cores already
+                **options,
+            )
+        except FileNotFoundError as error:
+            raise _NoWorkers(f"worker processes cannot be started ({error})") from error
+
+    def _introduce(self) -> None:
+        """Send the job to programs that were started; where the first one cannot begin, none can."""
+        try:
+            for slot, worker in enumerate(self._workers):
+                worker.connection.send((self._count, self._nbytes, slot))
+                worker.connection.send_bytes(self._payload)
+            failure = self._workers[0].connection.recv()
+        except (EOFError, OSError) as error:
+            raise _NoWorkers("worker processes do not start") from error
+        if failure:
+            raise _NoWorkers(failure)
 
     def run(self, blocks: Iterable[Block], note: Callable[[str], None]) -> Results:
         """As `run_blocks`."""
@@ -199,9 +219,10 @@ class _Workers:
 
     def _receive(self, note: Callable[[str], None]) -> None:
         """Wait for what some worker has to say, and take it in."""
-        before = list(self._positions)
+        positions = self._shared.positions
+        before = positions.tolist()
         ready = wait_for([worker.connection for worker in self._workers], SILENCE)
-        for worker, earlier, position in zip(self._workers, before, self._positions, strict=True):
+        for worker, earlier, position in zip(self._workers, before, positions, strict=True):
             if worker.connection in ready:
                 self._take_in(worker)
             elif not ready and worker.blocks and earlier == position:
@@ -213,8 +234,7 @@ class _Workers:
         try:
             message = worker.connection.recv()
         except (EOFError, OSError) as error:
-            worker.process.join(1)
-            status = worker.process.exitcode
+            status = _status(worker.process, 1)
             said = _DIED if status is None or status < 0 else _ENDED.format(status)  # below 0: by a signal
             raise ConversionError(said) from error
         if isinstance(message, BaseException):
@@ -223,6 +243,31 @@ class _Workers:
             self._results[worker.blocks.popleft()[0]] = message
         elif message:
             raise ConversionError(f"{message}.")
+
+
+def _status(process: BaseProcess | subprocess.Popen[bytes], timeout: float | None = None) -> int | None:
+    """Wait for the end of a process: how it ended, below 0 by a signal, or None where it still runs."""
+    if isinstance(process, BaseProcess):
+        process.join(timeout)
+        return process.exitcode
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout)
+    return process.returncode
+
+
+def _inheriting(connection: Connection, descriptors: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    """What a program is told of the descriptors that it inherits, and the arguments of `subprocess` for it."""
+    if sys.platform != "win32":
+        numbers = [connection.fileno(), *descriptors]
+        return ",".join(map(str, numbers)), {"pass_fds": numbers}
+    import msvcrt
+
+    handles = [connection.fileno(), *map(msvcrt.get_osfhandle, descriptors)]
+    for handle in handles:
+        os.set_handle_inheritable(handle, True)
+    start = subprocess.STARTUPINFO(lpAttributeList={"handle_list": handles})
+    flags = subprocess.CREATE_NEW_PROCESS_GROUP  # Ctrl-C is for the parent alone
+    return ",".join(map(str, handles)), {"startupinfo": start, "creationflags": flags}
 
 
 def _pickled(job: Job, limit: int) -> bytes:
@@ -234,9 +279,16 @@ def _pickled(job: Job, limit: int) -> bytes:
                 raise _NoWorkers(f"the source holds more than {limit:,} bytes, and each worker would have a copy")
             return super().write(data)
 
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, given: Any, /) -> Any:
+            if isinstance(given, type | FunctionType) and _is_of_the_script(given.__module__):
+                what = f"{given.__qualname__} is defined in the script that runs now, which they do not run again"
+                raise _NoWorkers(f"the source cannot be sent to worker processes ({what}: define it in a module)")
+            return NotImplemented
+
     sink = Sink()
     try:
-        pickle.dump(job, sink, protocol=pickle.HIGHEST_PROTOCOL)
+        Pickler(sink, protocol=pickle.HIGHEST_PROTOCOL).dump(job)
     except _NoWorkers:
         raise
     except Exception as error:  # whatever a stranger's objects raise that were not made to be pickled
@@ -244,60 +296,7 @@ def _pickled(job: Job, limit: int) -> bytes:
     return sink.getvalue()
 
 
-# --- in a worker ------------------------------------------------------------------------------------------------
-
-
-def _work(payload: Job | bytes, connection: Connection, positions: Any, slot: int, gate: MemoryGate) -> None:
-    """What a worker process does: say that it is ready, or why not; then blocks, until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # not on Windows
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A damaged EXIF block and the like: the pixels are still checked, and stderr belongs to the progress bar.
-    warnings.filterwarnings("ignore", module=r"PIL\.")
-    Image.MAX_IMAGE_PIXELS = None  # `max_pixels` is the limit here
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers together have all cores already
-    try:
-        job = pickle.loads(payload) if isinstance(payload, bytes) else payload  # noqa: S301  # from our own parent
-    except Exception as error:  # whatever a stranger's module raises when it is imported here
-        connection.send(f"the source cannot be rebuilt in a worker process ({error})")
-        return
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
-    connection.send("")
-
-    def begin_sample(i: int) -> None:
-        gate.release()
-        positions[slot] = i
-
-    while True:
-        try:
-            block = connection.recv()
-        except EOFError:
-            return
-        positions[slot] = -1
-        try:
-            _answer(connection, convert_block(job, block, begin_sample, gate.take))
-        except Exception as error:
-            if not isinstance(error, TsdsError):
-                error.add_note(traceback.format_exc())  # where a defect is, the parent could not say
-            _answer(connection, error)
-        finally:
-            gate.release()
-
-
-def _answer(connection: Connection, answer: BlockResult | Exception) -> None:
-    try:
-        data = pickle.dumps(answer)
-    except Exception as error:  # a stranger's exception that was not made to be pickled
-        data = pickle.dumps(RuntimeError(f"{answer!r} ({error})"))
-    connection.send_bytes(data)
-
-
-def _end_with_parent() -> None:
-    """End this process when the parent has gone without a word (SIGKILL); it would wait for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)
+def _is_of_the_script(module: str | None) -> bool:
+    """Whether importing a module in another process would run what runs in this one now."""
+    spec = getattr(sys.modules.get(module or ""), "__spec__", None)
+    return module == "__main__" or bool(getattr(spec, "_initializing", False))

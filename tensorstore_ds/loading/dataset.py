@@ -39,6 +39,7 @@ from tensorstore_ds.loading.fields import (
     Value,
     gather_field,
     is_decoded,
+    pair_of,
     view_field,
 )
 from tensorstore_ds.loading.moving import move, only_moves
@@ -91,15 +92,17 @@ class StoreDataset(Samples):
             `FormatError`.
         split: name of the split, such as ``train``.
         fields: names of the fields to load. None loads all fields except `size`, `key`, and fields of kinds that this
-            version does not know.
+            version does not know. With ``return_as="tuple"``, None loads the image and its label alone.
         transform: function that is called with every sample, in the thread or process that makes the sample. If it has
             a keyword `generator`, it gets a `torch.Generator` that depends only on (seed, epoch, row). Its random
             numbers do not depend on the number of threads or on the batch. Otherwise, all threads share torch's global
             generator.
         transform_of: argument of `transform`. ``sample`` is the whole sample, in the form of `return_as`. ``image`` is
             the image alone, as in torchvision's ImageFolder and in timm. With several views, it is each view in turn.
-        return_as: form of a sample. ``dict`` is a dict by field. ``tuple`` is (image, label) as in torchvision, or
-            (image, target) with objects. ``torchvision`` is (image, target) as torchvision's detection models and
+        return_as: form of a sample. ``dict`` is a dict by field. ``tuple`` is (image, label) as in torchvision,
+            whatever other fields the store contains: name those in `fields`, and they follow the image in this order.
+            Without a label, it is (image, target) with objects, (image, mask) with a mask, and otherwise the image
+            followed by all other fields. ``torchvision`` is (image, target) as torchvision's detection models and
             references take it, with images as float32 in [0, 1] if there is no transform, `labels` from 1 (0 is the
             background), `area`, `iscrowd`, and the row as `image_id` (in batches if `collate` is ``list``).
         as_pil: whether images are PIL images, for transforms that need them.
@@ -124,6 +127,7 @@ class StoreDataset(Samples):
 
     Attributes:
         path: path of the store. For a store by URL, the URL as a string without user, password and query.
+        chosen: whether `fields` were given.
     """
 
     #: Whether a sample is a row of the split, not a part of one.
@@ -167,9 +171,10 @@ class StoreDataset(Samples):
         self._images: ImageReader | None = None
         if isinstance(fields, str):
             raise refusal("fields", "a list of names", repr(fields))
-        known = self.split.fields
+        known, as_pair = self.split.fields, return_as == "tuple"
+        self.chosen = fields is not None
         usual = [n for n, field in known.items() if n not in ("size", "key") and not isinstance(field, UnknownField)]
-        self.fields = tuple(usual if fields is None else fields)
+        self.fields = tuple(fields) if fields is not None else pair_of(known, usual) if as_pair else tuple(usual)
         unknown = [name for name in self.fields if name not in known]
         if unknown:
             raise unknown_name(f"split {split}", "field", unknown[0], known)

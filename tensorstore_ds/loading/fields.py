@@ -48,6 +48,20 @@ def images_in(names: Iterable[str], fields: Mapping[str, Field]) -> list[str]:
     return [name for name in names if name.startswith("image") and isinstance(fields.get(name), ImageField)]
 
 
+def pair_of(fields: Mapping[str, Field], usual: Iterable[str]) -> tuple[str, ...]:
+    """The fields of (image, target), or all the `usual` ones if there is no label, no mask and no image.
+
+    Others may be added to a store at any time, and a loop over images and labels goes on. Objects are one target with
+    the other fields of their sample.
+    """
+    names = tuple(name for name in usual if name != "image")
+    chosen = {name: fields[name] for name in sorted(names, key=lambda name: name != "label")}
+    target = next((name for kind in ("label", "labels") for name, each in chosen.items() if each.kind == kind), None)
+    if target is None and not of_kind(chosen, ObjectsField):
+        target = next(iter(of_kind(chosen, MaskField)), None)
+    return tuple(usual) if target is None or "image" not in fields else ("image", target)
+
+
 # --- from columns to batches ----------------------------------------------------------------------------------------
 
 

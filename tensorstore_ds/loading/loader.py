@@ -297,8 +297,24 @@ class DataLoader(data.DataLoader[Batches]):
     # --- position
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iterator. Without it, epochs are counted from 0."""
-        self._position = Position(epoch)
+        """Set the epoch of the next iterator. Without it, epochs are counted from 0.
+
+        The epoch of a state that was just loaded continues with the next batch, so a loop may call this at the
+        beginning of every epoch, also of the resumed one. A different epoch drops the loaded position and begins with
+        its first batch.
+
+        >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2, shuffle=True)
+        >>> first = next(iter(loader))
+        >>> again = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=2, shuffle=True)
+        >>> again.load_state_dict(loader.state_dict())
+        >>> for epoch in range(loader.state_dict()["epoch"], 2):
+        ...     again.set_epoch(epoch)
+        ...     print(len(list(again)))
+        3
+        4
+        """
+        if self._position.begun or self._position.epoch != epoch:
+            self._position = Position(epoch)
         if has_epochs(self._ordering):
             self._ordering.set_epoch(epoch)
         self._sampler_epoch = epoch_of(self._ordering)
@@ -389,11 +405,11 @@ class DataLoader(data.DataLoader[Batches]):
         kept = next((each for each in ("drawn_from", "generator") if each in state), None)
         drawn_from = load_generator(state[kept]) if generator is not None and kept is not None else None
         # Nothing is changed before here: a state that is refused leaves the loader where it was.
-        self.set_epoch(epoch)
+        self._position = Position(epoch, batch, start)
+        self.set_epoch(epoch)  # of the sampler
         if sampler_epoch is not None and has_epochs(self._ordering):
             self._ordering.set_epoch(sampler_epoch)
             self._sampler_epoch = sampler_epoch
-        self._position.batch, self._position.start = batch, start
         if kept == "drawn_from":
             self._position.drawn = drawn_from
         elif generator is not None and drawn_from is not None:

@@ -21,7 +21,7 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Decode
-from tensorstore_ds.loading.fields import Value
+from tensorstore_ds.loading.fields import Value, pair_of
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.loading.samples import Batch, Sample, Samples
 from tensorstore_ds.options import refusal
@@ -101,6 +101,8 @@ class MixedDataset(Samples):
         first = self.parts[0]
         names = first.fields if fields is None else tuple(fields)
         common = [name for name in names if all(name in part.split.fields for part in self.parts)]
+        if return_as == "tuple" and fields is None and not first.chosen:
+            common = [*pair_of(first.split.fields, common)]
         self._fields = _joined(self.parts, common, classes)
         self._maps = [_class_maps(part, self._fields) for part in self.parts]
         self._starts = np.cumsum([0, *map(len, self.parts)])
