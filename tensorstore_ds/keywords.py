@@ -29,7 +29,7 @@ class ConvertKeywords(TypedDict, total=False):
     budget: int | None
     quality: int
     subsampling: Literal["4:2:0", "4:4:4"]
-    check: Literal["eighth", "full", "headers"]
+    check: Literal["full", "headers"]
     min_visibility: float
     oriented_boxes: Literal["source", "polygons"]
     max_side: int | None

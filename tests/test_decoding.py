@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode, functional as TF  # noqa: N812
 
 import antialiased
@@ -135,8 +136,8 @@ def test_the_part_of_an_image_that_a_decoder_makes_of_just_the_size(tmp_path, ki
 
 SCALED = {
     "crop": tsds.Compose([tsds.RandomResizedCrop((20, 28), scale=(0.2, 1.0)), tsds.RandomHorizontalFlip()]),
-    "validate": tsds.Compose([tsds.Resize(30), tsds.CenterCrop(26)]),
-    "letterbox": tsds.Letterbox((50, 40), fill=9),
+    "validate": tsds.Compose([tsds.Resize(30, exact=False), tsds.CenterCrop(26)]),
+    "letterbox": tsds.Letterbox((50, 40), fill=9, exact=False),
     "twice": tsds.Compose([tsds.RandomResizedCrop(70, scale=(0.5, 1.0)), tsds.Resize(24), tsds.RandomCrop(19)]),
 }
 
@@ -664,3 +665,65 @@ def test_padding_after_a_crop_keeps_the_pixels_at_the_edges_of_the_crop(tmp_path
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     image = TF.pad(TF.center_crop(TF.resize(image, [240], antialias=True), [35]), [18])
     assert torch.equal(found, image)
+
+
+EXACT = {
+    "evaluation": (
+        tsds.Compose([tsds.Resize(56), tsds.CenterCrop(48)]),
+        [v2.Resize(56, antialias=True), v2.CenterCrop(48)],
+    ),
+    "stretched": (tsds.Resize((40, 64)), [v2.Resize((40, 64), antialias=True)]),
+    "mirrored": (
+        tsds.Compose([tsds.Resize((40, 64)), tsds.RandomHorizontalFlip(1.0)]),
+        [v2.Resize((40, 64), antialias=True), v2.RandomHorizontalFlip(1.0)],
+    ),
+    "asked for": (
+        tsds.RandomResizedCrop((32, 48), scale=(1, 1), ratio=(4 / 3, 4 / 3), exact=True),
+        [v2.Resize((32, 48), antialias=True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("encoding", ["source", "jpeg"])
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_plans_without_random_crops_have_the_bits_of_torchvision(tmp_path, encoding, is_compiled, monkeypatch):
+    """Of files in every sampling, whose sides are 2 to 20 times those of the results, turned ones among them."""
+    (tmp_path / "f").mkdir()
+    for number, (size, form) in enumerate(
+        itertools.product(
+            ((150, 200), (384, 512), (768, 1024)), ({}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True})
+        )
+    ):
+        exif = Image.Exif()
+        exif[0x0112] = 3 if number % 3 == 1 else 1
+        (tmp_path / "f" / f"{number}.jpg").write_bytes(jpeg(drawn(*size), exif=exif, **form))
+    tsds.convert(tmp_path / "f", tmp_path / "s.tsds", encoding=encoding, workers=0)
+    if not is_compiled:
+        monkeypatch.setattr(native, "core", None)
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    for name, (plan, steps) in EXACT.items():
+        found = tsds.StoreDataset(tmp_path / "s.tsds", decode=plan).gather(range(len(split))).columns["image"]
+        for row in range(len(split)):
+            pixels = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(split["image"][row]))))
+            expected = v2.Compose(steps)(torch.from_numpy(pixels.transpose(2, 0, 1).copy()))
+            np.testing.assert_array_equal(found[row], expected, f"{name} of {split.key(row)}")
+
+
+def test_random_crops_are_decoded_smaller_unless_asked_for():
+    sizes = np.array([[800, 800, 3]] * 2, np.int32)
+    rows = np.arange(2)
+    for plan, is_exact in (
+        (tsds.Resize(50), True),
+        (tsds.Resize(50, exact=False), False),
+        (tsds.Letterbox(50), True),
+        (tsds.RandomResizedCrop(50), False),
+        (tsds.RandomResizedCrop(50, exact=True), True),
+        (tsds.Compose([tsds.Resize(60), tsds.RandomCrop(50)]), False),
+        (tsds.Compose([tsds.Resize(60, exact=True), tsds.RandomCrop(50)]), True),
+        (tsds.Compose([tsds.Resize(60), tsds.RandomHorizontalFlip()]), True),
+        (None, True),
+    ):
+        placements = decoding.place(plan, sizes, rows, 0)
+        assert placements.is_exact == is_exact
+        scales = {window.scale for window in decoding.windows_of(placements, sizes[:, :2])}
+        assert (scales == {1}) == is_exact, plan

@@ -12,7 +12,7 @@ from stores import png_bytes
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, quiet_pillow
 from tensorstore_ds.sources.base import Sample
 
 RNG = np.random.default_rng(0)
@@ -144,7 +144,7 @@ def test_text_is_not_an_image():
 
 def test_a_decompression_bomb_is_refused_from_its_header():
     bomb = saved(Image.new("1", (30_000, 30_000)))
-    with own_pixel_limit(), pytest.raises(SourceError, match=r"30000x30000.*`max_pixels`") as caught:
+    with quiet_pillow(), pytest.raises(SourceError, match=r"30000x30000.*`max_pixels`") as caught:
         decode_image(bomb)
     assert caught.value.reason == "too-many-pixels"
     assert decode_image(png_bytes(RGB), max_pixels=63).shape == RGB.shape
@@ -273,41 +273,12 @@ def test_options_of_size_and_check_that_are_refused(options, message):
         ImageOptions(**options)
 
 
-@pytest.mark.parametrize("form", [{}, {"progressive": True}, {"subsampling": 0}, {"restart_marker_blocks": 2}])
-@pytest.mark.parametrize("has_simplejpeg", [True, False])
-def test_an_eighth_finds_the_damage_that_a_full_decode_finds(form, has_simplejpeg, monkeypatch):
-    if not has_simplejpeg:
-        monkeypatch.setattr("tensorstore_ds.imaging.jpeg.simplejpeg", None)
-    data = saved(Image.fromarray(drawn(90, 130)), "JPEG", **form)
-    rng = np.random.default_rng(3)
-    found = 0
-    for _ in range(60):
-        damaged = bytearray(data)
-        kind, at = rng.integers(3), int(rng.integers(640, len(data) - 80))
-        if kind == 0:
-            del damaged[at:]
-        elif kind == 1:
-            damaged[at] ^= 1 << int(rng.integers(8))
-        else:
-            damaged[at : at + 60] = bytes(60)
-        verdicts = set()
-        for check in ("full", "eighth"):
-            try:
-                encode_sample(Sample("k", bytes(damaged)), ImageOptions(encoding="source", check=check))
-                verdicts.add("")
-            except SourceError as error:
-                verdicts.add(error.reason)
-        assert len(verdicts) == 1
-        found += verdicts != {""}
-    assert found >= 15  # files that were cut off, at least
-
-
 def test_what_a_check_decodes():
     data = saved(Image.fromarray(drawn(90, 130)), "JPEG")
-    for check, shape, scale in (("full", (90, 130, 3), 1), ("eighth", (12, 17, 3), 8), ("headers", (0, 0, 3), 1)):
+    for check, shape in (("full", (90, 130, 3)), ("headers", (0, 0, 3))):
         encoded = encode_sample(Sample("k", data), ImageOptions(encoding="source", check=check))
         assert (encoded.image, encoded.shape, encoded.size) == (data, (90, 130, 3), (90, 130))
-        assert (encoded.pixels.shape, encoded.scale) == (shape, scale)
+        assert encoded.pixels.shape == shape
     turned = saved(Image.fromarray(drawn(90, 130)), "JPEG", exif=exif_with(6))
     assert encode_sample(Sample("k", turned), ImageOptions(encoding="source")).shape == (130, 90, 3)
     assert encode_sample(Sample("k", turned), ImageOptions(encoding="source", check="headers")).shape == (130, 90, 3)

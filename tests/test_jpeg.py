@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -439,3 +440,81 @@ def test_only_files_with_chroma_of_a_usual_size_are_cut(factors, fits):
         unit = tuple(8 * max(f(each) for each in factors) for f in (lambda e: e & 15, lambda e: e >> 4))
         assert scan.step == (unit[0], unit[1] * units)
         assert (scan.rows, scan.columns) == (-(-64 // unit[0]), 1)
+
+
+def with_segment(data, marker, body):
+    """A JPEG file with one more segment before all others."""
+    return data[:2] + bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2) + body + data[2:]
+
+
+def without_jfif(data):
+    assert data[2:4] == b"\xff\xe0"
+    return data[:2] + data[4 + int.from_bytes(data[4:6]) :]
+
+
+def harmless(data):
+    """The same image with what libjpeg warns of, or skips, without losing a pixel."""
+    adobe = b"Adobe\0\x64\0\0\0\0"
+    yield "JWRN_JFIF_MAJOR", data[:11] + b"\0\0" + data[13:]
+    yield "JWRN_JFIF_MAJOR", data[:11] + b"\x4a\x46" + data[13:]
+    yield "JWRN_ADOBE_XFORM", with_segment(without_jfif(data), 0xEE, adobe + b"\2")
+    yield "JWRN_ADOBE_XFORM", with_segment(without_jfif(data), 0xEE, adobe + b"\x63")
+    yield "JWRN_BOGUS_ICC", with_segment(data, 0xE2, b"ICC_PROFILE\0\7\1xx")
+    at = data.index(b"\xff\xdb")
+    yield "JWRN_EXTRANEOUS_DATA", data[:at] + b"junk\0\xff\0" + data[at:]
+    yield "JWRN_EXTRANEOUS_DATA", data[:-2] + b"\0\0\0" + data[-2:]
+    yield "fill bytes", data[:at] + b"\xff\xff\xff" + data[at:]
+    if b"\xff\xc2" not in data:
+        end = read_header(data).start
+        yield "JWRN_NOT_SEQUENTIAL", data[: end - 3] + b"\0\0\0" + data[end:]
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}, {"subsampling": 0}])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_warnings_that_lose_no_pixel_are_harmless_everywhere(tmp_path, options, orientation):
+    """Conversion, the stored file and the loader give the pixels that Pillow and torchvision give."""
+    torchvision = pytest.importorskip("torchvision")
+    torch = pytest.importorskip("torch")
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    files = list(harmless(jpeg(drawn(50, 70), **options)))
+    (tmp_path / "f").mkdir()
+    for i, (_, data) in enumerate(files):
+        (tmp_path / "f" / f"{i}.jpg").write_bytes(with_segment(data, 0xE1, exif.tobytes()) if orientation > 1 else data)
+    for encoding in ("source", "raw"):
+        store = tmp_path / f"{encoding}.tsds"
+        assert tsds.convert(tmp_path / "f", store, encoding=encoding, workers=0).skipped == {}
+        split = tsds.StoreDataset(store)
+        for i, (warning, data) in enumerate(files):
+            expected = pillow(data)
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                decoded = torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            as_torch = decoded.permute(1, 2, 0).numpy()
+            np.testing.assert_array_equal(as_torch, expected, warning)
+            expected = np.rot90(expected, -1) if orientation == 6 else expected
+            np.testing.assert_array_equal(split[i]["image"].permute(1, 2, 0).numpy(), expected, warning)
+
+
+def test_a_warning_about_the_header_hides_no_damage():
+    pytest.importorskip("simplejpeg")
+    data = jpeg(drawn(160, 160), restart_marker_blocks=1)
+    at = int(find_restarts(data)[5])
+    for _, changed in harmless(data[:at] + b"\xf7" * 12 + data[at + 12 :]):
+        with pytest.raises(DamagedJpegError):
+            decode_jpeg(changed, read_header(changed), channels=3)
+
+
+@pytest.mark.parametrize("scale", [1, 2, 8])
+def test_cmyk_is_pillows_and_damage_is_found(scale):
+    pytest.importorskip("simplejpeg")
+    buffer = io.BytesIO()
+    Image.fromarray(drawn(90, 130)).convert("CMYK").save(buffer, "JPEG", quality=90)
+    data = buffer.getvalue()
+    image = Image.open(io.BytesIO(data))
+    if scale > 1:
+        image.draft(None, (130 // scale, 90 // scale))
+    found = decode_jpeg(data, read_header(data), channels=3, scale=scale)
+    np.testing.assert_array_equal(found, np.asarray(image.convert("RGB")))
+    damaged = data[: len(data) // 2]
+    with pytest.raises(DamagedJpegError):
+        decode_jpeg(damaged, read_header(damaged), channels=3)

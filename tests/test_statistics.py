@@ -201,13 +201,13 @@ def test_the_kernel_adds_up_as_numpy_does(is_plain, monkeypatch):
         images += [rng.integers(0, 256, (*rng.integers(1, 99, 2), channels), np.uint8) for _ in range(9)]
         images += [images[-1][:, ::2], images[-1][::-1], np.stack([images[-1]] * 3)]
     native.core.use_plain(is_plain)
-    found = [ImageSums.of_pixels(image, 2) for image in images]
+    found = [ImageSums.of_pixels(image) for image in images]
     native.core.use_plain(False)
     monkeypatch.setattr(native, "core", None)
     for each, image in zip(found, images, strict=True):
-        assert each == ImageSums.of_pixels(image, 2)
+        assert each == ImageSums.of_pixels(image)
         channels = [image[..., c].astype(int) for c in range(image.shape[-1])]
-        assert each.squares == [4 * int((values**2).sum()) for values in channels]
+        assert each.squares == [int((values**2).sum()) for values in channels]
 
 
 @pytest.mark.skipif(native.core is None, reason=f"no compiled kernels: {native.why_not}")
@@ -216,17 +216,6 @@ def test_the_kernel_refuses_what_are_no_pixels():
     for pixels, channels in ((bytes(10), 3), (bytes(10), 0), (bytes(10), 5), (bytes(10), -1)):
         with pytest.raises(ValueError, match="sums: expected pixels of 1 to 4 channels"):
             native.core.sums(pixels, channels)
-
-
-def test_pixels_of_smaller_images_count_for_what_they_stand_for():
-    pixels = np.arange(16, dtype=np.uint8).reshape(2, 8, 1)
-    small = ImageSums.of_pixels(pixels, 8)
-    assert small.summary()["reduction"] == 8
-    channels = total(small, ImageSums.of_pixels(np.zeros((8, 8, 1), np.uint8))).summary()
-    values = np.concatenate([np.repeat(pixels.ravel(), 64), np.zeros(64)]) / 255
-    assert channels["reduction"] == 8
-    assert channels["mean"] == pytest.approx([values.mean()])
-    assert channels["std"] == pytest.approx([values.std()])
 
 
 def parts_of_a_split(dtype, seed):

@@ -17,7 +17,7 @@ from small_stores import tsds as command
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import MAX_PIXELS
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.imaging.jpeg import Part, find_restarts
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading import stored_images
@@ -51,13 +51,13 @@ def test_pillows_limit_is_back_when_the_last_thread_has_left() -> None:
     before, meeting = Image.MAX_IMAGE_PIXELS, Barrier(2)
 
     def first() -> None:
-        with own_pixel_limit():
+        with quiet_pillow():
             meeting.wait()
             meeting.wait()  # the second is inside, too
 
     def second() -> int | None:
         meeting.wait()
-        with own_pixel_limit():
+        with quiet_pillow():
             meeting.wait()
             thread.result()
             return Image.MAX_IMAGE_PIXELS

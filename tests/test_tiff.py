@@ -362,3 +362,41 @@ def test_sixteen_bits_and_five_channels_of_small_files(tmp_path: Path, monkeypat
         split = converted(tmp_path / f"{channels}{dtype}", tmp_path / f"{channels}{dtype}.tsds", workers=2)
         np.testing.assert_array_equal(split["image"][0], pixels)
         assert split["image"][0].dtype == pixels.dtype
+
+
+def page_of(order: str, tags: list[tuple[int, int, int]], following: int = 0) -> bytes:
+    """A page of a BigTIFF file: (tag, value, count) of numbers of 8 bytes."""
+    entries = b"".join(struct.pack(f"{order}HHQQ", tag, 16, count, value) for tag, value, count in tags)
+    return struct.pack(f"{order}Q", len(tags)) + entries + struct.pack(f"{order}Q", following)
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("place", [2**63 + 8, 2**64 - 1, 2**32])
+def test_what_lies_beyond_the_file_is_damage(tmp_path: Path, order: str, place: int) -> None:
+    """The first page of a BigTIFF file, a later one, the values of a tag, a strip, and a height."""
+    tags = {256: 8, 257: 8, 258: 8, 262: 1, 273: 300, 279: 64}
+    start = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HHH", 43, 8, 0)
+
+    def file(first: int = 16, following: int = 0, count: int = 1, **changed: int) -> bytes:
+        values = {**tags, **{int(tag[1:]): value for tag, value in changed.items()}}
+        page = page_of(order, [(tag, n, count if tag == 258 else 1) for tag, n in values.items()], following)
+        return (start + struct.pack(f"{order}Q", first) + page).ljust(300, b"\0") + bytes(64)
+
+    write(tmp_path / "f" / "good.tif", picture(1, height=8, width=8))
+    files = [file(first=place), file(following=place), file(count=5, _258=place), file(_273=place), file(_257=place)]
+    for i, data in enumerate(files):
+        (tmp_path / "f" / f"{i}.tif").write_bytes(data)
+    for encoding in ("raw", "source"):
+        options: Any = {"encoding": encoding, "workers": 0, "on_error": "skip"}
+        summary = tsds.convert(tmp_path / "f", tmp_path / f"{encoding}.tsds", **options)
+        assert sum(summary.rows.values()) >= 1
+        assert set(summary.skipped) <= {"truncated-image", "not-an-image", "too-many-pixels"}
+        assert sum(summary.skipped.values()) >= 3
+        tsds.estimate(tmp_path / "f", **options)
+
+
+def test_old_jpeg_without_the_number_of_samples_is_left_to_pillow() -> None:
+    tags = {256: 24, 257: 16, 259: 6, 262: 6, 273: 300, 278: 16, 279: 64}
+    page = page_of("<", [(tag, value, 1) for tag, value in tags.items()])
+    file = (b"II" + struct.pack("<HHHQ", 43, 8, 0, 16) + page).ljust(300, b"\0") + bytes(64)
+    assert open_tiff(io.BytesIO(file)) is None

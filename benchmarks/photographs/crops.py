@@ -6,6 +6,7 @@ python -m benchmarks.photographs.crops
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def placed(
 ) -> NDArray[np.uint8]:
     """(H, W, 3): a crop, decoded at a scale and resized, as a plan does it."""
     whole = Placements.whole(shape[:2])
-    placements = whole.crop((crop.top, crop.left), (crop.height, crop.width)).resize(size)
+    placements = replace(whole.crop((crop.top, crop.left), (crop.height, crop.width)).resize(size), is_exact=False)
     (window,) = windows_of(placements, whole.size)
     part = Part(*window.low, *window.high)
     pixels = decode_part(data, part, shape=shape, restarts=find_restarts(data), scale=scale)

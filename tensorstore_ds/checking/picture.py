@@ -8,7 +8,7 @@ from tensorstore_ds.checking.findings import CheckFindings
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.pictures.contact_sheet import (
     EDGE,
     FADED,
@@ -55,7 +55,7 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
     ordered = sorted(findings.copies, key=lambda each: (not each.is_leak, not each.labels_disagree))
     groups = ordered[:count]
     image = next(iter(of_kind(store.manifest.fields, ImageField)))
-    with own_pixel_limit():
+    with quiet_pillow():
         lines = [
             [magnified(picture_of(store[s.split], s.row, image), MEDIUM)[0] for s in group.samples[:_BESIDE]]
             for group in groups

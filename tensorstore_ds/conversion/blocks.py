@@ -207,7 +207,7 @@ class BlockRows:
         sums = ImageSums() if encoded.parts is None else self._write_large(encoded)
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             if encoded.pixels.size:  # as they were before they were encoded: to decode them again takes long
-                sums = ImageSums.of_pixels(encoded.pixels, encoded.scale)
+                sums = ImageSums.of_pixels(encoded.pixels)
             sums = replace(sums, images_of={str(channels): 1})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS

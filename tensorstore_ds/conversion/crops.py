@@ -202,7 +202,7 @@ class CropSource(PartSource):
         if isinstance(image, str | Path):
             image = read_file(image, sample.key)
         if isinstance(image, bytes):
-            return oriented_size(open_image(image, max_pixels=self._options.max_pixels, key=sample.key), sample.key)
+            return oriented_size(open_image(image, max_pixels=self._options.max_pixels, key=sample.key))
         return self._pixels(sample).shape[:2]
 
     def _pixels(self, sample: Sample) -> NDArray[Any]:

@@ -35,7 +35,7 @@ from tensorstore_ds.imaging.codecs import (
     is_storable,
     open_image,
     orientation,
-    own_pixel_limit,
+    quiet_pillow,
     read_image_header,
 )
 from tensorstore_ds.imaging.jpeg import JPEG, MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
@@ -150,7 +150,6 @@ def _encode_sample(
         arrays=sample.arrays,
         texts=_checked_texts(sample),
         problems=problems,
-        scale=scale if placement is None else 1,
         file_nbytes=len(source) if isinstance(source, bytes) else 0 if tiff is None else tiff.file_nbytes,
         parts=parts,
     )
@@ -214,11 +213,9 @@ def _decode(
 
 
 def _scale(header: ImageHeader, options: ImageOptions) -> int:
-    """By how much an image is decoded smaller: as much as suffices to check it, or to make it smaller well."""
-    if header.jpeg is None:
+    """By how much an image is decoded smaller: as much as suffices to make it smaller well."""
+    if header.jpeg is None or header.orientation != 1:
         return 1
-    if options.encoding == "source":
-        return 8 if options.check == "eighth" and min(header.size) >= 8 else 1
     placement = None if options.max_side is None else options.placement(header.size)
     if placement is None:
         return 1
@@ -280,12 +277,12 @@ def check_size(sample: Sample, size: tuple[int, int]) -> None:
 def _is_turned(sample: Sample) -> bool:
     """Whether EXIF says that the image file of a sample is to be turned by a quarter."""
     image: Any = sample.image
-    with contextlib.suppress(SourceError), own_pixel_limit(), contextlib.ExitStack() as stack:
+    with contextlib.suppress(SourceError), quiet_pillow(), contextlib.ExitStack() as stack:
         if isinstance(image, str | Path):
             image = stack.enter_context(open_file(image, sample.key))
         is_file = isinstance(image, bytes | io.IOBase)
         opened = open_image(cast(Any, image), key=sample.key) if is_file else image
-        return not isinstance(opened, np.ndarray | Part) and orientation(opened, sample.key) >= 5
+        return not isinstance(opened, np.ndarray | Part) and orientation(opened) >= 5
     return False
 
 

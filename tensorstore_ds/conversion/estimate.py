@@ -31,7 +31,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import chosen, takes_options
@@ -190,7 +190,7 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
     some = []
     places = ((each.source_split, one) for each in prepared.splits.values() for one in each[::step])
     for split, reference in places:
-        with or_skipped("skip", bad), own_pixel_limit():
+        with or_skipped("skip", bad), quiet_pillow():
             as_pixels = replace(image, encoding="raw", budget=None)
             if encode_sample(source.read(split, reference), as_pixels, by_parts=True).parts is None:
                 some.append((split, reference))  # else it is too large to be tried in each encoding
@@ -209,7 +209,7 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
         except OptionError:  # no JPEG can have these channels, or not even the JPEG files keep to the budget
             continue
         for split, reference in some:
-            with contextlib.suppress(SourceError, OptionError), own_pixel_limit():
+            with contextlib.suppress(SourceError, OptionError), quiet_pillow():
                 stored.append(encode_sample(source.read(split, reference), options, least_worth=worth))
         if not stored or (way.get("max_side") and all(max(each.size) <= _MAX_SIDE for each in stored)):
             continue

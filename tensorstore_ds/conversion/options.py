@@ -19,7 +19,7 @@ from tensorstore_ds.tiling import MOST_SIDE
 
 OnError = Literal["fail", "skip", "skip-image"]
 Subsampling = Literal["4:2:0", "4:4:4"]
-Check = Literal["eighth", "full", "headers"]
+Check = Literal["full", "headers"]
 Encoding = Literal["auto", "raw", "jpeg", "source", "smart"]
 Objects = Literal["whole", "crops"]
 OrientedBoxes = Literal["source", "polygons"]
@@ -74,10 +74,9 @@ class ImageOptions:
         group="Encoding",
     )
     check: Check = option(
-        'How to check files with `encoding="source"`: ``eighth`` decodes JPEG at 1/8 of its size, which reads the '
-        "whole file in half the time. ``full`` decodes every pixel. ``headers`` decodes no pixels: it misses damage, "
-        "and the store has no mean and standard deviation of pixels.",
-        default="eighth",
+        'How to check files with `encoding="source"`: ``full`` decodes every pixel. ``headers`` decodes no pixels: '
+        "it misses damage, and the store has no mean and standard deviation of pixels, which normalization needs.",
+        default="full",
         group="Encoding",
     )
     min_visibility: float = option(

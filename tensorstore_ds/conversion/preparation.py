@@ -49,7 +49,7 @@ from tensorstore_ds.imaging.codecs import (
     further_frames,
     open_image,
     oriented_size,
-    own_pixel_limit,
+    quiet_pillow,
 )
 from tensorstore_ds.imaging.heif import HEIF_FORMATS
 from tensorstore_ds.imaging.jpeg import JPEG
@@ -330,7 +330,7 @@ def _encoded(
 ) -> Iterator[EncodedSample]:
     """Samples as they will be stored; `bad` receives the problems of those that are to be skipped."""
     masks = of_kind(contents.fields, MaskField)
-    with own_pixel_limit():
+    with quiet_pillow():
         for selection in selections:
             for reference in selection:
                 with or_skipped(on_error, bad):
@@ -443,7 +443,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
     places = (
         (name, row, split.source_split, one) for name, split in prepared.splits.items() for row, one in enumerate(split)
     )
-    with own_pixel_limit():
+    with quiet_pillow():
         for name, row, split, reference in places:
             try:
                 sample = prepared.source.read(split, reference)
@@ -519,11 +519,11 @@ def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, str]
             opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
             sample.left_out += further_frames(opened, sample.key)
             return (
-                *oriented_size(opened, sample.key),
+                *oriented_size(opened),
                 _kind(opened),
                 _RECODED if opened.format in HEIF_FORMATS else _KEPT,
             )
-    return (*oriented_size(image, sample.key), _kind(image), _NO_FILE)
+    return (*oriented_size(image), _kind(image), _NO_FILE)
 
 
 def _kind(image: Image.Image) -> Kind:

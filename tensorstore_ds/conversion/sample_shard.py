@@ -31,7 +31,7 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.statistics import ImageSums
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.options import refusal
 from tensorstore_ds.sources.files import encoding_problem
 from tensorstore_ds.sources.samples import SampleReader, parts_of
@@ -144,7 +144,7 @@ class SampleShard:
                     sample, stored_key = with_key(sample(), key)
                 if key is None and stored_key is not None:
                     digests.append(self._new_key(stored_key))
-                with one_line_for_failures(self._workspace.out), own_pixel_limit():
+                with one_line_for_failures(self._workspace.out), quiet_pillow():
                     self._add(default_key if stored_key is None else stored_key, sample)
             with one_line_for_failures(self._workspace.out):
                 if self._block is not None and self._is_block_full(self._block):

@@ -17,7 +17,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.imaging.parts import Part, open_parts, size_of
 from tensorstore_ds.imaging.placement import Placement, box_faults
 from tensorstore_ds.imaging.resizing import resize_nearest
@@ -69,7 +69,7 @@ class TileSource(PartSource):
             for number, own in enumerate(listed, first):
                 corners: Sequence[Any] = ()
                 try:
-                    with own_pixel_limit():
+                    with quiet_pillow():
                         corners = self._kept(split, own)
                 except SourceError as error:
                     problems += error.problems

@@ -28,7 +28,7 @@ from tensorstore_ds.conversion.blocks import BlockResult, Job, convert_block
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.conversion.worker import Shared, forked
 from tensorstore_ds.errors import ConversionError
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.machine import memory_limit, uninterrupted
 
 #: After so many seconds at the same sample a worker's silence is told.
@@ -70,7 +70,7 @@ def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[
             return
     except _NoWorkers as error:
         note(f"{job.source.path}: converted in this process alone: {error}.")
-    with own_pixel_limit():
+    with quiet_pillow():
         for block in blocks:
             yield convert_block(job, block)
 

@@ -77,7 +77,6 @@ class EncodedSample:
         key: what the sample is called in its source.
         pixels: (H, W, C) of the stored image; empty once they are no longer needed.
         shape: (H, W, C) of the stored image.
-        scale: one of `pixels` stands for so many of the image in both directions, where they serve statistics alone.
         image: the stored bytes, or None where the pixels themselves are stored.
         restarts: where the byte behind each restart marker lies in these bytes, (m,) uint32; None: there is none.
         entries: where decoding can begin in these bytes, (m, 3) uint32, as `find_entries` has it; None: nowhere.
@@ -105,7 +104,6 @@ class EncodedSample:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
-    scale: int = 1
     file_nbytes: int = 0
     parts: Any = None
 

@@ -261,7 +261,6 @@ class ImageSums(Sums):
     Attributes:
         count: pixels.
         sum, squares: of each channel; empty where images have none in common, or float64 cannot hold them.
-        reduction: by how much images were made smaller for this, at most.
         file_nbytes: bytes of the source's image files, for a note to the user.
         images_of: number of image files with each number of channels, for a note to the user.
     """
@@ -271,20 +270,13 @@ class ImageSums(Sums):
     count: int = 0
     sum: list[Any] = field(default_factory=list)
     squares: list[Any] = field(default_factory=list)
-    reduction: int = 1
     file_nbytes: int = 0
     images_of: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of_pixels(cls, pixels: NDArray[Any], reduction: int = 1) -> ImageSums:
-        """Of pixels (..., W, C).
-
-        Args:
-            reduction: by how much the image was made smaller for this; each pixel counts for all that it stands for.
-        """
-        total, squares = ([each * reduction**2 for each in sums] for sums in _channel_sums(pixels))
-        count = math.prod(pixels.shape[:-1]) * reduction**2
-        return cls(pixels.dtype.name, count, total, squares, reduction)._if_finite()
+    def of_pixels(cls, pixels: NDArray[Any]) -> ImageSums:
+        """Of pixels (..., W, C)."""
+        return cls(pixels.dtype.name, math.prod(pixels.shape[:-1]), *_channel_sums(pixels))._if_finite()
 
     def __add__(self, other: Self) -> Self:
         both = other if other.count else self
@@ -294,8 +286,7 @@ class ImageSums(Sums):
                 _add_counts(*(_as_channels(values, channels) for values in pair)) if channels else []
                 for pair in ((self.sum, other.sum), (self.squares, other.squares))
             )
-            count, reduction = self.count + other.count, max(self.reduction, other.reduction)
-            both = replace(self, count=count, sum=total, squares=squares, reduction=reduction)._if_finite()
+            both = replace(self, count=self.count + other.count, sum=total, squares=squares)._if_finite()
         images_of = dict(Counter(self.images_of) + Counter(other.images_of))
         return replace(both, file_nbytes=self.file_nbytes + other.file_nbytes, images_of=images_of)
 
@@ -315,7 +306,7 @@ class ImageSums(Sums):
             else:  # in this order, so that nothing overflows
                 variance = squares / count - (total / count) * (total / count)
             std.append(math.sqrt(max(variance, 0.0)) / scale)
-        return _Moments(mean, std, scale, self.reduction, count).summary()
+        return _Moments(mean, std, scale, 1, count).summary()
 
     @classmethod
     def of(cls, summary: Mapping[str, Any], weight: int) -> Sums | None:

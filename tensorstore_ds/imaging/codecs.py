@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import io
+import logging
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
+import PIL._imaging
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.PngImagePlugin import PngImageFile
@@ -53,6 +58,17 @@ _TURNS = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
+}
+#: The same for arrays: transposed, then mirrored top to bottom, left to right.
+TURNS = {
+    1: (False, False, False),
+    2: (False, False, True),
+    3: (False, True, True),
+    4: (False, True, False),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
 }
 #: What files of each of the `FORMATS` begin with: spec.md, 6.4.
 _MAGIC = re.compile(
@@ -106,9 +122,10 @@ class ImageHeader:
     Attributes:
         size: (height, width) as the image is shown.
         channels: as it is decoded, 1 or 3.
-        jpeg: of a JPEG file that is shown as it is stored; None of all else.
+        jpeg: of a JPEG file; None of all else.
         image: of all other files, not yet decoded.
         dtype: of the decoded pixels.
+        orientation: EXIF's number of how the pixels of `jpeg` are to be turned.
     """
 
     size: tuple[int, int]
@@ -116,6 +133,7 @@ class ImageHeader:
     jpeg: JpegHeader | None = None
     image: Image.Image | None = None
     dtype: str = "uint8"
+    orientation: int = 1
 
 
 def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageHeader:
@@ -125,9 +143,9 @@ def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "
         check_pixels((jpeg.height, jpeg.width), max_pixels, key)
         return ImageHeader((jpeg.height, jpeg.width), jpeg.components, jpeg)
     image = open_image(data, max_pixels=max_pixels, key=key)
-    size, channels = oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1
-    if jpeg is not None and jpeg.components == channels and orientation(image, key) == 1:
-        return ImageHeader(size, channels, jpeg)
+    size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
+    if jpeg is not None:
+        return ImageHeader(size, channels, jpeg, orientation=orientation(image))
     return ImageHeader(size, channels, None, image, dtype_of(image.mode))
 
 
@@ -145,14 +163,21 @@ def decode_file(
     Args:
         scale: 1, 2, 4 or 8: of `header.jpeg`, one pixel for so many in both directions, rounded up.
     """
-    if header.jpeg is None or color == "rgba":
+    if header.jpeg is None:
         return _decode_opened(header.image or open_image(data, max_pixels=2**63, key=key), color, key, on_decode)
     if on_decode is not None:
         on_decode(header.jpeg.height * header.jpeg.width * _PEAK_NBYTES)
     try:
-        return from_array(decode_jpeg(data, header.jpeg, channels=header.channels, scale=scale), color, key)
+        pixels = decode_jpeg(data, header.jpeg, channels=header.channels, scale=scale)
     except DamagedJpegError as error:
         raise damaged(key, "this image is damaged", error) from error
+    transposed, upside_down, mirrored = TURNS[header.orientation]
+    pixels = pixels.swapaxes(0, 1) if transposed else pixels
+    pixels = np.ascontiguousarray(pixels[:: -1 if upside_down else 1, :: -1 if mirrored else 1])
+    if color == "rgba":
+        colors = from_array(pixels, "rgb", key)
+        return np.concatenate([colors, np.full_like(colors[:, :, :1], 255)], axis=2)
+    return from_array(pixels, color, key)
 
 
 def _decode_opened(image: Image.Image, color: Color, key: str, on_decode: OnDecode | None) -> NDArray[Any]:
@@ -188,6 +213,8 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
         message = f"expected a mask with a palette or in gray, found an image of the mode {image.mode}."
         advice = "Write the number of each pixel's class, not its color."
         raise SourceError(Problem(key, "unsupported-depth", message), advice)
+    if isinstance(source, bytes) and read_header(source) is not None:
+        return decode_file(source, read_image_header(source, max_pixels=max_pixels, key=key), key=key)[:, :, 0]
     try:
         mask = np.asarray(_upright(image))
     except Exception as error:
@@ -222,7 +249,10 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
     except Exception as error:
         raise damaged(key, "this image's header is damaged", error) from error
     check_pixels((image.height, image.width), max_pixels, key)
-    if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
+    if image.format == "TIFF":
+        _silence_libtiff()
+    raw = str(image.tile[0][3]) if image.tile else ""
+    if ";16" in raw and "BGR;16" not in raw and image.mode != "I" and image.mode[:2] != "I;":  # BMP has 16 bits a pixel
         message = "this is a 16-bit color image, and Pillow would keep only 8 bits."
         raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
     return image
@@ -244,8 +274,8 @@ def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
         )
 
 
-def orientation(image: Image.Image, key: str = "image") -> int:
-    """EXIF's number of how an opened image is to be turned, 1 if not at all; raises as `decode_image` does."""
+def orientation(image: Image.Image) -> int:
+    """EXIF's number of how an opened image is to be turned, 1 if not at all or if its EXIF is damaged."""
     try:
         block = image.info.get("exif")  # not from `getexif`, which also takes XMP's
         if not block:
@@ -254,14 +284,16 @@ def orientation(image: Image.Image, key: str = "image") -> int:
         exif.load(block)
         found = int(exif.get(_ORIENTATION, 1))
         return found if found in _TURNS else 1
-    except Exception as error:
-        raise damaged(key, "this image's header is damaged", error) from error
+    except MemoryError:
+        raise
+    except Exception:
+        return 1
 
 
-def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
-    """(height, width) of an opened image as it will be shown, from its header; raises as `decode_image` does."""
+def oriented_size(image: Image.Image) -> tuple[int, int]:
+    """(height, width) of an opened image as it will be shown, from its header."""
     width, height = image.size
-    return (width, height) if orientation(image, key) >= 5 else (height, width)
+    return (width, height) if orientation(image) >= 5 else (height, width)
 
 
 def color_of(mode: str) -> str:
@@ -287,19 +319,25 @@ def further_frames(image: Image.Image, key: str) -> tuple[Problem, ...]:
     return (Problem(key, "further-frames", message),) if is_animated else ()
 
 
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what Pillow logs is printed where nobody asks for logs
 _limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside
 _limits_lock = threading.Lock()
+#: As `warnings.filterwarnings` adds it. `warnings.catch_warnings` would not do: its threads overwrite each other's.
+_NO_WARNINGS: Any = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
 
 @contextlib.contextmanager
-def own_pixel_limit() -> Iterator[None]:
-    """Leave the limit on pixels to `max_pixels`: Pillow's own would warn below it, or refuse what the user allowed.
+def quiet_pillow() -> Iterator[None]:
+    """Leave the limit on pixels to `max_pixels`, and print no warnings of Pillow about damaged metadata.
 
-    Pillow has one limit for all threads: it is back when the last of them has left.
+    Pillow's own limit would warn below it, or refuse what the user allowed. Pillow has one limit for all threads, and
+    Python one list of filters: both are back when the last of them has left.
     """
     with _limits_lock:
         _limits.append(_limits[0] if _limits else Image.MAX_IMAGE_PIXELS)
         Image.MAX_IMAGE_PIXELS = None
+        if warnings.filters[:1] != [_NO_WARNINGS]:
+            warnings.filters.insert(0, _NO_WARNINGS)  # type: ignore[attr-defined]
     try:
         yield
     finally:
@@ -307,6 +345,19 @@ def own_pixel_limit() -> Iterator[None]:
             limit = _limits.pop()
             if not _limits:
                 Image.MAX_IMAGE_PIXELS = limit
+                with contextlib.suppress(ValueError):  # somebody has put all filters back
+                    warnings.filters.remove(_NO_WARNINGS)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _silence_libtiff() -> None:
+    """Let Pillow's libtiff print no messages to stderr: Pillow raises an error where pixels are missing."""
+    with contextlib.suppress(OSError, AttributeError):  # on Windows, it is a part of Pillow without names
+        library = ctypes.CDLL(PIL._imaging.__file__)
+        for name in ("TIFFSetErrorHandler", "TIFFSetErrorHandlerExt", "TIFFSetWarningHandler"):
+            handler = getattr(library, name)
+            handler.argtypes, handler.restype = [ctypes.c_void_p], ctypes.c_void_p
+            handler(None)
 
 
 def _from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:

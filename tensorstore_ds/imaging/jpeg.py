@@ -54,11 +54,13 @@ _SEQUENTIAL = (0xC0, 0xC1)  # baseline, extended: Huffman-coded
 _FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _TABLES = (0xC4, 0xDB, _DRI)
 _BLOCK = 8
-#: What simplejpeg refuses, and Pillow reads. All else that libjpeg says is about damage, about which Pillow is silent,
+#: What simplejpeg refuses, and Pillow reads. Every warning of libjpeg means damage, about which Pillow is silent,
 _UNSUPPORTED = ("subsampling", "color conversion")
-#: but for this about the header, behind which it does not say more;
-_OF_HEADER = ("JFIF revision", "bad ICC marker")
-_BEHIND = "before marker 0xd9"  #: and this, about bytes behind the pixels.
+_BEHIND = "before marker 0xd9"  #: except this one about bytes behind the pixels, and those of `_with_plain_header`.
+#: Where a marker begins. Decoders skip everything before it.
+_MARKER = re.compile(rb"\xff[^\x00\xff]")
+#: The transforms of Adobe's segment by the number of components: of others, libjpeg takes the last one, and warns.
+_ADOBE_TRANSFORMS = {3: (0, 1), 4: (0, 2)}
 
 
 class DamagedJpegError(ValueError):
@@ -139,8 +141,14 @@ def read_header(data: Bytes) -> JpegHeader | None:
     kept_nbytes, marker_of_frame, is_plain = 2, 0, True
     while True:
         head = data[at : at + 4]
-        if len(head) < 4 or head[0] != 0xFF or head[1] == 0xFF:  # the end, or bytes that fill up
+        if len(head) < 4:
             return None
+        if head[0] != 0xFF or head[1] in (0, 0xFF):  # bytes that fill up
+            found = _MARKER.search(data, at)
+            if found is None:
+                return None
+            at, is_plain = found.start(), False
+            continue
         marker, end = head[1], at + 2 + (head[2] << 8 | head[3])
         segment = data[at:end]
         if marker < 0xC0 or 0xD0 <= marker <= _EOI or end < at + 4 or len(segment) != end - at:
@@ -361,19 +369,20 @@ def decode_jpeg(
         channels: 1, of a gray file, or 3.
         scale: 1, 2, 4 or 8: one pixel for so many in both directions, rounded up. The image has at least as many lines
             and columns: of smaller ones, decoders choose other scales.
-        buffer: memory that may be used for the pixels, and is then part of the result.
+        buffer: memory that may be used for the pixels, and is then part of the result; CMYK does not use it.
 
     Raises:
         DamagedJpegError: pixels are wrong or missing.
     """
     height, width = -(-header.height // scale), -(-header.width // scale)
-    if simplejpeg is not None and header.components != 4:
-        if buffer is not None and buffer.nbytes < height * width * channels:
+    is_cmyk = header.components == 4
+    if simplejpeg is not None:
+        if buffer is not None and (is_cmyk or buffer.nbytes < height * width * channels):
             buffer = None
         try:
             pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
                 data,
-                "rgb" if channels == 3 else "gray",
+                "cmyk" if is_cmyk else "rgb" if channels == 3 else "gray",
                 min_height=height,
                 min_width=width,
                 min_factor=scale,
@@ -381,22 +390,45 @@ def decode_jpeg(
             )
         except ValueError as error:
             what = str(error)
-            plain = _with_plain_header(data) if any(each in what for each in _OF_HEADER) else data
+            plain = _with_plain_header(data)  # libjpeg says only the first warning
             if plain != data:
                 return decode_jpeg(plain, header, channels=channels, scale=scale, buffer=buffer)
             if not any(each in what for each in _UNSUPPORTED) and not (_BEHIND in what and _has_all_restarts(data)):
                 raise DamagedJpegError(what) from error
         else:
-            return pixels.reshape(height, width, channels)
+            return _from_cmyk(pixels, channels) if is_cmyk else pixels.reshape(height, width, channels)
     return _decode_by_pillow(data, (height, width), channels, scale)
 
 
 def _with_plain_header(data: Bytes) -> Bytes:
-    """The same image behind the segments that decoding needs, of a known revision of JFIF."""
+    """The same image behind the segments that decoding needs, without what libjpeg warns of there and then ignores.
+
+    These are bytes between the segments, damaged metadata, an unknown revision of JFIF, an unknown transform of Adobe,
+    and progressive parameters of a sequential scan.
+    """
     header = read_header(data)
     if header is None:
         return data
-    return re.sub(rb"(?s)(JFIF\0)..", rb"\1\1\1", header.head, count=1) + bytes(data[header.start :])
+    head, at, is_sequential = bytearray(header.head), 2, False
+    while at < len(head):
+        marker, nbytes = head[at + 1], int.from_bytes(head[at + 2 : at + 4]) + 2
+        transforms = _ADOBE_TRANSFORMS.get(header.components, ())
+        if marker == 0xE0 and nbytes > 11:
+            head[at + 9] = 1
+        elif marker == 0xEE and nbytes > 15 and transforms and head[at + 15] not in transforms:
+            head[at + 15] = transforms[-1]
+        elif marker in _FRAMES:
+            is_sequential = marker in (*_SEQUENTIAL, 0xC9)
+        elif marker == _SOS and is_sequential:
+            head[-3:] = b"\0\x3f\0"
+        at += nbytes
+    return bytes(head) + bytes(data[header.start :])
+
+
+def _from_cmyk(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    """Colors as Pillow makes them: files have the inverse, as Adobe writes it."""
+    image = Image.fromarray(255 - pixels, "CMYK").convert("RGB" if channels == 3 else "L")
+    return np.asarray(image).reshape(*pixels.shape[:2], channels)
 
 
 def _has_all_restarts(data: Bytes) -> bool:
@@ -409,7 +441,7 @@ def _has_all_restarts(data: Bytes) -> bool:
 
 
 def _decode_by_pillow(data: Bytes, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
-    """What simplejpeg does not read (CMYK), or has doubts about that do not matter (bytes behind the pixels)."""
+    """What simplejpeg does not read (unusual sampling), or has doubts about that do not matter."""
     try:
         image: Image.Image = Image.open(io.BytesIO(data), formats=("JPEG",))
         if scale > 1:

@@ -99,7 +99,7 @@ class WholeImage:
             size, channels, dtype, opened = header.size, header.channels, header.dtype, header.image
         else:
             check_pixels((image.height, image.width), max_pixels, key)
-            size, channels = oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1
+            size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
             dtype, opened = dtype_of(image.mode), image
         self.left_out = () if opened is None else further_frames(opened, key)
         self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
@@ -136,7 +136,7 @@ def size_of(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[int
     if isinstance(image, str | Path):
         # Where the header is wrong, the bytes of the file tell what it is.
         with open_file(image, key) as file, contextlib.suppress(SourceError):
-            return oriented_size(open_image(file, max_pixels=max_pixels, key=key), key)
+            return oriented_size(open_image(file, max_pixels=max_pixels, key=key))
         image = read_file(image, key)
     return WholeImage(image, color, max_pixels, key).shape[:2]
 

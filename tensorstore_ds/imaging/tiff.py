@@ -44,7 +44,7 @@ _SUBFILE, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 254, 256, 257, 25
 _STRIPS, _ORIENTATION, _SAMPLES, _ROWS, _STRIP_NBYTES, _PLANAR = 273, 274, 277, 278, 279, 284
 _COLORMAP, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_NBYTES = 320, 322, 323, 324, 325
 _EXTRA, _FORMAT, _DEPTH = 338, 339, 32997
-_UNCOMPRESSED, _JPEG = 1, 7
+_UNCOMPRESSED, _OLD_JPEG, _JPEG = 1, 6, 7
 #: Their decoders give no more bytes than they are asked for; JPEG's header is read before.
 _COMPRESSIONS = {1, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
@@ -120,6 +120,8 @@ class _Header:
     @property
     def is_for_pillow(self) -> bool:
         """Whether Pillow reads such pixels without loss."""
+        if self.one(_COMPRESSION) == _OLD_JPEG:
+            return self.bits <= 8  # its files often lack the tags of samples and bits
         photometric, colors = self.one(_PHOTOMETRIC), {_RGB: 3, _YCBCR: 3, 5: 4, 8: 3}
         expected = colors.get(photometric, 1)
         many = {expected, expected + 1} if self.alpha in (1, 2) else {expected}
@@ -451,6 +453,8 @@ def _read_page(
     """The tags of a page that are numbers, or one of them, and where the next page is, 0 for none; raises `_Odd`."""
     entry, inline = ("HHQ8s", 8) if is_big else ("HHI4s", 4)
     count_of = "Q" if is_big else "H"
+    if at >= nbytes:
+        raise _Odd("a page beyond the end")
     file.seek(at)
     head = file.read(struct.calcsize(order + count_of))
     if len(head) != struct.calcsize(order + count_of):

@@ -3,7 +3,7 @@
 ::
 
     rows -> shapes (stored) -> plan, drawn by (seed, epoch, row) -> placements
-    each image:  the part that is seen -> cut out of the JPEG file -> decoded, at 1/2 to 1/8 where that covers it
+    each image:  the part that is seen -> cut out of the JPEG file -> decoded, of random crops at 1/2 to 1/8
                  -> resized with antialiasing into its row of the batch
 
 Without a plan, images are placed as they are.
@@ -28,7 +28,7 @@ from tensorstore_ds.imaging.antialias import Axis, resize_part
 from tensorstore_ds.imaging.jpeg import SCALES, Part
 from tensorstore_ds.imaging.resizing import as_image
 from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.loading.augment.geometry import Geometry
+from tensorstore_ds.loading.augment.geometry import Cropping, Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
@@ -94,10 +94,12 @@ def place_on(
         return placements
     if view:  # the first view draws as the only one does
         rows = fold(view, rows.view(np.uint64)).view(np.int64)
-    for number, step in enumerate(steps_of(plan)):
+    steps = steps_of(plan)
+    for number, step in enumerate(steps):
         drawn_by = fold(plan.seed, number, rows.view(np.uint64)).view(np.int64) if isinstance(plan, Compose) else rows
         placements = step.place(placements, step.keys(drawn_by, epoch))
-    return placements
+    given = [step.exact for step in steps if step.exact is not None]
+    return replace(placements, is_exact=any(given) if given else not any(isinstance(each, Cropping) for each in steps))
 
 
 def fixes_size(plan: Plan | None, had_one: bool) -> bool:
@@ -141,7 +143,9 @@ def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[
 
 
 def _scales(placements: Placements) -> NDArray[np.int64]:
-    """(B,) at which JPEG files still have enough pixels: 1, 2, 4 or 8."""
+    """(B,) at which JPEG files still have enough pixels: 1, 2, 4 or 8; always 1 where results are to be exact."""
+    if placements.is_exact:
+        return np.ones(len(placements), np.int64)
     scales: NDArray[np.int64] = np.array([1, *SCALES[::-1]])
     step = placements.extent / np.maximum(1, placements.resized)
     at: NDArray[np.int64] = np.searchsorted(scales, step.min(axis=1), "right").clip(1) - 1

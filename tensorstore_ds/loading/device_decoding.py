@@ -24,6 +24,7 @@ from PIL import Image
 
 from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField
+from tensorstore_ds.imaging.codecs import TURNS
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, decode_jpeg, read_header
 from tensorstore_ds.loading.buffers import BufferPool, pinned
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -31,7 +32,7 @@ from tensorstore_ds.loading.decoding import Images
 from tensorstore_ds.loading.device import stream_for, with_index
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.options import refusal
-from tensorstore_ds.reading.stored_images import TURNS, orientation_of
+from tensorstore_ds.reading.stored_images import orientation_of
 
 _USE_A_PLAN = "Use a decode plan, which works on the CPU and reads all files."
 

@@ -11,7 +11,7 @@ from PIL import Image
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field, of_kind
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.pictures.contact_sheet import draw_annotations, picture_of
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.sources.hugging_face import class_feature, features_metadata, sequence_feature, value_feature
@@ -64,7 +64,7 @@ def preview_table(split: Split, nbytes: int = NBYTES) -> bytes:
 def _samples(split: Split, image: str, nbytes: int) -> list[dict[str, Any]]:
     rows = np.random.default_rng(0).choice(len(split), min(SAMPLES, len(split)), replace=False).tolist()
     taken: dict[int, dict[str, Any]] = {}
-    with own_pixel_limit():
+    with quiet_pillow():
         for row in rows:
             sample = _sample(split, row, image)
             nbytes -= sum(len(sample[name]["bytes"]) for name in ("image", "drawn") if name in sample)

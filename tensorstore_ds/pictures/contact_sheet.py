@@ -14,7 +14,7 @@ from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.pictures.drawing import COLORS, class_name, draw_mask, draw_objects, mask_color, mask_labels
 from tensorstore_ds.pictures.lettering import lettering, shortened
 from tensorstore_ds.reading.store import Split
@@ -79,7 +79,7 @@ def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24,
         if not 0 <= row < len(split):
             raise OptionError(f"{split.name}: expected rows in [0, {len(split)}), found {row}.")
     names = list(of_image(split.fields, ObjectsField, field))
-    with own_pixel_limit():
+    with quiet_pillow():
         cells = [_cell(split, row, field, names) for row in rows]
     title = f"{split.name}: {len(cells):,} of {len(split):,} samples"
     return sheet_of(title, cells, _legend(split, names, rows, field))

@@ -19,6 +19,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Encoding
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.codecs import (
+    TURNS,
     bad_image,
     color_of,
     decode_image,
@@ -27,7 +28,7 @@ from tensorstore_ds.imaging.codecs import (
     open_image,
     orientation,
     oriented_size,
-    own_pixel_limit,
+    quiet_pillow,
 )
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, Part, cut, decode_jpeg, read_header
 from tensorstore_ds.machine import memory_limit
@@ -37,19 +38,6 @@ _PIXEL_NBYTES = 16
 _ANY_NUMBER = 2**63
 #: All that comes before the pixels of a PGM or PPM file of the encoding ``smart``: width, height, the largest number.
 _NETPBM = re.compile(rb"P([56])\n([1-9][0-9]{0,9}) ([1-9][0-9]{0,9})\n255\n")
-
-
-#: By EXIF's orientation, how stored pixels become upright: transposed, then mirrored top to bottom, left to right.
-TURNS = {
-    1: (False, False, False),
-    2: (False, False, True),
-    3: (False, True, True),
-    4: (False, True, False),
-    5: (True, False, False),
-    6: (True, False, True),
-    7: (True, True, True),
-    8: (True, True, False),
-}
 #: A larger share of an image is decoded with all of it: cutting takes time, too.
 _WHOLE = 0.8
 
@@ -91,7 +79,7 @@ def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
     if pixels is not None:
         return pixels
     _check_format(data, key)
-    with own_pixel_limit():
+    with quiet_pillow():
         try:
             return decode_image(data, max_pixels=MAX_PIXELS, key=key)
         except SourceError as error:
@@ -188,14 +176,14 @@ def _check_format(data: bytes, key: str) -> None:
 def stored_shape(data: bytes, *, key: str) -> tuple[int, int, int]:
     """(height, width, channels) of a stored image file as it is decoded, from its header; raises `SourceError`."""
     _check_format(data, key)
-    with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
-        return (*oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1)
+    with quiet_pillow(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
+        return (*oriented_size(image), 3 if color_of(image.mode) == "color" else 1)
 
 
 def orientation_of(data: bytes, key: str) -> int:
     """EXIF's number of how a stored image file is to be turned, 1 if not at all; raises `SourceError`."""
-    with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
-        return orientation(image, key)
+    with quiet_pillow(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
+        return orientation(image)
 
 
 def check_file(data: bytes, encoding: Encoding, *, key: str) -> None:
@@ -205,11 +193,11 @@ def check_file(data: bytes, encoding: Encoding, *, key: str) -> None:
     if encoding == "smart" and data.startswith((b"P5\n", b"P6\n")):
         message = "expected a plain PGM or PPM file of 8 bits and of the size that it says, found another."
         raise bad_image(key, "truncated-image", message)
-    with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
+    with quiet_pillow(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
         if image.format != "JPEG":
             expected = "a JPEG file" if encoding == "jpeg" else "a JPEG file, or a plain PGM or PPM file of 8 bits"
             raise bad_image(key, "not-an-image", f"expected {expected}, found {image.format}.")
-        found = orientation(image, key)
+        found = orientation(image)
         if found != 1:
             raise bad_image(key, "image-shape", f"expected a JPEG file without orientation, found {found}.")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
-from tensorstore_ds.imaging.codecs import decode_mask
+from tensorstore_ds.imaging.codecs import decode_mask, quiet_pillow
 from tensorstore_ds.regular_files import TEXT_LIMIT, entries, exists, is_dir, is_file, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
 from tensorstore_ds.sources.coco.files import is_coco
@@ -147,7 +147,7 @@ class MaskSource(Source):
         values: set[int] = set()
         for reference in itertools.islice(references, None if named is None else _PROBED):
             path = reference.partition("\0")[2]
-            with contextlib.suppress(SourceError):  # the conversion comes to it again, and names it
+            with contextlib.suppress(SourceError), quiet_pillow():  # the conversion comes to it again, and names it
                 values.update(np.unique(decode_mask(read_file(self.path / path, path), key=path)).tolist())
         if values == {0, _FOREGROUND}:
             message = "expected the numbers of classes in the masks, found 0 and 255 alone, and 255 is ignored."

@@ -58,8 +58,8 @@ def train_plan(split: Split, options: TrainOptions, vit: ModelOptions) -> Compos
     if not is_decoded(split.fields["image"]):
         return None
     if isinstance(vit, DetectorOptions):
-        return Compose([fitted(vit)], seed=options.seed)
-    steps: list[Geometry] = [Resize(vit.image_size)]
+        return Compose([fitted(vit, exact=False)], seed=options.seed)
+    steps: list[Geometry] = [Resize(vit.image_size, exact=False)]
     if options.augment == "strong":
         steps = [RandomStretchedCrop(vit.image_size, scale=SHARES)]
     elif options.augment == "light":
@@ -68,10 +68,11 @@ def train_plan(split: Split, options: TrainOptions, vit: ModelOptions) -> Compos
     return Compose(steps, seed=options.seed)
 
 
-def fitted(vit: ModelOptions) -> Fitting:
+def fitted(vit: ModelOptions, *, exact: bool | None = None) -> Fitting:
     """How whole images are brought to the size of a model: those with boxes keep their aspect ratio."""
-    is_detector = isinstance(vit, DetectorOptions)
-    return Letterbox(vit.image_size, fill=GRAY) if is_detector else Resize(vit.image_size)
+    if isinstance(vit, DetectorOptions):
+        return Letterbox(vit.image_size, fill=GRAY, exact=exact)
+    return Resize(vit.image_size, exact=exact)
 
 
 def eval_plan(split: Split, vit: ModelOptions) -> Fitting | None:

@@ -18,7 +18,7 @@ from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.format.kinds import ObjectsField, RawImageField
 from tensorstore_ds.imaging.boxes import box_ious
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.options import user_path
 from tensorstore_ds.pictures.contact_sheet import Cell, magnified, picture_of, sheet_of
 from tensorstore_ds.pictures.drawing import draw_boxes
@@ -140,7 +140,7 @@ class StoreDetections:
         worst = sorted(mistakes, key=lambda row: (-mistakes[row], row))[:count]
         totals = np.zeros(3, int)
         cells = []
-        with own_pixel_limit():
+        with quiet_pillow():
             for row in worst:
                 found, truth = images[row]
                 right, missed, counts = judged[row]

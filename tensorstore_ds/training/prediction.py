@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError, TrainingError
 from tensorstore_ds.imaging import Color
-from tensorstore_ds.imaging.codecs import begins_as_image, decode_image, encode_png, is_storable
+from tensorstore_ds.imaging.codecs import begins_as_image, decode_image, encode_png, is_storable, quiet_pillow
 from tensorstore_ds.imaging.placement import Placement, place
 from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.compose import Compose
@@ -87,7 +87,8 @@ def predict(
     paths = [user_path(path) for path in images]
     for first in range(0, len(paths), BATCH):
         part = paths[first : first + BATCH]
-        read = [_read(path, card) for path in part]
+        with quiet_pillow():
+            read = [_read(path, card) for path in part]
         batch = torch.from_numpy(np.stack([pixels for pixels, _ in read])).permute(0, 3, 1, 2).to(place_of)
         with torch.inference_mode():
             outputs = model(prepare({"image": batch})["image"])

@@ -29,7 +29,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.statistics import ImageSums
-from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, quiet_pillow
 from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.names import read_classes, read_keypoints
@@ -507,7 +507,7 @@ class ImageFile(Door):
         return mutate_bytes(random, good, _IMAGE_TOKENS)
 
     def enter(self, data: bytes) -> None:
-        with own_pixel_limit():
+        with quiet_pillow():
             with contextlib.suppress(SourceError):
                 oriented_size(open_image(data, max_pixels=1_000_000))
             decode_image(data, max_pixels=1_000_000)

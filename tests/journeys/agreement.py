@@ -132,10 +132,9 @@ def statistics_agree(found: Mapping[str, Any], facts: Facts, data: DataSet) -> N
         total = sum(len(each) for each in flat)
         mean = sum(each.sum(0) for each in flat) / total
         std = np.sqrt(sum(((each - mean) ** 2).sum(0) for each in flat) / total)
-        # Files are read at an eighth of their size, which keeps the mean and smooths edges and noise.
-        near = {"abs": 1e-9} if data.encoding == "raw" else {"abs": 0.02}
+        near = {"abs": 1e-9}
         assert said["image"]["mean"] == pytest.approx(mean.tolist(), **near), name
-        assert said["image"]["std"] == pytest.approx(std.tolist(), **({"abs": 0.05} if near["abs"] > 1e-3 else near))
+        assert said["image"]["std"] == pytest.approx(std.tolist(), **near), name
 
 
 def validation(pixels: np.ndarray, resize: int, crop: int) -> torch.Tensor:

@@ -96,10 +96,14 @@ class Resize(Fitting):
     Args:
         size: (height, width) in pixels, or the length of the shorter side, which keeps the aspect ratio.
         max_size: largest length of the longer side, if `size` is one number.
+        exact: in a decode plan, whether JPEG files are decoded at their own size, which gives the bits of torchvision.
+            False decodes at 1/2, 1/4 or 1/8 where that has enough pixels, which is faster. None is True, unless the
+            plan crops at random.
     """
 
-    def __init__(self, size: int | Sequence[int], max_size: int | None = None) -> None:
+    def __init__(self, size: int | Sequence[int], max_size: int | None = None, *, exact: bool | None = None) -> None:
         super().__init__()
+        self.exact = exact
         height, width = size_of(size)
         keeps_aspect = hasattr(size, "__index__")
         self.size = height if keeps_aspect else (height, width)
@@ -196,10 +200,14 @@ class Letterbox(Fitting):
     Args:
         size: size of the results in pixels, one number or (height, width).
         fill: value of the borders, by default 114 as in the YOLO family.
+        exact: in a decode plan, whether JPEG files are decoded at their own size, which gives the bits of torchvision.
+            False decodes at 1/2, 1/4 or 1/8 where that has enough pixels, which is faster. None is True, unless the
+            plan crops at random.
     """
 
-    def __init__(self, size: int | Sequence[int], *, fill: float = 114) -> None:
+    def __init__(self, size: int | Sequence[int], *, fill: float = 114, exact: bool | None = None) -> None:
         super().__init__()
+        self.exact = exact
         self.size = size_of(size)
         self.fill = fill
 

@@ -53,6 +53,8 @@ class Geometry(BatchTransform):
 
     #: Whether it gives all images one size. None means only if they had one size before.
     fixes_size: ClassVar[bool | None] = True
+    #: In a decode plan, whether JPEG files are decoded at their own size. None means unless a step crops at random.
+    exact: bool | None = None
     _moves_only: ClassVar[bool] = False
 
     @property
@@ -194,6 +196,8 @@ class RandomResizedCrop(Cropping):
         ratio: smallest and largest width divided by height.
         min_visibility: smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with less
             are dropped. In a decode plan, it compares the stored box with the result of all steps.
+        exact: in a decode plan, whether JPEG files are decoded at their own size, which gives the bits of torchvision.
+            None and False decode at 1/2, 1/4 or 1/8 where that has enough pixels, which is faster.
     """
 
     def __init__(
@@ -203,10 +207,12 @@ class RandomResizedCrop(Cropping):
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
         *,
         min_visibility: float = 0.0,
+        exact: bool | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         self.size = size_of(size)
+        self.exact = exact
         self.scale = scale
         self.ratio = ratio
         self.min_visibility = visibility(min_visibility)

@@ -27,6 +27,7 @@ class Placements:
         fill: what the canvas has where there is no image; None if no step has said it.
         min_visibility: the share of a box's area that must be seen, else its object is dropped: the largest of all
             steps.
+        is_exact: whether the pixels are those of the whole file, decoded at its own size.
     """
 
     origin: NDArray[np.float64]
@@ -39,6 +40,7 @@ class Placements:
     flip: NDArray[np.bool_]
     fill: float | None = None
     min_visibility: float = 0.0
+    is_exact: bool = True
 
     @classmethod
     def whole(cls, sizes: ArrayLike) -> Self:
