@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +219,124 @@ def test_nothing_that_can_be_used_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         scan(write(tmp_path, {"a.xml": "<annotation>"}))
     assert caught.value.reason == "xml-syntax"
+
+
+FAIR1M = """<annotation><source><filename>0.tif</filename><origin>GF2</origin></source>
+<research><version>1.0</version></research><size><width>40</width><height>30</height><depth>3</depth></size>
+<objects><object><coordinate>pixel</coordinate><type>rectangle</type>
+<possibleresult><name>Boeing</name><probability>0.9</probability></possibleresult>
+<points><point>5,6</point><point>25,6</point><point>25,30.5</point><point>5,30.5</point><point>5,6</point></points>
+</object></objects></annotation>"""
+
+
+def test_fair1m(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, {"labelXml/0.xml": FAIR1M, "images/0.tif": ""}))
+    assert (field(contents).classes, list(field(contents).values)) == (
+        ("Boeing",),
+        ["boxes", "oriented_boxes", "labels"],
+    )
+    sample = source.read("train", contents.splits["train"][0])
+    assert (sample.annotated_size, sample.key) == ((30, 40), "images/0.tif")
+    assert sample.objects is not None
+    np.testing.assert_array_equal(sample.objects["boxes"], [[5, 6, 25, 30.5]])
+    corners = [[[5, 6], [25, 6], [25, 30.5], [5, 30.5]]]
+    np.testing.assert_array_equal(sample.objects["oriented_boxes"], corners)
+    found = sorted(problem.message for problem in contents.left_out)
+    assert found == ["not read: <probability>.", "not read: <research>."]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("<object>", "<objects><object>", 1).replace(
+            "</annotation>", "</objects></annotation>"
+        ),
+        lambda text: text.replace("<object>", "<a><b><object>", 1).replace("</annotation>", "</b></a></annotation>"),
+        lambda text: text.replace("<object>", "<Object>").replace("</object>", "</Object>"),
+        lambda text: text.replace("xmin", "XMin").replace("<name>", "<Name>").replace("</name>", "</Name>"),
+        lambda text: text.replace("annotation>", "Annotation>"),
+        lambda text: text.upper().replace("CAT", "cat").replace("DOG", "dog").replace("A.JPG", "a.jpg"),
+    ],
+)
+def test_objects_in_other_elements_and_tags_in_other_cases(tmp_path: Path, change: Callable[[str], str]) -> None:
+    text = change(annotation("a.jpg", obj("cat"), obj("dog", "3 4 9 9")))
+    root = write(tmp_path, {"a.xml": text, "a.jpg": ""})
+    assert type(open_source(root, "auto", SourceOptions())) is VocSource
+    source, contents = scan(root)
+    assert (contents.problems, contents.left_out, contents.notes) == ((), (), ())
+    result = source.read("train", contents.splits["train"][0]).objects
+    assert result is not None
+    np.testing.assert_array_equal(result["boxes"], [[1, 2, 30, 40], [3, 4, 9, 9]])
+
+
+def test_a_source_without_objects_has_a_note(tmp_path: Path) -> None:
+    root = write(
+        tmp_path, {"a.xml": annotation("a.jpg").replace("</a", "<item><name>cat</name></item></a"), "a.jpg": ""}
+    )
+    _, contents = scan(root)
+    assert contents.notes == ("no annotation has an <object>: all images are stored without objects.",)
+    assert [str(each) for each in contents.left_out] == ["a.xml: not read: <item>."]
+
+
+def test_images_of_other_names_are_noted(tmp_path: Path) -> None:
+    files = {f"{i}.xml": annotation(f"{i % 3 + 1}.jpg", obj(f"of_{i}")) for i in (1, 2, 3)}
+    _, contents = scan(write(tmp_path, {**files, **{f"{i}.jpg": "" for i in (1, 2, 3)}}))
+    (note,) = contents.notes
+    assert note.startswith("3 XML files name another image than the one of their own name, such as 1.xml: 2.jpg. ")
+    for i in (1, 2, 3):
+        (tmp_path / f"{i}.xml").rename(tmp_path / f"x{i}.xml")  # there is no image x1.jpg
+    assert scan(tmp_path)[1].notes == ()
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ("<keypoints>10,12,2,15,18,2</keypoints>", {"1": [10, 12], "2": [15, 18]}),
+        ("<keypoints>10 12 2 15 18 0</keypoints>", {"1": [10, 12], "2": [np.nan, np.nan]}),
+        ("<keypoints>10 12 15 18</keypoints>", {"1": [10, 12], "2": [15, 18]}),
+        ("<landmark><point name='a' x='1' y='2'/></landmark>", {"a": [1, 2]}),
+        ("<pts><p><name>a</name><x>1</x><y>2</y></p></pts>", {"a": [1, 2]}),
+        ("<points><point name='b' x='1' y='2'/><point name='a' x='3' y='4'/></points>", {"a": [3, 4], "b": [1, 2]}),
+    ],
+)
+def test_keypoints_in_other_spellings(tmp_path: Path, points: str, expected: dict[str, list[float]]) -> None:
+    for name, text in (("inside", obj(more=points)), ("beside", obj() + points)):
+        root = write(tmp_path / name, {"a.xml": annotation("a.jpg", text), "a.jpg": ""})
+        source, contents = scan(root)
+        if name == "beside" and "pts" in points:
+            assert [each.message for each in contents.left_out] == ["not read: <pts>."]
+            continue
+        assert field(contents).keypoints == tuple(expected)
+        result = source.read("train", contents.splits["train"][0]).objects
+        assert result is not None
+        np.testing.assert_array_equal(result["keypoints"], [list(expected.values())])
+        assert contents.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        (obj(more="<points><point><x>3</x><y>4</y></point></points>"), "<points>"),
+        (obj() * 2 + "<keypoints>10,12,2</keypoints>", "<keypoints>"),
+        (obj(more="<part><name>head</name><bndbox><xmin>1</xmin></bndbox></part>"), "<part>"),
+        (obj(more="<point><x>3</x><y>4</y></point>"), "<point>"),
+        (obj(more="<part name='a' x='1' y='2' score='0.5'/>"), "the attribute score of <part>"),
+        (obj(more="<score>0.5</score>"), "<score>"),
+        (obj(more="<polygon><x1>3</x1></polygon>"), "<polygon>"),
+        (obj(more="<object><name>part</name></object>"), "<object>"),
+        (obj().replace("<bndbox>", "<bndbox><z>1</z>"), "<z>"),
+        (obj().replace("<object>", "<object id='3'>"), "the attribute id of <object>"),
+        (obj() + "<tags><tag>night</tag></tags>", "<tags>"),
+    ],
+)
+def test_elements_that_are_not_read_are_reported(tmp_path: Path, text: str, unread: str) -> None:
+    silent = "<pose>Left</pose><truncated>0</truncated>"
+    plain = "<folder>x</folder><path>/x</path><source><database>VOC</database></source><segmented>0</segmented>"
+    files = {"a.xml": annotation("a.jpg", obj(more=silent), plain), "b.xml": annotation("b.jpg", text)}
+    _, contents = scan(
+        write(tmp_path, {**files, "c.xml": annotation("c.jpg", text), **{f"{i}.jpg": "" for i in "abc"}})
+    )
+    assert [str(each) for each in contents.left_out] == [f"b.xml: not read: {unread}, in 2 files."]
 
 
 # --- images -----------------------------------------------------------------------------------------------------

@@ -96,10 +96,41 @@ def test_known_encodings_are_read(tmp_path: Path, encoding: str) -> None:
     assert tree(tmp_path, data).text == text
 
 
-@pytest.mark.parametrize("encoding", ["klingon", "gb2312", "utf-7", "idna", "punycode", "zlib", "cp037", "utf-16"])
+@pytest.mark.parametrize("encoding", ["klingon", "utf-7", "idna", "punycode", "zlib", "cp037", "utf-16"])
 def test_unknown_and_wrong_encodings_are_refused(tmp_path: Path, encoding: str) -> None:
     data = f'<?xml version="1.0" encoding="{encoding}"?><a/>'.encode()
     assert refusal(tmp_path, data).reason == "xml-encoding"
+
+
+CHARACTERS = {
+    "gbk": "猫朱镕",
+    "gb2312": "猫镕",
+    "gb18030": "猫🐈",
+    "big5": "貓",
+    "big5hkscs": "貓㗎",
+    "shift_jis": "猫①",
+}
+CHARACTERS |= {"euc-jp": "猫", "iso-2022-jp": "猫", "euc-kr": "고양이뷁", "cp949": "고뷁", "johab": "고", "hz": "猫"}
+
+
+@pytest.mark.parametrize(("encoding", "text"), CHARACTERS.items())
+@pytest.mark.parametrize("padding", [0, (1 << 16) - 60, (1 << 16) - 59])  # a character may be in two chunks
+def test_encodings_with_several_bytes_for_a_character(tmp_path: Path, encoding: str, text: str, padding: int) -> None:
+    wider = {"gb2312": "gbk", "shift_jis": "cp932", "euc-kr": "cp949"}.get(encoding, encoding)
+    document = f'<?xml version="1.0" encoding="{encoding}"?><!--{" " * padding}--><a b="{text}">{text}</a>'
+    root = tree(tmp_path, document.encode(wider))
+    assert (root.tag, root.text, root.attrib) == ("a", text, {"b": text})
+    assert refusal(tmp_path, document.replace("<a ", "<!DOCTYPE a><a ").encode(wider)).reason == "xml-doctype"
+    assert refusal(tmp_path, document.encode(wider).replace(b"</a>", b"\x81</a>")).reason == "xml-encoding"
+
+
+@pytest.mark.parametrize("encoding", ["hz", "iso-2022-jp", "utf-7", "utf-16-le", "utf-16-be", "utf-32", "shift_jis"])
+def test_no_encoding_hides_a_document_type(tmp_path: Path, encoding: str) -> None:
+    doctype = "<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>"
+    document = f"<?xml version='1.0' encoding='{encoding}'?>{doctype}<a>猫&b;</a>"
+    assert refusal(tmp_path, document.encode(encoding)).reason in ("xml-doctype", "xml-encoding", "xml-syntax")
+    hidden = document.encode("utf-7").replace(b"<!DOCTYPE", b"+ADwAIQ-DOCTYPE")
+    assert refusal(tmp_path, hidden).reason in ("xml-doctype", "xml-encoding", "xml-syntax")
 
 
 def test_latin_1_that_is_not_declared_is_an_encoding_problem(tmp_path: Path) -> None:

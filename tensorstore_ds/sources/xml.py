@@ -8,6 +8,7 @@ bounds nothing, gives no line numbers, and takes half as much time again for a s
 
 from __future__ import annotations
 
+import codecs
 import io
 import math
 import os
@@ -19,7 +20,7 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import open_file, os_errors, read_head
+from tensorstore_ds.regular_files import encoding_of, open_file, os_errors, read_head
 from tensorstore_ds.sources.files import glance
 
 FILE_LIMIT = 16 << 20  # bytes of one tree, and so of a file that is read as one
@@ -31,7 +32,17 @@ _CHUNK = 1 << 16
 
 _SYNTAX_ENCODING = {18, 19}  # expat: unknown encoding; declared encoding is not the one found
 _INVALID_TOKEN = 4
-_ROOT = re.compile(rb"<(annotations?|dataset)[\s/>]")
+_ROOT = re.compile(rb"<(annotations?|dataset)[\s/>]", re.IGNORECASE)
+_DECLARED = re.compile(rb"<\?xml\s[^<>]{0,200}?encoding\s{0,20}=\s{0,20}[\"'](?:x-)?([A-Za-z0-9._-]{1,40})[\"']")
+#: Encodings with several bytes for a character, which expat does not know, by Python's names. Python decodes them. For
+#: the smaller ones the larger ones are used, because programs declare the first and write the second.
+_DECODED = {
+    **dict.fromkeys(("gb2312", "gbk", "gb18030"), "gb18030"),
+    **dict.fromkeys(("euc_kr", "cp949"), "cp949"),
+    **dict.fromkeys(("shift_jis", "cp932"), "cp932"),
+    **{name: name for name in ("big5", "big5hkscs", "cp950", "shift_jis_2004", "shift_jisx0213", "johab", "hz")},
+    **{name: name for name in ("euc_jp", "euc_jis_2004", "euc_jisx0213", "iso2022_kr", "iso2022_jp", "iso2022_jp_2")},
+}
 _NO = frozenset({"", "0", "false", "no", "unspecified"})
 _YES = frozenset({"1", "true", "yes"})
 _SAMPLE = 8  # XML files of a folder whose beginning tells its format
@@ -60,19 +71,43 @@ def iterate_elements(
 
     The root must be named `root`; without `tags` it is the one element.
     """
-    parser = _Parser(where, root, tags)
+    parser, decode = _Parser(where, root, tags), None
     try:
         with os_errors(where), open_file(path, where, 0) as file:
             # one of an archive is in memory
             size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else os.fstat(file.fileno()).st_size
             if size > limit:
                 raise parser.too_large(f"at most {limit >> 20} MiB", f"{size} bytes")
-            while limit > 0 and (data := file.read(min(_CHUNK, limit))):
-                limit -= len(data)
-                yield from parser.parse(data)
-        yield from parser.parse(b"", final=True)
+            left = limit
+            while left > 0 and (data := file.read(min(_CHUNK, left))):
+                if left == limit and (encoding := _decoded_by_python(data)):
+                    decode = codecs.getincrementaldecoder(encoding)()
+                    parser.is_decoded()
+                left -= len(data)
+                yield from parser.parse(data if decode is None else _as_utf8(decode, data, where))
+        yield from parser.parse(b"" if decode is None else _as_utf8(decode, b"", where, final=True), final=True)
     finally:
         parser.close()
+
+
+def _decoded_by_python(head: bytes) -> str | None:
+    """The encoding that Python decodes a file with, by its first bytes; None if expat can."""
+    if (encoding := encoding_of(head)) in ("utf-32", "utf-32-be", "utf-32-le"):
+        return encoding
+    declared = _DECLARED.match(head)
+    try:
+        return _DECODED.get(codecs.lookup(declared[1].decode()).name) if declared else None
+    except LookupError:  # expat reports it
+        return None
+
+
+def _as_utf8(decode: codecs.IncrementalDecoder, data: bytes, where: str, *, final: bool = False) -> bytes:
+    try:
+        return decode.decode(data, final).encode()
+    except UnicodeError as error:
+        name = error.encoding if isinstance(error, UnicodeDecodeError) else "an encoding"
+        message = f"expected text in the encoding declared, found other bytes than of {name}. Save the file as UTF-8."
+        raise SourceError(Problem(where, "xml-encoding", message)) from error
 
 
 class _Parser:
@@ -88,7 +123,14 @@ class _Parser:
         self._line = self._begin = self._count = 0  # of the tree being built: first line and byte, elements so far
         self._fed = 0  # bytes given to expat before the chunk that it has now
         self._since = 0  # bytes given to it since it last reported a tag or a comment
-        self._expat = expat.ParserCreate()
+        self._create()
+
+    def is_decoded(self) -> None:
+        """Read UTF-8, whatever encoding the file declares."""
+        self._create("utf-8")
+
+    def _create(self, encoding: str | None = None) -> None:
+        self._expat = expat.ParserCreate(encoding)
         self._expat.buffer_text = True
         self._expat.StartDoctypeDeclHandler = self._doctype
         self._expat.StartElementHandler = self._start
@@ -259,4 +301,4 @@ def file_root(path: Path) -> str | None:
     """``annotation``, ``annotations`` or ``dataset`` where the file's first bytes, in any encoding, have such a tag."""
     head = read_head(path, _HEAD)
     match = _ROOT.search(head.replace(b"\0", b""))  # UTF-16 has a zero byte in each ASCII character
-    return match[1].decode() if match else None
+    return match[1].decode().lower() if match else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element
@@ -14,12 +15,38 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.sources.base import FLAGS
+from tensorstore_ds.sources.ledger import ANY, TEXT, USED, Known, Ledger
 from tensorstore_ds.sources.objects import AnnotatedObject
 from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, keypoints_of, number, pixels, place, read_tree
 
 #: Tags that programs give to any keypoint; another tag is the keypoint's name.
 _KEYPOINT_TAGS = frozenset({"keypoint", "landmark", "part", "point"})
+_CONTAINERS = frozenset({"keypoints", "landmarks", "keypoint", "landmark", "parts", "points"})
 _NUMBERED = re.compile(r"([xy])([0-9]{1,5})")
+_VALUES = ("name", "x", "y", "visible")
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+#: Elements of an object that are used or, like ``pose``, passed over in silence. Those of keypoints are in neither.
+_OBJECT: Known = {
+    **dict.fromkeys(("name", "pose", "type", "coordinate", "has_lm", *FLAGS), USED),
+    "bndbox": dict.fromkeys(_SIDES, USED),
+    "robndbox": dict.fromkeys(("cx", "cy", "w", "h", "angle"), USED),
+    "possibleresult": {"name": USED},
+    "lm": {ANY: USED},
+}
+#: The same of keypoints, and of the elements around them.
+_POINT: Known = dict.fromkeys((TEXT, *(f"{at}{key}" for at in ("", "@") for key in _VALUES)), USED)
+_POINTS: Known = {**_POINT, ANY: _POINT}
+#: The same of the whole file, with what says where it is from.
+_ROOT: Known = {
+    **dict.fromkeys(("filename", "folder", "path", "source", "owner", "segmented", "object"), USED),
+    **dict.fromkeys(("@verified", "@xmlns", "@version"), USED),
+    "size": dict.fromkeys(("width", "height", "depth"), USED),
+}
+#: Tags that are read in any case.
+_TAGS = frozenset(
+    {"annotation", "objects", *_SIDES, *_OBJECT, *_ROOT, *_CONTAINERS, *_ROOT["size"], *_OBJECT["robndbox"]}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +58,56 @@ class Annotation:
     objects: tuple[AnnotatedObject, ...]
 
 
-def read_annotation(path: Path, where: str) -> Annotation:
-    """Read one file, named `where` in errors."""
+def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Annotation:
+    """Read one file, named `where` in errors, and note in `ledger` what in it is not used."""
     root = read_tree(path, where)
+    for element in root.iter():
+        if element.tag not in _TAGS and (tag := element.tag.lower()) in _TAGS:
+            element.tag = tag
+    elements: list[Element] = []
     try:
         if root.tag != "annotation":
             raise ElementError(f"expected the root element <annotation>, found <{root.tag}>")
-        objects = tuple(_object(element, i) for i, element in enumerate(root.iterfind("object"), 1))
+        wrappers = _find_objects(root, elements)
+        points = _beside(root, elements)
+        objects = tuple(_object(element, i, points) for i, element in enumerate(elements, 1))
     except ElementError as error:
         message = f"{error}. Correct the file, or remove it with its image."
         raise SourceError(Problem(where, "annotation", message)) from error
+    if ledger is not None:
+        known = {tag: {**dict.fromkeys(("object", *wrappers), USED)} for tag in wrappers}
+        ledger.element(root, {**_ROOT, **known, **({points.tag: USED} if points is not None else {})}, where)
+        for element in elements:
+            _note(element, ledger, where)
     height, width = pixels(root.findtext("size/height")), pixels(root.findtext("size/width"))
-    return Annotation(root.findtext("filename") or "", (height, width) if height and width else None, objects)
+    name = root.findtext("filename") or root.findtext("source/filename") or ""
+    return Annotation(name, (height, width) if height and width else None, objects)
 
 
-def _object(element: Element, i: int) -> AnnotatedObject:
+def _find_objects(element: Element, objects: list[Element]) -> set[str]:
+    """Append all objects, also those within other elements, whose tags are returned."""
+    wrappers: set[str] = set()
+    for child in element:
+        if child.tag == "object":
+            objects.append(child)
+        elif len(child):
+            count = len(objects)
+            inner = _find_objects(child, objects)
+            wrappers |= {child.tag, *inner} if len(objects) > count else set()
+    return wrappers
+
+
+def _beside(root: Element, objects: Sequence[Element]) -> Element | None:
+    """Keypoints beside the only object, which has none of its own."""
+    found = [child for child in root if child.tag in _CONTAINERS]
+    if len(found) != 1 or len(objects) != 1 or _keypoints(found[0], root) is None:
+        return None
+    return found[0] if all(_keypoints(child, objects[0]) is None for child in objects[0]) else None
+
+
+def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject:
     try:
-        name = (element.findtext("name") or "").strip()
+        name = (element.findtext("name") or element.findtext("possibleresult/name") or "").strip()
         if not name:
             raise ElementError("expected <name>, the class, found none")
         box, turned = _only(element, "bndbox"), _only(element, "robndbox")
@@ -56,14 +116,36 @@ def _object(element: Element, i: int) -> AnnotatedObject:
             found = found if box is None else replace(found, box=_upright(box, name).box)
         elif box is not None:
             found = _upright(box, name)
+        elif (corners := element.find("points")) is not None:
+            found = _cornered(corners, name)
         else:
             raise ElementError("expected <bndbox>, found none")
         # Occluded, with a capital, is written by some programs
         flags = {tag: flag(child.text, tag) for child in element if (tag := child.tag.lower()) in FLAGS}
-        keypoints = keypoints_of(_keypoints(element))
+        places = itertools.chain.from_iterable(_keypoints(child, element) or () for child in element)
+        keypoints = keypoints_of(places)
+        if points is not None:
+            keypoints = keypoints_of(_keypoints(points, element) or ())
     except ElementError as error:
         raise ElementError(f"object {i}: {error}") from error
     return replace(found, flags=flags, keypoints=keypoints)
+
+
+def _note(element: Element, ledger: Ledger, where: str) -> None:
+    """Note what of an object is not used."""
+    is_cornered = element.find("bndbox") is None and element.find("robndbox") is None
+    others = [child for child in element if not (is_cornered and child.tag == "points")]
+    points = [child for child in others if child.tag not in _OBJECT and _keypoints(child, element) is not None]
+    for child in points:
+        ledger.element(child, _POINTS, where)
+    if len(others) < len(element) or points:
+        others = [child for child in others if child not in points]
+        kept = Element(element.tag, element.attrib)
+        kept.extend(others)
+        element = kept
+    ledger.element(element, _OBJECT, where)
+    if len(element.findall("possibleresult")) > 1:
+        ledger.unread("the second <possibleresult>", where)
 
 
 def _only(element: Element, tag: str) -> Element | None:
@@ -74,7 +156,7 @@ def _only(element: Element, tag: str) -> Element | None:
 
 
 def _upright(box: Element, name: str) -> AnnotatedObject:
-    x1, y1, x2, y2 = (number(box.findtext(tag), tag) for tag in ("xmin", "ymin", "xmax", "ymax"))
+    x1, y1, x2, y2 = (number(box.findtext(tag), tag) for tag in _SIDES)
     return AnnotatedObject.of_rectangle(name, (x1, y1, x2, y2))
 
 
@@ -90,16 +172,63 @@ def _turned(box: Element, name: str) -> AnnotatedObject:
     return AnnotatedObject.of_corners(name, [(x, y) for x, y in corners], {})
 
 
-def _keypoints(element: Element) -> Iterator[tuple[str, Place]]:
-    for child in element:
-        if child.tag in ("keypoints", "landmarks", "lm"):
-            if child.tag == "lm" or child.find("x1") is not None:
-                yield from _numbered_keypoints(child, present=bool(flag(element.findtext("has_lm", "1"), "has_lm")))
-            else:
-                yield from map(_named_keypoint, child)
-        # VOC's person layout has parts that are boxes, and its action pictures a point without a name
-        elif (child.tag == "part" and child.find("bndbox") is None) or (child.tag == "point" and _value(child, "name")):
-            yield _named_keypoint(child)
+def _cornered(points: Element, name: str) -> AnnotatedObject:
+    """The object of FAIR1M's ``<points><point>x,y</point>``: an oriented box of four corners, or a polygon."""
+    corners = []
+    for point in points.iterfind("point"):
+        x, comma, y = (point.text or "").partition(",")
+        position = place(x, y if comma else None, "in points")
+        if position == ABSENT:
+            raise ElementError("expected numbers in <points>, found nan")
+        corners.append(position)
+    if len(corners) > 3 and corners[0] == corners[-1]:
+        corners.pop()  # some outlines end where they begin
+    if len(corners) == 4:
+        return AnnotatedObject.of_corners(name, corners, {})
+    if len(corners) < 3:
+        raise ElementError(f"expected <bndbox>, or <points> with 3 corners or more, found {len(corners)} corners")
+    return AnnotatedObject.of_polygon(name, corners, {})
+
+
+def _keypoints(child: Element, element: Element) -> Sequence[tuple[str, Place]] | None:
+    """The keypoints that an element within an object has; None if it has none that can be read."""
+    tag = child.tag
+    if tag in _OBJECT and tag != "lm":
+        return None
+    if tag == "lm" or (tag in _CONTAINERS and child.find("x1") is not None):
+        return list(_numbered_keypoints(child, present=bool(flag(element.findtext("has_lm", "1"), "has_lm"))))
+    if tag in ("keypoints", "landmarks"):
+        return _listed_keypoints(child.text or "") if not len(child) else [_named_keypoint(each) for each in child]
+    # VOC's person layout has parts that are boxes, and its action pictures a point without a name
+    if tag in _KEYPOINT_TAGS and not any(map(len, child)) and _has_place(child):
+        is_named = tag == "part" or _value(child, "name")
+        return [_named_keypoint(child)] if is_named else None
+    if tag == "part" and child.find("bndbox") is None and not any(map(len, child)):
+        return [_named_keypoint(child)]
+    if len(child) and all(_value(each, "name") and _has_place(each) for each in child):
+        return [_named_keypoint(each) for each in child]
+    return None
+
+
+def _has_place(element: Element) -> bool:
+    return _value(element, "x") is not None and _value(element, "y") is not None
+
+
+def _listed_keypoints(text: str) -> Sequence[tuple[str, Place]] | None:
+    """Numbers ``x,y,visible,...`` as of COCO, or ``x,y,...`` if no third of them can be a visibility."""
+    words = text.replace(",", " ").split()
+    if not words:
+        return []
+    values = [number(word, "keypoints") for word in words]
+    with_third = len(values) % 3 == 0 and set(values[2::3]) <= {0, 1, 2}
+    if not with_third and len(values) % 2:
+        raise ElementError(f"expected x y or x y visible of each keypoint, found {len(values)} numbers")
+    size = 3 if with_third else 2
+    places = [place(words[i], words[i + 1], str(i // size + 1)) for i in range(0, len(words), size)]
+    seen = values[2::3] if with_third else [1] * len(places)
+    return [
+        (str(i), each if is_seen else ABSENT) for i, (each, is_seen) in enumerate(zip(places, seen, strict=True), 1)
+    ]
 
 
 def _named_keypoint(element: Element) -> tuple[str, Place]:

@@ -16,7 +16,7 @@ from tensorstore_ds.regular_files import is_dir
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
-from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.images import ImageIndex, stem_of
 from tensorstore_ds.sources.objects import ObjectTable
 from tensorstore_ds.sources.voc.annotation import read_annotation
 from tensorstore_ds.sources.voc.layout import ANNOTATIONS, Layout, Splits, find_layout, find_splits, image_folders
@@ -66,6 +66,8 @@ class VocSource(Source):
             raise SourceError(splits.problems)
         field = self._table.field(self.options, str(self.path), labelled=True)
         problems, left_out = tuple(splits.problems), tuple(splits.left_out)
+        if not self._table.classes:
+            splits.notes += ("no annotation has an <object>: all images are stored without objects.",)
         notes = (*splits.notes, *([_MASKS_TOO] if masks.find(self.path) else []))
         return Contents({"objects": field}, references, None, problems, left_out, notes)
 
@@ -102,6 +104,13 @@ class VocSource(Source):
             return image_folders(xml)
         return xml[len(layout.annotations) : xml.rfind("/") + 1], ""
 
+    def _has_own_image(self, xml: str, images: ImageIndex, layout: Layout) -> bool:
+        """Whether there is an image of the XML file's own name."""
+        try:
+            return stem_of(images.paths[images.find("", xml, self._near(layout, xml))]) == stem_of(xml)
+        except SourceError as error:
+            return error.reason == "ambiguous-image"
+
     def _match(self, xmls: Sequence[str], images: ImageIndex, layout: Layout, splits: Splits) -> array[int]:
         """Read the annotations that belong to a split, and say what becomes of all other files.
 
@@ -112,6 +121,7 @@ class VocSource(Source):
         wanted = np.zeros(len(xmls), np.bool_)
         wanted[np.concatenate([*splits.rows.values()])] = True
         repeated: dict[str, str] = {}  # XML files that name the image of another one, and that image
+        stale: list[str] = []  # XML files that name another image than the one of their own name
         unsound = [*splits.missing]  # they may claim an image only after all sound annotations have theirs
         for i, xml in enumerate(xmls):
             try:
@@ -119,7 +129,7 @@ class VocSource(Source):
                     splits.left_out.append(Problem(xml, "not-listed", splits.unlisted))
                     unsound.append(xml)
                     continue
-                annotation = read_annotation(self.path / xml, xml)
+                annotation = read_annotation(self.path / xml, xml, self.ledger)
                 image = images.find(annotation.filename, xml, self._near(layout, xml))
                 path = images.paths[image]
                 if problem := encoding_problem(path):
@@ -134,7 +144,13 @@ class VocSource(Source):
                 continue
             is_claimed[image] = True
             image_of[i] = image
+            if stem_of(path) != stem_of(xml) and self._has_own_image(xml, images, layout):
+                stale.append(f"{xml}: {path}")
             self._table.note(annotation.objects)
+        if stale:
+            which = "1 XML file names" if len(stale) == 1 else f"{len(stale):,} XML files name"
+            message = f"{which} another image than the one of their own name, such as {stale[0]}."
+            splits.notes += (f"{message} <filename> counts: correct it, or remove it, if files were renamed.",)
         for xml in unsound:
             with contextlib.suppress(SourceError):  # there is no such image, or it cannot be told: nothing to mark
                 image = images.find("", xml, self._near(layout, xml))
