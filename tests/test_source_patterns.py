@@ -32,7 +32,7 @@ def _patterns() -> dict[str, tuple[re.Pattern[Any], str]]:
         module = importlib.import_module(name)
         for each in vars(module):
             if isinstance(pattern := getattr(module, each), re.Pattern):
-                methods = set(re.findall(rf"\b{each}\.({'|'.join(_METHODS)})\b", text))
+                methods = sorted(set(re.findall(rf"\b{each}\.({'|'.join(_METHODS)})\b", text)))
                 found.update({f"{name}.{each}.{method}": (pattern, method) for method in methods})
         for node in ast.walk(ast.parse(text)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS):
