@@ -184,6 +184,7 @@ def test_what_is_refused(tmp_path: Path, names: list[str], reason: str) -> None:
         ([], r"found none in this folder or below \(0 other files\). Name a folder that holds images"),
         (["cat/", "dog/a.docx"], r"found none in this folder or below \(1 other files\)"),
         (["a/b/c/train/cat/1.png", "docs/a.docx"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
+        (["test/images/cat/1.png"], "found the first ones in test/images/cat. Convert {root}/test/images."),
         (["a/b/c/cat/1.png", "docs/a.docx"], "found the first ones in a/b/c/cat. Convert {root}/a/b/c."),
     ],
 )
@@ -193,6 +194,8 @@ def test_where_no_format_is_recognized_the_user_learns_where_images_are(
     make(tmp_path, *names)
     with pytest.raises(SourceError, match=message.format(root=tmp_path)):
         open_source(tmp_path)
+    if advised := message.format(root=tmp_path).partition("Convert ")[2]:
+        assert open_source(Path(advised.removesuffix("."))).name == "folders"
 
 
 @pytest.mark.parametrize("names", [["a/b/c/train/cat/1.png"], ["a/b/c/cat/1.png", "a/b/c/dog/1.png"]])

@@ -273,7 +273,7 @@ def test_images_that_no_line_names_and_columns_not_read(tmp_path: Path) -> None:
         write(tmp_path, name, b"")
     _, contents = scan(tmp_path)
     assert [(p.where, p.reason) for p in contents.left_out] == [
-        ("l.csv: photographer", "not-listed"),
+        ("l.csv: photographer", "not-read"),
         ("b.png", "not-listed"),
         ("sub/c.png", "not-listed"),
     ]
@@ -408,11 +408,243 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(SourceError) as error:
             scan(tmp_path)
         assert error.value.reason == reason
-    write(tmp_path / "c", "train.txt", "a.png 0\n")
-    write(tmp_path / "c", "val.txt", "b.png\n")
+    write(tmp_path / "c", "train.csv", "path,x1,y1,x2,y2\na.png,0,0,1,1\n")
+    write(tmp_path / "c", "val.csv", "path\nb.png\n")
     with pytest.raises(SourceError) as error:
         scan(tmp_path / "c")
     assert error.value.reason == "list-line"
+
+
+def test_a_list_without_labels_beside_others(tmp_path: Path) -> None:
+    """As the test list of a competition."""
+    write(tmp_path, "train.csv", "id,label\na.png,cat\n")
+    write(tmp_path, "test.csv", "id,extra\nb.png,\n")
+    source, contents = scan(tmp_path)
+    assert [s.label for split in ("train", "test") for s in samples(source, contents, split)] == [0, -1]
+    assert contents.notes == ("test.csv: no column of labels, which other lists have.",)
+
+
+@pytest.mark.parametrize("name", ["val.csv", "Test.csv"])
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\x89PNG\0\xff", "图,类\n".encode("gbk"), b"a,b,c\n1,2,3\n"])
+def test_a_split_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, content: bytes) -> None:
+    write(tmp_path, "train.csv", "path,label\na.png,cat\n")
+    write(tmp_path, name, content)
+    with pytest.raises(SourceError, match=name) as error:
+        scan(tmp_path)
+    assert error.value.reason in ("list-line", "empty-source", "no-image")
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("file,X1,Y1,X2,Y2,X3,Y3", ("1", "2", "3")),
+        ("id,x1,x2,x3,y1,y2,y3", ("1", "2", "3")),
+        ("path,x_0,y_0,x_1,y_1,x_2,y_2", ("0", "1", "2")),
+        ("image,p0_x,p0_y,p1_x,p1_y,P2_X,P2_Y", ("p0", "p1", "P2")),
+        ("image,p0x,p0y,p1x,p1y,p2x,p2y", ("p0", "p1", "p2")),
+        ("image,x_nose,y_nose,x_eye,y_eye,x_ear,y_ear", ("nose", "eye", "ear")),
+        ("image,noseX,noseY,eyeX,eyeY,earX,earY", ("nose", "eye", "ear")),
+        ("image,nose.x,nose.y,eye.x,eye.y,ear x,ear y", ("nose", "eye", "ear")),
+        ("image,x-7,y-7,x-8,y-8,x-9,y-9", ("7", "8", "9")),
+    ],
+)
+def test_spellings_of_keypoints(tmp_path: Path, header: str, names: tuple[str, ...]) -> None:
+    by_axis = header.startswith("id")
+    write(tmp_path, "a.png", b"")
+    name = "a" if by_axis else "a.png"
+    cells = "5,20,40,6,30,10" if by_axis else "5,6,20,30,40,10"
+    source, contents = scan(write(tmp_path, "l.csv", f"{header}\n{name},{cells}\n"))
+    assert contents.fields["objects"].keypoints == names  # type: ignore[union-attr]
+    (sample,) = samples(source, contents)
+    assert sample.objects is not None and list(sample.objects) == ["keypoints"]
+    np.testing.assert_array_equal(sample.objects["keypoints"], [[[5.0, 6], [20, 30], [40, 10]]], strict=True)
+    assert not contents.left_out
+
+
+def test_numbered_keypoints_get_names(tmp_path: Path) -> None:
+    file = write(tmp_path, "l.csv", "path,x1,y1,x2,y2,x3,y3\na.png,1,2,3,4,5,6\n")
+    source, contents = scan(file, keypoints=Keypoints(("left_eye", "right_eye", "nose"), ((0, 1),)))
+    field = contents.fields["objects"]
+    assert field.keypoints == ("left_eye", "right_eye", "nose") and field.flip_pairs == ((0, 1),)  # type: ignore[union-attr]
+    assert contents.notes == ("x1 to y3 are read as 3 keypoints.",)
+    assert samples(source, contents)[0].objects["keypoints"].tolist() == [[[1, 2], [3, 4], [5, 6]]]  # type: ignore[index]
+
+
+def test_half_a_numbered_pair_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="expected x3 and y3, found only one of them"):
+        scan(write(tmp_path, "l.csv", "path,x1,y1,x2,y2,x3\na.png,1,2,3,4,5\n"))
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [
+        ("X1,Y1,X2,Y2", "1,2,31.5,42"),
+        ("x_1,y_1,x_2,y_2", "1,2,31.5,42"),
+        ("x0,y0,x1,y1", "1,2,31.5,42"),
+        ("x_min,x_max,y_min,y_max", "1,31.5,2,42"),
+        ("bbox_x1,bbox_y1,bbox_x2,bbox_y2", "1,2,31.5,42"),
+        ("left,top,right,bottom", "1,2,31.5,42"),
+        ("min_x,min_y,max_x,max_y", "1,2,31.5,42"),
+        ("x_1,y_1,width,height", "1,2,30.5,40"),
+        ("bbox_x,bbox_y,bbox_width,bbox_height", "1,2,30.5,40"),
+        ("left,top,width,height", "1,2,30.5,40"),
+        ("x_center,y_center,width,height", "16.25,22,30.5,40"),
+        ("cx,cy,w,h", "16.25,22,30.5,40"),
+        ("bbox", '"[1, 2, 30.5, 40]"'),
+        ("bbox", "1 2 30.5 40"),
+        ("BBox", '"(1.0, 2.0, 30.5, 40)"'),
+    ],
+)
+def test_spellings_of_boxes(tmp_path: Path, header: str, cells: str) -> None:
+    empty = "," * cells.count(",") if '"' not in cells else ""
+    text = f"path,label_name,{header}\na.png,dog,{cells}\nb.png,cat,{empty}\n"
+    source, contents = scan(write(tmp_path, "l.csv", text))
+    assert list(contents.fields["objects"].arrays) == ["offsets", "boxes"] and not contents.left_out
+    a, b = samples(source, contents)
+    np.testing.assert_array_equal(a.objects["boxes"], [[1.0, 2.0, 31.5, 42.0]], strict=True)  # type: ignore[index]
+    assert b.objects["boxes"].shape == (0, 4) and (a.label, b.label) == (1, 0)  # type: ignore[index]
+
+
+def test_boxes_in_a_cell_that_are_corners(tmp_path: Path) -> None:
+    """As sizes, they would reach beyond the image."""
+    text = 'path,width,height,bbox\na.png,50,50,"[30, 20, 45, 50]"\na.png,50,50,"[1, 2, 3, 4]"\n'
+    source, contents = scan(write(tmp_path, "l.csv", text))
+    (sample,) = samples(source, contents)
+    assert sample.objects["boxes"].tolist() == [[30, 20, 45, 50], [1, 2, 3, 4]]  # type: ignore[index]
+    assert "l.csv: bbox is read as two corners" in contents.notes[1 - ("bbox" in contents.notes[0])]
+
+
+def test_bad_boxes_in_a_cell(tmp_path: Path) -> None:
+    _, contents = scan(write(tmp_path, "l.csv", 'path,bbox\na.png,"[1,2,3,4]"\nb.png,"[1,2,3]"\nc.png,"[1,2,3,x]"\n'))
+    assert found(contents) == [("l.csv:3", "list-line"), ("l.csv:4", "list-line")]
+
+
+def test_all_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    _, contents = scan(write(tmp_path, "l.csv", "path,label,camera,empty,score\na.png,x,Leica,,\nb.png,y,Canon,,0.5\n"))
+    assert [str(problem) for problem in contents.left_out] == [
+        "l.csv: camera: not read: a column of 2 values, such as Leica.",
+        "l.csv: score: not read: a column of 1 values, such as 0.5.",
+    ]
+
+
+# --- images that are found ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header", ["id,breed", "ID,Breed", "file,label", "image;label", "filename\tclass", "image_id|Class"]
+)
+@pytest.mark.parametrize("where", ["", "train/"])
+def test_names_without_suffixes(tmp_path: Path, header: str, where: str) -> None:
+    """As of competitions: the images are below the list, or where `images` says."""
+    separator = next(each for each in ",;\t|" if each in header)
+    lines = "".join(f"{name}{separator}{label}\n" for name, label in (("b2", "pug"), ("a.1", "corgi"), ("c", "pug")))
+    for name in ("a.1.png", "b2.JPG", "c.webp", "d.png"):
+        write(tmp_path, f"{where}{name}", b"")
+    file = write(tmp_path, "labels.csv", f"{header}\n{lines}")
+    expected = [(f"{where}b2.JPG", 1), (f"{where}a.1.png", 0), (f"{where}c.webp", 1)]
+    for path in (tmp_path, file):
+        assert ListSource.detect(path) is Match.MAYBE
+        source, contents = scan(path)
+        assert classes(contents) == ("corgi", "pug")
+        assert [(s.key, s.label) for s in samples(source, contents)] == expected
+    elsewhere = write(tmp_path / "lists", "labels.csv", f"{header}\n{lines}")
+    assert ListSource.detect(elsewhere) is Match.MAYBE
+    source, contents = scan(elsewhere, images=tmp_path)
+    assert [(s.key, s.label) for s in samples(source, contents)] == expected
+
+
+def test_names_that_are_not_found_or_not_unique(tmp_path: Path) -> None:
+    for name in ("a.png", "a.jpg", "b.png"):
+        write(tmp_path, name, b"")
+    _, contents = scan(write(tmp_path, "l.csv", "id,breed\na,pug\nb,pug\nc,corgi\n"))
+    assert found(contents) == [("l.csv:2", "ambiguous-image"), ("l.csv:4", "no-image")]
+    assert "a.jpg, a.png" in contents.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["C:\\data\\train\\a.png", "/content/drive/train/a.png", "../imgs/train/a.png", "imgs/train/a.png", "train/a.png"],
+)
+def test_paths_of_another_machine(tmp_path: Path, line: str) -> None:
+    for name in ("photos/train/a.png", "photos/val/a.png"):
+        write(tmp_path, name, b"")
+    source, contents = scan(write(tmp_path, "l.csv", f"path,label\n{line},x\n"))
+    assert [s.key for s in samples(source, contents)] == ["photos/train/a.png"]
+    assert f"such as {line} at photos/train/a.png" in contents.notes[-1]
+
+
+def test_a_folder_of_classes_with_a_list_of_something_else(tmp_path: Path) -> None:
+    for name in ("cat/1.png", "dog/2.png"):
+        write(tmp_path, name, b"")
+    write(tmp_path, "labels.txt", "cat\ndog\n")
+    write(tmp_path, "prices.csv", "id,price\nfood,3\n")
+    assert not ListSource.detect(tmp_path)
+
+
+# --- captions, JSON Lines, lists in split folders -------------------------------------------------------------------
+
+
+def test_captions(tmp_path: Path) -> None:
+    """As of Flickr8k: five lines an image."""
+    text = 'image,caption\na.png,A cat .\nb.png,\na.png,"A dog, and a cat."\n'
+    source, contents = scan(write(tmp_path, "captions.txt", text))
+    assert list(contents.fields) == ["caption"]
+    assert [(s.key, s.texts) for s in samples(source, contents)] == [
+        ("a.png", {"caption": ["A cat .", "A dog, and a cat."]}),
+        ("b.png", {"caption": []}),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_metadata_of_an_image_folder(tmp_path: Path, encoding: str) -> None:
+    lines = (
+        '{"file_name": "0001.png", "text": "two cats", '
+        '"objects": {"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "categories": [1, 0]}}',
+        '{"file_name": "sub/2.png", "text": "nothing", "objects": {"bbox": [], "categories": []}, "camera": "x"}',
+    )
+    write(tmp_path, "train/metadata.jsonl", "\n".join(lines).encode(encoding))
+    write(tmp_path, "val/metadata.jsonl", lines[0].encode(encoding))
+    for name in ("train/0001.png", "train/sub/2.png", "val/0001.png", "val/other.png"):
+        write(tmp_path, name, b"")
+    assert ListSource.detect(tmp_path) is Match.MAYBE
+    source, contents = scan(tmp_path)
+    assert contents.fields["objects"].classes == ("0", "1")  # type: ignore[union-attr]
+    first, second = samples(source, contents)
+    assert (first.key, first.texts) == ("train/0001.png", {"text": ["two cats"]})
+    assert first.objects["boxes"].tolist() == [[1, 2, 4, 6], [5, 6, 12, 14]]  # type: ignore[index]
+    assert first.objects["labels"].tolist() == [1, 0]  # type: ignore[index]
+    assert second.key == "train/sub/2.png" and second.objects["boxes"].shape == (0, 4)  # type: ignore[index]
+    assert [s.key for s in samples(source, contents, "val")] == ["val/0001.png"]
+    assert [problem.where for problem in contents.left_out] == ["train/metadata.jsonl: camera", "val/other.png"]
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "_annotations.csv", "metadata.jsonl"])
+def test_lists_in_split_folders(tmp_path: Path, name: str) -> None:
+    for split, label in (("train", "cat"), ("valid", "dog")):
+        text = f"file_name,label\n1.png,{label}\n"
+        if name.endswith("jsonl"):
+            text = f'{{"file_name": "1.png", "label": "{label}"}}\n'
+        write(tmp_path, f"{split}/{name}", text)
+        write(tmp_path, f"{split}/1.png", b"")
+    source, contents = scan(tmp_path)
+    assert [(s.key, s.label) for split in contents.splits for s in samples(source, contents, split)] == [
+        ("train/1.png", 0),
+        ("valid/1.png", 1),
+    ]
+    write(tmp_path, f"valid/{name}", b"")
+    with pytest.raises(SourceError, match=f"valid/{name}"):
+        scan(tmp_path)
+
+
+def test_json_lines_that_are_refused(tmp_path: Path) -> None:
+    for text, reason in (
+        ("{", "json"),
+        ('{"a": 1}', "list-line"),
+        ('{"file_name": "a.png", "objects": {"bbox": 1}}', "list-line"),
+    ):
+        with pytest.raises(SourceError) as error:
+            scan(write(tmp_path, "metadata.jsonl", text))
+        assert error.value.reason == reason
 
 
 def test_a_missing_list_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from tensorstore_ds.regular_files import TEXT_LIMIT, check_machine, read_file, u
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Sample
 from tensorstore_ds.sources.files import glance, walk_files
-from tensorstore_ds.sources.list.table import names_images, open_table
+from tensorstore_ds.sources.list.finding import names_images
+from tensorstore_ds.sources.list.table import open_table
 from tensorstore_ds.sources.names import read_classes, read_keypoints
 from tensorstore_ds.sources.xml import file_root, read_tree
 

@@ -138,7 +138,7 @@ def _check_images(path: Path) -> None:
         message = f"expected images, found none in this folder or below ({others:,} other files)."
         raise SourceError(Problem(str(path), "empty-source", message), "Name a folder that holds images.")
     folders = image.split("/")[:-1]
-    depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), len(folders) - 1)
+    depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), 0) or len(folders) - 1
     message = f"expected images in this folder or two levels below, found the first ones in {'/'.join(folders)}."
     raise SourceError(Problem(str(path), "unknown-format", message), f"Convert {path.joinpath(*folders[:depth])}.")
 

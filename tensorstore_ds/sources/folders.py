@@ -20,7 +20,7 @@ from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.list.table import names_images
+from tensorstore_ds.sources.list.finding import find_lists
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 
@@ -53,8 +53,7 @@ class FolderSource(Source):
         files = glance(path)
         names = [file.lower() for file in files]
         images = any(name.endswith(tuple(IMAGE_SUFFIXES)) for name in names)
-        lists = (path / file for file in files if "/" not in file)
-        other = any(name.endswith(".xml") for name in names) or any(map(names_images, lists))
+        other = any(name.endswith(".xml") for name in names) or bool(find_lists(path, files))
         return Match.MAYBE if images and not other else Match.NO
 
     def scan(self) -> Contents:

@@ -88,6 +88,16 @@ class ImageIndex:
             )
         return best[0] if best else -1
 
+    def find_by_stem(self, path: str, where: str) -> int:
+        """As `find_by_end`, of an image whose suffix is missing in `path`."""
+        parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+        rows = self._anywhere(parts[-1]) if parts else []
+        scores = [_common_end(parts, self.paths[i].rpartition(".")[0].split("/")) for i in rows]
+        best = [i for i, score in zip(rows, scores, strict=True) if score == max(scores)]
+        if len(best) > 1:
+            raise self._ambiguous(best, where, "Write the suffix, or the path from the source's folder.")
+        return best[0] if best else -1
+
     def _ambiguous(self, rows: Sequence[int], where: str, advice: str) -> SourceError:
         some = ", ".join(self.paths[i] for i in rows[:3]) + (", ..." if len(rows) > 3 else "")
         message = f"expected one image of that name, found {some}. {advice}"

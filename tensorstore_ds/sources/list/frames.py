@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.sources.list.images import ListedImages
 from tensorstore_ds.sources.list.source import ListSource
-from tensorstore_ds.sources.list.table import PATH_NAMES, Table, column_name
+from tensorstore_ds.sources.list.table import Table, is_header
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
 _NAME = "<dataframe>"
@@ -42,6 +43,7 @@ class FrameSource(ListSource):
     def __init__(self, frames: Any, options: SourceOptions) -> None:
         super().__init__(Path(_NAME), options)
         self.images = options.images or Path.cwd()
+        self._images = ListedImages(options.images)  # the current folder may be a large one
         self._frames: Mapping[str, Any] = frames if isinstance(frames, Mapping) else {"train": frames}
 
     def tables(self) -> list[tuple[Table, str]]:
@@ -58,24 +60,26 @@ class FrameSource(ListSource):
 class FrameTable(Table):
     """A data frame as a list. Rows are numbered from 0, by their place."""
 
-    columns: tuple[Any, ...] = ()
+    columns: tuple[list[Any], ...] = ()
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        for row, values in enumerate(zip(*map(_values, self.columns), strict=True)):
+        for row, values in enumerate(zip(*self.columns, strict=True)):
             yield row, [_cell(value) for value in values]
 
 
 def _table(frame: Any, where: str) -> FrameTable:
     names = list(getattr(frame, "column_names", None) or frame.columns)  # pyarrow's columns are the data
     header = tuple(map(str, names))
-    if PATH_NAMES.isdisjoint(map(column_name, header)):
+    if not is_header(header):
         message = f"expected a column named path, found {', '.join(header)[:200] or 'none'}."
         raise SourceError(Problem(where, "list-line", message), "Rename the column of the images.")
     if len(set(header)) < len(header):
         raise SourceError(
             Problem(where, "list-line", "expected columns whose names differ, found others."), "Rename one."
         )
-    return FrameTable(Path(where), where, True, None, header, len(header), tuple(frame[name] for name in names))
+    return FrameTable(
+        Path(where), where, True, None, header, len(header), columns=tuple(_values(frame[name]) for name in names)
+    )
 
 
 def _values(column: Any) -> list[Any]:

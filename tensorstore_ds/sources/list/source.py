@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import entries, is_dir, is_file, os_errors
+from tensorstore_ds.regular_files import is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import (
     IMAGE_SUFFIXES,
     Contents,
@@ -28,15 +28,18 @@ from tensorstore_ds.sources.base import (
     SourceOptions,
     no_column,
 )
-from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
+from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.list.finding import UNION_NAMES, find_lists, names_images
+from tensorstore_ds.sources.list.images import ListedImages
+from tensorstore_ds.sources.list.json_lines import open_json_lines
+from tensorstore_ds.sources.list.meaning import settled, unread_columns
+from tensorstore_ds.sources.list.rows import Rows
 from tensorstore_ds.sources.list.table import (
     LIST_SUFFIXES,
     Columns,
     RowError,
     Table,
     column_name,
-    join_rows,
-    names_images,
     open_table,
     read_columns,
     unpack,
@@ -44,8 +47,6 @@ from tensorstore_ds.sources.list.table import (
 from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_name, split_names
 
-#: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
-_UNION_NAMES = frozenset({"all", "trainval"})
 _NUMBER = re.compile(rf"{UNLABELLED}|[0-9]{{1,18}}")
 
 
@@ -59,6 +60,7 @@ class ListSource(Source):
         super().__init__(path, options)
         self.images = options.images or (path if is_dir(path) else path.parent)
         self._columns = Columns(1)
+        self._images = ListedImages(self.images)
         self._notes: list[str] = []
         self._labels: dict[str, int] = {}  # the text in the list -> class index
         self._has_objects = False  # whether rows are objects, of which an image may have several
@@ -69,7 +71,7 @@ class ListSource(Source):
         if is_file(path):
             return Match.MAYBE if names_images(path) else Match.NO
         files = glance(path) if is_dir(path) else []
-        listed = any(names_images(path / file) for file in files if "/" not in file)
+        listed = bool(find_lists(path, files))
         has_xml = any(file.lower().endswith(".xml") for file in files)
         return Match.MAYBE if listed and not has_xml else Match.NO
 
@@ -77,89 +79,120 @@ class ListSource(Source):
         """Read all lines; no image is opened or looked for."""
         divided = self.tables()
         tables = [table for table, _ in divided]
-        self._columns = self._agreed_columns(tables)
-        rows, problems = _Rows(), list[Problem]()
-        for table, split in divided:
+        columns = self._agreed_columns(tables)
+        rows, problems = Rows(), list[Problem]()
+        for (table, split), each in zip(divided, columns, strict=True):
             self.ledger.use(table.where)
-            self._read_table(table, split, rows, problems)
+            self._read_table(table, each, split, rows, problems)
+        self._notes += [*dict.fromkeys(note for each in columns for note in each.notes), *self._images.notes]
 
         keep = np.ones(len(rows.packed), np.bool_)
-        left_out = [Problem(f"{tables[0].where}: {c}", "not-listed", "not read.") for c in self._columns.ignored]
+        left_out = [each for pair in zip(tables, columns, strict=True) for each in unread_columns(*pair)]
         paths = {split: rows.hashes[rows.in_split(split)] for split in rows.splits} if len(tables) > 1 else {}
         for split in find_unions(paths):
             keep &= ~rows.in_split(split)
             left_out.append(Problem(split, "split-union", "not stored: it is the union of other lists."))
         firsts = rows.firsts(keep)
         repeated = np.flatnonzero(keep & (firsts != np.arange(len(firsts))))
-        self._has_objects = bool(self._columns.numbers) and len(repeated) > 0
-        for row, problem in rows.unusable(firsts, keep, repeated, self._columns.label is not None, self._has_objects):
+        has_box = self._columns.count > 0
+        self._has_objects = has_box and (len(repeated) > 0 or self._columns.are_objects)
+        numbers = self._columns.count if self._has_objects else 0
+        is_merged = self._has_objects or (bool(self._columns.texts) and len(repeated) > 0)
+        for row, problem in rows.unusable(firsts, keep, repeated, self._has_labels, is_merged, numbers):
             keep[row] = False
             problems.append(problem)
-        if self._has_objects:
+        if self._has_objects and not self._columns.are_objects:
             self._notes.append("images have several rows: each row is an object with its label.")
         if not keep.any():
             nothing = Problem(str(self.path), "empty-source", "expected lines that name images, found none.")
             raise SourceError(problems or nothing)
-        return self._contents(rows, keep, firsts, problems, left_out + self._not_listed(rows))
+        return self._contents(rows, keep, firsts, problems, left_out + self._not_listed(rows), is_merged)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        path, rows = unpack(str(reference), len(self._columns.numbers))
-        objects = self._objects(rows) if self._columns.numbers else None
+        count = self._columns.count
+        path, rows = unpack(str(reference), count + len(self._columns.texts))
+        objects = self._objects(rows) if count else None
         index = None
-        if self._columns.label is not None and not self._has_objects:
+        if self._has_labels and not self._has_objects:
             index = self._labels.get(rows[0][0], UNLABELLED)
-        return Sample(path, f"{self.images}/{path}", index, objects)
+        texts = {
+            name: list(dict.fromkeys(row[place] for row in rows if row[place]))
+            for place, (name, _) in enumerate(self._columns.texts, 1 + count)
+        }
+        return Sample(path, f"{self.images}/{path}", index, objects, texts=texts)
+
+    @property
+    def _has_labels(self) -> bool:
+        return self._columns.has_labels
 
     def column(self, name: str) -> Callable[[str, Reference], str]:
         """As of any source; reads the lists once more."""
         tables = [table for table, _ in self.tables()]
-        places = [i for i, each in enumerate(tables[0].header) if column_name(each) == column_name(name)]
-        if len(places) != 1:
-            raise no_column(self, name, tables[0].header)
         numbers = {"": 0}
         values: dict[int, int] = {}  # by the hash of the path, a third of the path's memory
-        for table in tables:
+        for table, columns in zip(tables, self._agreed_columns(tables), strict=True):
+            places = [i for i, each in enumerate(table.header) if column_name(each) == column_name(name)]
+            if len(places) != 1:
+                raise no_column(self, name, table.header)
             for _, cells in table.rows():
-                with suppress(RowError):  # which the scan has named
-                    path = self._columns.pack(cells).partition("\0")[0]
+                with suppress(RowError, IndexError):  # which the scan has named
+                    path = self._images.path(cells[columns.path], table.folder)
                     values.setdefault(hash(path), numbers.setdefault(cells[places[0]], len(numbers)))
         texts = list(numbers)
         return lambda split, reference: texts[values.get(hash(self.key(split, reference)), 0)]
 
     def tables(self) -> list[tuple[Table, str]]:
         """The lists, each with the name of its split."""
-        return [(open_table(file, file.name), split) for file, split in self._lists().items()]
+        tables = []
+        for file, split in self._lists().items():
+            where = file.name if file == self.path else file.relative_to(self.path).as_posix()
+            opened = (open_json_lines if file.suffix.lower() == ".jsonl" else open_table)(file, where)
+            tables.append((replace(opened, folder=where[: where.rfind("/") + 1]), split))
+        return tables
 
     def _lists(self) -> dict[Path, str]:
         with os_errors(str(self.path)):
-            files = [self.path]
-            if is_dir(self.path):
-                files = sorted(filter(names_images, (self.path / name for name, _ in entries(self.path))))
+            names = find_lists(self.path, glance(self.path)) if is_dir(self.path) else []
+        files = [self.path / name for name in names] if is_dir(self.path) else [self.path]
         if not files or files[0].suffix.lower() not in LIST_SUFFIXES:
-            message = "expected a list (.txt, .csv or .tsv) whose lines name images, found none."
+            message = "expected a list (.csv, .tsv, .txt or .jsonl) whose lines name images, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message))
+        folders = [name.partition("/")[0] for name in names if "/" in name]
+        if folders and len(set(folders)) == len(folders):
+            return dict(zip(files, split_names(folders).values(), strict=True))
         stems = [file.stem for file in files]
         if len(files) == 1:
             return {files[0]: split_name(stems[0]) if stems[0].lower() in SPLIT_NAMES else "train"}
-        if len(set(stems)) == len(stems) and all(stem.lower() in SPLIT_NAMES | _UNION_NAMES for stem in stems):
+        if len(set(stems)) == len(stems) and all(stem.lower() in SPLIT_NAMES | UNION_NAMES for stem in stems):
             return dict(zip(files, split_names(stems).values(), strict=True))
-        message = f"expected one list, or lists named train, val and test, found {', '.join(f.name for f in files)}."
+        message = f"expected one list, or lists named train, val and test, found {', '.join(names or stems)}."
         raise SourceError(Problem(str(self.path), "ambiguous-format", message), "Name one of them, or rename them.")
 
-    def _agreed_columns(self, tables: list[Table]) -> Columns:
-        first, *others = [read_columns(table, self.options.keypoints) for table in tables]
-        for table, columns in zip(tables[1:], others, strict=True):
-            if columns != first:
-                message = f"expected the same columns as in {tables[0].where}, found others."
+    def _agreed_columns(self, tables: list[Table]) -> list[Columns]:
+        """The columns of each list, and `_columns`: those of the first with labels, if any list has."""
+        columns = settled(tables, [read_columns(table, self.options.keypoints) for table in tables])
+        first = self._columns = next((each for each in columns if each.has_labels), columns[0])
+        for table, each in zip(tables, columns, strict=True):
+            if each.values != first.values or each.are_objects != first.are_objects:
+                message = f"expected the same columns as in {tables[columns.index(first)].where}, found others."
                 raise SourceError(Problem(f"{table.where}:1", "list-line", message), "Give all lists the same columns.")
-        return first
+        without = [table.where for table, each in zip(tables, columns, strict=True) if not each.has_labels]
+        if without and first.has_labels:
+            self._notes.append(f"{', '.join(without)[:200]}: no column of labels, which other lists have.")
+        return columns
 
-    def _read_table(self, table: Table, split: str, rows: _Rows, problems: list[Problem]) -> None:
-        place = self._columns.split
+    def _read_table(self, table: Table, columns: Columns, split: str, rows: Rows, problems: list[Problem]) -> None:
+        place = columns.split
         names: dict[str, str] = {}  # the text in the list -> the split's name
+        is_first = True
         for line, cells in table.rows():
             try:
-                packed = self._columns.pack(cells)
+                path = None
+                if len(cells) == columns.width:
+                    if is_first:
+                        self._images.expect(cells[columns.path], table.folder)
+                    is_first, path = False, self._images.path(cells[columns.path], table.folder)
+                packed = columns.pack(cells, path)
             except RowError as error:
                 problems.append(Problem(f"{table.where}:{line}", error.reason, str(error)))
                 continue
@@ -170,31 +203,33 @@ class ListSource(Source):
             rows.add(packed, split, table.where, line)
         self._notes += notes_of_renamed(names)
 
-    def _not_listed(self, rows: _Rows) -> list[Problem]:
+    def _not_listed(self, rows: Rows) -> list[Problem]:
         """The images of the folder that no line names; not looked for where the source is a file."""
         if not is_dir(self.path):
             return []
-        images = list(walk_files(self.images, IMAGE_SUFFIXES))
+        images = self._images.paths or list(walk_files(self.images, IMAGE_SUFFIXES))
         unnamed = np.flatnonzero(~np.isin([hash(path) for path in images], rows.hashes))
         return [Problem(images[int(i)], "not-listed", "no line of the list names this image.") for i in unnamed]
 
     def _contents(
         self,
-        rows: _Rows,
+        rows: Rows,
         keep: NDArray[np.bool_],
         firsts: NDArray[np.int64],
         problems: list[Problem],
         left: list[Problem],
+        is_merged: bool,
     ) -> Contents:
         fields: dict[str, Field] = {}
         names: tuple[str, ...] = ()
-        if self._columns.label is not None:
+        if self._has_labels:
             names = self._class_names([text for text in rows.labels if text])
             if not self._has_objects:
                 fields["label"] = LabelField(classes=names)
-        if self._columns.numbers:
+        if self._columns.count:
             fields["objects"] = self._objects_field(names if self._has_objects else ())
-        if self._has_objects:
+        fields |= {name: TextField() for name, _ in self._columns.texts}
+        if is_merged:
             joined = {split: rows.joined(split, keep, firsts) for split in rows.splits}
             splits, labels = {split: packed for split, packed in joined.items() if packed}, None
         else:
@@ -228,103 +263,13 @@ class ListSource(Source):
 
     def _objects(self, rows: list[list[str]]) -> Objects:
         """The objects of rows: label, and cells of box and keypoints; there is none where all these are empty."""
-        rows = [row for row in rows if any(row[1:])]
-        n, k = len(self._columns.box), len(self._columns.keypoints)
-        numbers = [[float(text or "nan") for text in cells] for _, *cells in rows]
+        n, k = 4 * bool(self._columns.box), len(self._columns.keypoints)
+        rows = [row for row in rows if any(row[1 : 1 + n + 2 * k])]
+        numbers = [[float(text or "nan") for text in row[1 : 1 + n + 2 * k]] for row in rows]
         values = np.array(numbers, np.float64).reshape(len(rows), n + 2 * k)
         objects: dict[str, Any] = {"boxes": values[:, :n]} if n else {}
         if k:
             objects["keypoints"] = values[:, n:].reshape(len(values), k, 2)
-        if self._has_objects and self._columns.label is not None:
+        if self._has_objects and self._has_labels:
             objects["labels"] = np.array([self._labels[label] for label, *_ in rows], np.int64)
         return objects
-
-
-class _Rows:
-    """The rows of all lists together, in the order of reading, to see which repeat each other. A million take 100 MB.
-
-    Attributes:
-        packed: each row as `Columns.pack` makes it.
-        splits, labels: the names and texts that occur, in the order of their first occurrence.
-    """
-
-    def __init__(self) -> None:
-        self.packed = PackedStrings()
-        self.splits: dict[str, int] = {}
-        self.labels: dict[str, int] = {}
-        self._lists: dict[str, int] = {}
-        self._split, self._label, self._hash, self._list, self._line = (array("q") for _ in range(5))
-
-    def add(self, packed: str, split: str, where: str, line: int) -> None:
-        """Add a row that stands on a line (from 1) of the list `where`."""
-        path, label = packed.split("\0", 2)[:2]
-        self.packed.extend((packed,))
-        self._split.append(self.splits.setdefault(split, len(self.splits)))
-        self._label.append(self.labels.setdefault(label, len(self.labels)))
-        self._hash.append(hash(path))
-        self._list.append(self._lists.setdefault(where, len(self._lists)))
-        self._line.append(line)
-
-    @property
-    def hashes(self) -> NDArray[np.int64]:
-        """Of the path of each row: (rows,) int64."""
-        return np.asarray(self._hash, np.int64)
-
-    def in_split(self, split: str) -> NDArray[np.bool_]:
-        """Which rows a split has: (rows,) bool."""
-        chosen: NDArray[np.bool_] = np.asarray(self._split, np.int64) == self.splits[split]
-        return chosen
-
-    def of_split(self, split: str, keep: NDArray[np.bool_]) -> tuple[PackedStrings, NDArray[np.int64]]:
-        """The rows of a split and, for each, the place of its label in `labels`: (n,) int64."""
-        chosen = keep & self.in_split(split)
-        rows = self.packed if chosen.all() else PackedStrings(self.packed[int(i)] for i in np.flatnonzero(chosen))
-        return rows, np.asarray(self._label, np.int64)[chosen]
-
-    def joined(self, split: str, keep: NDArray[np.bool_], firsts: NDArray[np.int64]) -> PackedStrings:
-        """The rows of a split, those of one image together, in the order of the first of each."""
-        chosen = np.flatnonzero(keep & self.in_split(split))
-        chosen = chosen[np.argsort(firsts[chosen], kind="stable")]
-        images = np.split(chosen, np.flatnonzero(np.diff(firsts[chosen])) + 1) if len(chosen) else []
-        return PackedStrings(join_rows(self.packed[row] for row in image.tolist()) for image in images)
-
-    def firsts(self, keep: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """For each row the first one of those kept that has the same path: (rows,) int64."""
-        firsts = np.arange(len(self.packed))
-        rows = np.flatnonzero(keep)
-        order = rows[np.argsort(self.hashes[rows], kind="stable")]
-        same = np.flatnonzero(self.hashes[order][1:] == self.hashes[order][:-1])
-        for before, row in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
-            if self._path(before) == self._path(row):  # and not only its hash
-                firsts[row] = firsts[before]
-        return firsts
-
-    def unusable(
-        self,
-        firsts: NDArray[np.int64],
-        keep: NDArray[np.bool_],
-        repeated: NDArray[np.int64],
-        has_labels: bool,
-        has_objects: bool,
-    ) -> Iterator[tuple[int, Problem]]:
-        """Rows that cannot be used, and why: repeated ones; or those of objects, if they do not go with the others."""
-        for row in repeated.tolist():
-            first = int(firsts[row])
-            if not has_objects:
-                message = f"expected each image once, found {self._path(row)} in {self._place(first)} already."
-                yield row, Problem(self._place(row), "duplicate-key", message)
-            elif self._split[row] != self._split[first]:
-                message = f"expected {self._path(row)} in one split, found another in {self._place(first)}."
-                yield row, Problem(self._place(row), "duplicate-key", message)
-        if has_objects and has_labels:
-            unlabelled = [self.labels[text] for text in ("", str(UNLABELLED)) if text in self.labels]
-            for row in np.flatnonzero(keep & np.isin(np.asarray(self._label), unlabelled)).tolist():
-                if any(self.packed[row].split("\0")[2:]):
-                    message = "expected a label for the object, found none."
-                    yield row, Problem(self._place(row), "list-line", message)
-
-    def _path(self, row: int) -> str:
-        return self.packed[row].partition("\0")[0]
-
-    def _place(self, row: int) -> str:
-        return f"{list(self._lists)[self._list[row]]}:{self._line[row]}"

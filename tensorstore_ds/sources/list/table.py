@@ -8,30 +8,65 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.regular_files import decode_text, encoding_of, open_file, os_errors, read_head
+from tensorstore_ds.regular_files import encoding_of, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.samples import TEXT_NAMES
 
-LIST_SUFFIXES = frozenset({".csv", ".tsv", ".txt"})
+LIST_SUFFIXES = frozenset({".csv", ".jsonl", ".tsv", ".txt"})
 #: Names of the column that makes a first line a header, in lower case and with ``_`` for spaces.
 PATH_NAMES = frozenset(
-    {"path", "file", "filename", "file_name", "filepath", "file_path"}
-    | {"image", "image_path", "image_name", "img", "img_path", "img_name"}
+    {"path", "file", "filename", "file_name", "filepath", "file_path", "files", "filenames", "filepaths"}
+    | {"image", "image_path", "image_name", "image_file", "image_filename", "images", "imagename", "imagepath"}
+    | {"img", "img_path", "img_name", "img_file"}
 )
-LABEL_NAMES = frozenset(["label", "labels", "class", "class_name", "class_id", "category", "target"])
+#: Names of the column of the images where no column has one of `PATH_NAMES`.
+ID_NAMES = ("image_id", "imageid", "img_id", "id", "name")
+LABEL_NAMES = frozenset(
+    {"label", "labels", "class", "class_name", "class_id", "category", "target", "classname", "classid", "class_label"}
+    | {"label_name", "label_id", "category_name", "category_id", "targets", "classes", "categories", "tag", "tags"}
+)
 SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})
-#: Columns of a box: two corners, or a corner and a size.
-CORNERS = (("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"))
-SIZED = (("x", "y", "width", "height"), ("x", "y", "w", "h"))
+#: Columns of a box: two corners, a corner and a size, or the center and a size. ``x_1`` is compared as ``x1``.
+CORNERS = (
+    *(("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max")),
+    *(("min_x", "min_y", "max_x", "max_y"), ("left", "top", "right", "bottom"), ("x0", "y0", "x1", "y1")),
+)
+SIZED = tuple(
+    (*corner, *size)
+    for size in (("width", "height"), ("w", "h"))
+    for corner in (("x", "y"), ("x1", "y1"), ("xmin", "ymin"), ("x_min", "y_min"), ("left", "top"))
+)
+CENTERED = tuple(
+    (*center, *size)
+    for size in (("width", "height"), ("w", "h"))
+    for center in (("x_center", "y_center"), ("center_x", "center_y"), ("xc", "yc"), ("cx", "cy"))
+)
+#: Columns whose cells have all four numbers of a box.
+BOX_TEXTS = frozenset({"bbox", "box", "bounding_box", "bndbox", "objects.bbox"})
+#: Before the names of columns that hold what the objects in JSON Lines have.
+_OF_OBJECTS = "objects."
 
 _MAX_LINE = 1 << 20
-_NAMES_IMAGE = re.compile(rf"(?:{'|'.join(re.escape(s) for s in sorted(IMAGE_SUFFIXES))})[\"']?\s*(?:[\s,;]|$)", re.I)
 _SUFFIXES = tuple(IMAGE_SUFFIXES)
 #: Between the parts of a packed row; a path cannot hold it.
 _MARK = "\0"
+#: Between the classes of one sample, as `Columns.pack` writes them.
+SEPARATOR = "\x1f"
+_TRUE = frozenset({"1", "1.0", "true", "yes"})
 _FOREIGN = re.compile(r"/|[A-Za-z]:/")
+_BOX_PREFIX = re.compile(r"(?:bbox|box|bndbox|bb)_(?=.)")
+_NUMBERED = re.compile(r"([xy])[\s_.-]?([0-9]{1,6})", re.I)  # x1, X_1
+#: Other spellings of the x and y of a keypoint: nose_x, x_nose, p0x, noseX.
+_POINTS = (
+    re.compile(r"(?P<name>.+)[\s_.-](?P<axis>[xy])", re.I),
+    re.compile(r"(?P<axis>[xy])[\s_.-](?P<name>.+)", re.I),
+    re.compile(r"(?P<name>.*[0-9])(?P<axis>[xy])", re.I),
+    re.compile(r"(?P<name>.*[a-z])(?P<axis>[XY])"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +79,7 @@ class Table:
     separator: str | None  #: between cells; None is any run of white space
     header: tuple[str, ...] = ()  #: the names of the columns, as they are written
     width: int = 1  #: cells of every row
+    folder: str = ""  #: that paths begin in, with a slash at its end
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """The number of the line (from 1) and the cells, without white space around, of each row that is not blank."""
@@ -53,11 +89,11 @@ class Table:
         return rows
 
     def _plain_rows(self) -> Iterator[tuple[int, list[str]]]:
-        for number, line in _lines(self.file, self.where):
+        for number, line in lines_of(self.file, self.where):
             yield number, [cell.strip() for cell in line.strip().rsplit(self.separator, self.width - 1)]
 
     def _quoted_rows(self) -> Iterator[tuple[int, list[str]]]:
-        lines = (line for _, line in _lines(self.file, self.where, blank=True))
+        lines = (line for _, line in lines_of(self.file, self.where, blank=True))
         reader = csv.reader(lines, delimiter=self.separator or ",", strict=True, skipinitialspace=True)
         number = 1
         try:
@@ -67,31 +103,50 @@ class Table:
                     yield number, cells
                 number = reader.line_num + 1
         except csv.Error as error:
-            raise _bad_line(self.where, number, f"cannot be read as CSV: {error}.") from error
+            raise bad_line(self.where, number, f"cannot be read as CSV: {error}.") from error
 
 
 def open_table(file: Path, where: str) -> Table:
     """Look at the first line of a list, to tell its separator and whether it is a header."""
-    number, first = next(_lines(file, where), (0, ""))
-    if file.suffix.lower() == ".txt" and first:
+    number, first = next(lines_of(file, where), (0, ""))
+    if not first:
+        raise SourceError(Problem(where, "empty-source", "expected lines that name images, found none."))
+    if file.suffix.lower() == ".txt":
         return _open_text(file, where, number, first.strip())
-    separator = "\t" if file.suffix.lower() == ".tsv" else ";" if ";" in first and "," not in first else ","
+    separator = _separator(first.strip(), file.suffix.lower())
     number, cells = next(Table(file, where, True, separator).rows(), (0, []))
-    if not PATH_NAMES.isdisjoint(map(column_name, cells)):
+    if is_header(cells):
         return Table(file, where, True, separator, tuple(cells), len(cells))
     if not cells:
         raise SourceError(Problem(where, "empty-source", "expected lines that name images, found none."))
     if len(cells) <= 2:
         return Table(file, where, True, separator, (), len(cells))
     message = f"expected a path and a label, or a header with a column named path, found {len(cells)} columns."
-    raise _bad_line(where, number, message)
+    raise bad_line(where, number, message)
+
+
+def is_header(cells: Iterable[str]) -> bool:
+    """Whether cells of a first line are names of columns, one of them the images'."""
+    names = set(map(column_name, cells))
+    return not names.isdisjoint(PATH_NAMES) or (len(names) > 1 and not names.isdisjoint(ID_NAMES))
+
+
+def _separator(first: str, suffix: str) -> str:
+    """What stands between the cells of a CSV or TSV file, by its first line."""
+    usual = "\t" if suffix == ".tsv" else ";" if ";" in first and "," not in first else ","
+    found: list[tuple[str, list[str]]] = [
+        (each, [cell.strip(" \"'") for cell in first.split(each)]) for each in (usual, *",;\t|")
+    ]
+    if headers := [each for each in found if len(each[1]) > 1 and is_header(each[1])]:
+        return max(headers, key=lambda each: len(each[1]))[0]
+    return next((each for each, cells in found if len(cells) > 1 and cells[0].lower().endswith(_SUFFIXES)), usual)
 
 
 def _open_text(file: Path, where: str, number: int, first: str) -> Table:
-    separators = (*(separator for separator in "\t,;" if separator in first), None)
+    separators = (*(separator for separator in "\t,;|" if separator in first), None)
     for separator in separators:
         header = tuple(cell.strip() for cell in first.split(separator))
-        if not PATH_NAMES.isdisjoint(map(column_name, header)):
+        if is_header(header):
             return Table(file, where, separator is not None, separator, header, len(header))
     if first.lower().endswith(_SUFFIXES):
         return Table(file, where, False, None)
@@ -99,7 +154,7 @@ def _open_text(file: Path, where: str, number: int, first: str) -> Table:
         if first.rsplit(separator, 1)[0].strip().lower().endswith(_SUFFIXES):
             return Table(file, where, False, separator, (), 2)
     message = "expected the path of an image and perhaps a label, or a header with a column named path."
-    raise _bad_line(where, number, message)
+    raise bad_line(where, number, message)
 
 
 def column_name(text: str) -> str:
@@ -111,16 +166,7 @@ def column_name(text: str) -> str:
     return re.sub(r"\s+", "_", text.strip().lower())
 
 
-def names_images(file: Path) -> bool:
-    """Whether a file looks like a list: an image's suffix is in all of its first lines but a header."""
-    if file.suffix.lower() not in LIST_SUFFIXES:
-        return False
-    lines = decode_text(read_head(file, 4096), file.name, errors="replace").splitlines(keepends=True)
-    named = [bool(_NAMES_IMAGE.search(line)) for line in lines if line.strip()][:6]
-    return any(named) and all(named[1:-1])  # the first may be a header, and the last was perhaps cut
-
-
-def _lines(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int, str]]:
+def lines_of(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int, str]]:
     """Numbered lines with their ends, those that are blank only if asked for; none may fill the memory."""
     number = 1
     try:
@@ -128,7 +174,7 @@ def _lines(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int
         with os_errors(where), io.TextIOWrapper(open_file(file, where), encoding, newline="") as stream:
             while line := stream.readline(_MAX_LINE + 1):
                 if len(line) > _MAX_LINE:
-                    raise _bad_line(where, number, f"expected a line of at most {_MAX_LINE:,} characters.")
+                    raise bad_line(where, number, f"expected a line of at most {_MAX_LINE:,} characters.")
                 if blank or line.strip():
                     yield number, line
                 number += 1
@@ -137,7 +183,8 @@ def _lines(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int
         raise SourceError(Problem(f"{where}:{number}", "list-line", message), "Save the list as UTF-8.") from error
 
 
-def _bad_line(where: str, number: int, message: str) -> SourceError:
+def bad_line(where: str, number: int, message: str) -> SourceError:
+    """The error of a line of a list."""
     return SourceError(Problem(f"{where}:{number}", "list-line", message), "Correct the list.")
 
 
@@ -160,47 +207,85 @@ class Columns:
     path: int = 0
     label: int | None = None
     split: int | None = None
-    box: tuple[int, ...] = ()  #: four places
-    sized: bool = False  #: the box is a corner and a size, not two corners
+    box: tuple[int, ...] = ()  #: four places, or the one of a cell with all four numbers
+    form: Literal["corners", "sized", "centered"] = "corners"  #: what the four numbers are
     keypoints: tuple[tuple[str, int, int], ...] = ()  #: names of keypoints and the places of their x and y
-    ignored: tuple[str, ...] = ()  #: columns that are not read
+    texts: tuple[tuple[str, int], ...] = ()  #: names of fields of texts and their places
+    ignored: tuple[tuple[str, int], ...] = ()  #: columns that are not read, and their places
+    unread: tuple[tuple[str, int, str], ...] = ()  #: of these the ones with values, how many, and the first
+    flags: tuple[tuple[str, int], ...] = ()  #: columns that say whether a class applies, and their places
+    are_objects: bool = False  #: whether each row is an object, though no image has several
+    notes: tuple[str, ...] = ()
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """Places of the box and of the keypoints, in this order."""
-        return (*self.box, *(place for _, x, y in self.keypoints for place in (x, y)))
+    def values(self) -> tuple[str, ...]:
+        """What the rows have, to compare lists."""
+        box = ("a box",) if self.box else ()
+        return (*box, *(name for name, _, _ in self.keypoints), *(name for name, _ in self.texts))
 
-    def pack(self, cells: Sequence[str]) -> str:
-        """Path, label, box (always two corners) and keypoints as one string, for `unpack`.
+    @property
+    def has_labels(self) -> bool:
+        """Whether a column says what classes a row has."""
+        return self.label is not None or bool(self.flags)
+
+    @property
+    def count(self) -> int:
+        """Numbers of a row: four of the box and two of each keypoint."""
+        return 4 * bool(self.box) + 2 * len(self.keypoints)
+
+    def pack(self, cells: Sequence[str], path: str | None = None) -> str:
+        """Path, label, box (always two corners), keypoints and texts as one string, for `unpack`.
 
         It holds all that is known of the sample: nothing of the header is needed to read it.
+
+        Args:
+            path: of the image, if it is not the one in its cell.
         """
         if len(cells) != self.width:
             raise RowError(f"expected {self.width} columns, found {len(cells)}.")
-        path = _clean_path(cells[self.path])
+        path = clean_path(cells[self.path]) if path is None else path
         label = "" if self.label is None else cells[self.label]
-        numbers = [cells[place] for place in self.numbers]
-        for text in numbers:
-            if text and not _is_number(text):
+        if self.flags:
+            label = SEPARATOR.join(name for name, place in self.flags if cells[place].lower() in _TRUE)
+        box = self.corners(cells)
+        keypoints = [cells[place] for _, x, y in self.keypoints for place in (x, y)]
+        for text in (*box, *keypoints):
+            if text and not is_number(text):
                 raise RowError(f"expected a number, found {text}.")
-        box, keypoints = numbers[: len(self.box)], numbers[len(self.box) :]
-        if box and any(box) != all(box):
-            raise RowError("expected all four cells of a box or none, found some of them empty.")
         if box and any(keypoints) and not any(box):
             raise RowError("expected a box for the keypoints, found its cells empty.")
         for (name, _, _), *pair in zip(self.keypoints, keypoints[::2], keypoints[1::2], strict=True):
             if any(pair) != all(pair):
                 raise RowError(f"expected x and y of {name} or neither, found one of them empty.")
-        if self.sized and numbers[0]:
-            x, y, width, height = map(float, numbers[:4])
-            numbers[2:4] = repr(x + width), repr(y + height)
-        row = _MARK.join([path, label, *numbers])
-        if row.count(_MARK) != len(numbers) + 1:
+        parts = [path, label, *box, *keypoints, *(cells[place] for _, place in self.texts)]
+        row = _MARK.join(parts)
+        if row.count(_MARK) != len(parts) - 1:
             raise RowError("expected text, found a zero byte.")
         return row
 
+    def corners(self, cells: Sequence[str]) -> list[str]:
+        """x1 y1 x2 y2 of a row's box: four empty texts if it has none, nothing if there is no column of boxes."""
+        numbers = [cells[place] for place in self.box]
+        if len(numbers) == 1:
+            parts = [part for part in re.split(r"[\s,;]+", numbers[0].strip("[](){} ")) if part]
+            if parts and len(parts) != 4:
+                raise RowError(f"expected the four numbers of a box, found {numbers[0][:80]}.")
+            numbers = parts or [""] * 4
+        if numbers and any(numbers) != all(numbers):
+            raise RowError("expected all four cells of a box or none, found some of them empty.")
+        if self.form == "corners" or not any(numbers):
+            return numbers
+        if wrong := next((text for text in numbers if not is_number(text)), None):
+            raise RowError(f"expected a number, found {wrong}.")
+        x, y, width, height = map(float, numbers)
+        if self.form == "centered":
+            x, y = x - width / 2, y - height / 2
+            numbers[:2] = repr(x), repr(y)
+        return [*numbers[:2], repr(x + width), repr(y + height)]
 
-def _is_number(text: str) -> bool:
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -214,21 +299,21 @@ def join_rows(rows: Iterable[str]) -> str:
     return _MARK.join([first, *(row.partition(_MARK)[2] for row in others)])
 
 
-def unpack(row: str, numbers: int) -> tuple[str, list[list[str]]]:
-    """Path; and for each row its label, and the cells of box and keypoints in the order of `Columns.numbers`.
+def unpack(row: str, cells: int) -> tuple[str, list[list[str]]]:
+    """Path; and for each row its label, the numbers of its box and of its keypoints, and its texts.
 
     >>> columns = Columns(4, 0, 1, keypoints=(("nose", 2, 3),))
     >>> unpack(join_rows([columns.pack(["a.png", "cat", "1", "2.5"]), columns.pack(["a.png", "dog", "3", "4"])]), 2)
     ('a.png', [['cat', '1', '2.5'], ['dog', '3', '4']])
 
     Args:
-        numbers: cells of box and keypoints.
+        cells: numbers of a row, and texts.
     """
-    path, *cells = row.split(_MARK)
-    return path, [cells[i : i + 1 + numbers] for i in range(0, len(cells), 1 + numbers)]
+    path, *found = row.split(_MARK)
+    return path, [found[i : i + 1 + cells] for i in range(0, len(found), 1 + cells)]
 
 
-def _clean_path(text: str) -> str:
+def clean_path(text: str) -> str:
     """A path of a list as the store names it: ``/`` between its parts, and no ``.`` among them."""
     path = text.replace("\\", "/")
     parts = [part for part in path.split("/") if part not in ("", ".")]
@@ -245,21 +330,46 @@ def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
     if not table.header:
         return Columns(table.width, 0, 1 if table.width == 2 else None)
     names = [column_name(cell) for cell in table.header]
-    box = next((box for box in (*CORNERS, *SIZED) if set(box) <= set(names)), ())
-    places = tuple(map(names.index, box))
+    path = _one(table, names, PATH_NAMES)
+    if path is None:
+        path = next((names.index(name) for name in ID_NAMES if name in names), 0)
+    box, form = _box(names)
+    others = [i for i in range(len(names)) if i not in (path, *box)]
+    points, notes = _keypoints(table, others, keypoints)
+    texts = tuple((names[i], i) for i in others if names[i] in TEXT_NAMES and names.count(names[i]) == 1)
+    are_objects = any(name.startswith(_OF_OBJECTS) for name in names)
+    category = [i for i, name in enumerate(names) if name.removeprefix(_OF_OBJECTS) in LABEL_NAMES and "." in name]
     columns = Columns(
         len(names),
-        _one(table, names, PATH_NAMES) or 0,
-        _one(table, names, LABEL_NAMES),
+        path,
+        next(iter(category), None) if are_objects else _one(table, names, LABEL_NAMES),
         _one(table, names, SPLIT_COLUMN_NAMES),
-        places,
-        box in SIZED,
-        _keypoints(table, [(i, name) for i, name in enumerate(names) if i not in places], keypoints),
+        box,
+        form,
+        points,
+        texts,
+        are_objects=are_objects,
+        notes=notes,
     )
     if not table.quoted and columns.path != 0:
         raise _bad_header(table, "expected the path in the first column, for it may hold spaces")
-    used = {columns.path, columns.label, columns.split, *columns.numbers}
-    return replace(columns, ignored=tuple(name for i, name in enumerate(table.header) if i not in used))
+    used = {path, columns.label, columns.split, *box, *(i for _, i in texts), *(i for _, *each in points for i in each)}
+    return replace(columns, ignored=tuple((name, i) for i, name in enumerate(table.header) if i not in used))
+
+
+def _box(names: list[str]) -> tuple[tuple[int, ...], Literal["corners", "sized", "centered"]]:
+    """The places of a box in a header, and what its numbers are; x1 y1 x2 y2 are no box if x3 or x0 is beside them."""
+    plain = [_BOX_PREFIX.sub("", name) for name in names]
+    numbered = [_NUMBERED.fullmatch(name) for name in plain]
+    plain = [found[1] + found[2] if found else name for name, found in zip(plain, numbered, strict=True)]
+    numbers = {found[2] for found in numbered if found}
+    is_row = len(numbers) > 2
+    for forms, form in ((CORNERS, "corners"), (SIZED, "sized"), (CENTERED, "centered")):
+        for box in forms:
+            if set(box) <= set(plain) and not (is_row and _NUMBERED.fullmatch(box[0])):
+                return tuple(map(plain.index, box)), form  # type: ignore[return-value]
+    texts = [i for i, name in enumerate(names) if name in BOX_TEXTS]
+    return (texts[0],) if len(texts) == 1 else (), "sized" if texts else "corners"
 
 
 def _one(table: Table, names: list[str], wanted: frozenset[str]) -> int | None:
@@ -271,23 +381,44 @@ def _one(table: Table, names: list[str], wanted: frozenset[str]) -> int | None:
 
 
 def _keypoints(
-    table: Table, columns: list[tuple[int, str]], wanted: Keypoints | None
-) -> tuple[tuple[str, int, int], ...]:
-    """Pairs of columns NAME_x and NAME_y, in the order of the header, or in that of `wanted`."""
+    table: Table, columns: Sequence[int], wanted: Keypoints | None
+) -> tuple[tuple[tuple[str, int, int], ...], tuple[str, ...]]:
+    """Pairs of columns of x and y, in the order of the header, or in that of `wanted`; and notes on how they are read.
+
+    A number of columns x1, y1, x2, ... is read as keypoints, too.
+    """
     places: dict[str, dict[str, int]] = {}
-    for i, name in columns:
-        if name.endswith(("_x", "_y")) and len(name) > 2:
-            pair = places.setdefault(table.header[i].strip()[:-2], {})
-            if pair.setdefault(name[-1], i) != i:
-                raise _bad_header(table, f"expected each column once, found {table.header[i]} twice")
-    for name, pair in places.items():
+    sure = set[str]()  # names of which one column alone is an error
+    numbered: list[str] = []
+    for i in columns:
+        text = table.header[i].strip()
+        if (found := _NUMBERED.fullmatch(text)) is not None:
+            axis, name = found.groups()
+            numbered.append(text)
+            sure.add(name)
+        elif match := next(filter(None, (pattern.fullmatch(text) for pattern in _POINTS)), None):
+            axis, name = match["axis"], match["name"]
+            sure.update([name] if match.re is _POINTS[0] else [])
+        else:
+            continue
+        pair = places.setdefault(name, {})
+        if pair.setdefault(axis.lower(), i) != i:
+            raise _bad_header(table, f"expected each column once, found {text} twice")
+    for name, pair in list(places.items()):
         if len(pair) < 2:
-            raise _bad_header(table, f"expected {name}_x and {name}_y, found only one of them")
+            if name in sure:
+                both = f"{name}_x and {name}_y" if not name.isdecimal() else f"x{name} and y{name}"
+                raise _bad_header(table, f"expected {both}, found only one of them")
+            del places[name]
     if wanted is not None and places and sorted(places) != sorted(wanted.names):
-        message = f"expected the keypoints {', '.join(wanted.names)}, found {', '.join(places)}."
-        raise SourceError(Problem(table.where, "keypoint-count", message), "Correct the header or the keypoint list.")
+        if not numbered or len(places) != len(wanted.names):
+            message = f"expected the keypoints {', '.join(wanted.names)}, found {', '.join(places)}."
+            advice = "Correct the header or the keypoint list."
+            raise SourceError(Problem(table.where, "keypoint-count", message), advice)
+        places = dict(zip(wanted.names, places.values(), strict=True))  # names for numbers, in their order
     order = wanted.names if wanted is not None and places else places
-    return tuple((name, places[name]["x"], places[name]["y"]) for name in order)
+    note = f"{numbered[0]} to {numbered[-1]} are read as {len(numbered) // 2} keypoints." if numbered else ""
+    return tuple((name, places[name]["x"], places[name]["y"]) for name in order), (note,) if note else ()
 
 
 def _bad_header(table: Table, message: str) -> SourceError:

@@ -1,0 +1,103 @@
+"""The images that lists name: by their paths, by the ends of these, or by names without a suffix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.regular_files import is_dir, is_file
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.list.table import RowError, clean_path
+
+_SUFFIXES = tuple(IMAGE_SUFFIXES)
+
+
+class ListedImages:
+    """The images below a folder, which is walked once a path in a list does not lead to an image.
+
+    Args:
+        root: the folder; None: paths are taken as they are.
+
+    Attributes:
+        moved: the images that are not where their lists say, and how often.
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        self._root = root
+        self._index: ImageIndex | None = None
+        self._moved = 0
+        self._example = ("", "")
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_index": None}  # which workers do not need
+
+    @property
+    def paths(self) -> list[str] | None:
+        """All images, if they were looked for."""
+        return None if self._index is None else list(self._index.paths)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many images were found elsewhere than lists say."""
+        if not self._moved:
+            return ()
+        text, path = self._example
+        what = "images are not where the list says, and were found by the ends of their paths"
+        return (f"{self._moved:,} {what}, such as {text} at {path}.",)
+
+    def expect(self, text: str, folder: str) -> None:
+        """Look at the first path of a list, to tell whether its paths lead to images."""
+        try:
+            path = folder + clean_path(text)
+        except RowError:
+            return
+        if self._root is not None and not is_file(self._root / path):
+            self._walk()
+
+    def path(self, text: str, folder: str) -> str:
+        """The path of the image that a list in `folder` names, below the root.
+
+        Raises:
+            RowError: it names none, or several.
+        """
+        try:
+            path = folder + clean_path(text)
+        except RowError as error:
+            found = self._found(text) if error.reason == "unsafe-path" else ""
+            if not found:
+                raise
+            return found
+        has_suffix = path.lower().endswith(_SUFFIXES)
+        if self._root is None or (self._index is None and has_suffix):
+            return path
+        if self._walk().row(path) >= 0:
+            return path
+        if found := self._found(path):
+            return found
+        if has_suffix:
+            return path  # reading it fails, and says so
+        raise RowError(f"expected an image named {text}, or {text} with a suffix, found none.", "no-image")
+
+    def _found(self, text: str) -> str:
+        """The one image that a path means by its end; empty if there is none."""
+        if self._root is None:
+            return ""
+        index = self._walk()
+        has_suffix = text.lower().endswith(_SUFFIXES)
+        try:
+            row = index.find_by_end(text, "") if has_suffix else index.find_by_stem(text, "")
+        except SourceError as error:
+            raise RowError(error.problems[0].message, error.reason) from error
+        found = index.paths[row] if row >= 0 else ""
+        if found and has_suffix:
+            self._moved += 1
+            self._example = self._example if self._moved > 1 else (text, found)
+        return found
+
+    def _walk(self) -> ImageIndex:
+        if self._index is None:
+            there = self._root is not None and is_dir(self._root)
+            self._index = ImageIndex(walk_files(self._root, IMAGE_SUFFIXES) if self._root and there else ())
+        return self._index

@@ -1,0 +1,60 @@
+"""Cells with several labels at once: how they are divided, and which classes they name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+#: How a cell is divided that looks like a list of Python or JSON.
+BRACKETS = "[]"
+#: How a cell is divided that has a character of `FLAGS` for each class.
+ONE_HOT = "01"
+#: Whether a class applies: it does, it does not, it is not known.
+FLAGS = "10?"
+
+_SEPARATORS = "|;, "
+
+
+def divided_by(texts: Collection[str], is_plural: bool) -> str:
+    """What stands between the labels in cells; empty if each cell is one label.
+
+    A space, and any separator in a column that is not named as one of several labels, counts only if the words of cells
+    with several occur in others as well.
+
+    >>> divided_by(["sky animal", "animal night", "sky"], True), divided_by(["golden retriever", "tabby cat"], True)
+    (' ', '')
+
+    Args:
+        texts: cells that differ.
+        is_plural: whether the column is named as one of several labels.
+    """
+    filled = [text for text in texts if text]
+    if filled and all(text[0] == "[" and text[-1] == "]" for text in filled):
+        return BRACKETS
+    for separator in _SEPARATORS:
+        cells = [set(words_of(text, separator)) for text in filled if separator in text]
+        several = [words for words in cells if len(words) > 1]
+        if not several:
+            continue
+        if is_plural and separator != " ":
+            return separator
+        counts = Counter(word for text in filled for word in set(words_of(text, separator)))
+        words = set().union(*several)
+        shared = sum(counts[word] > 1 for word in words)
+        if len(several) > 1 and shared >= len(words) / (2 if is_plural else 1):
+            return separator
+    return ""
+
+
+def words_of(text: str, separator: str) -> list[str]:
+    """The labels in a cell.
+
+    >>> words_of("['cat', \\"a dog\\"]", BRACKETS), words_of("cat;dog; ", ";")
+    (['cat', 'a dog'], ['cat', 'dog'])
+    """
+    if separator == BRACKETS:
+        parts: Sequence[str] = [part.strip(" \"'") for part in text.strip("[] ").split(",")]
+    else:
+        parts = re.split(r"\s+", text) if separator == " " else [part.strip() for part in text.split(separator)]
+    return [part for part in parts if part]
