@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sklearn import metrics as sklearn_metrics
 
 import tensorstore_ds as tsds
 from tensorstore_ds.errors import OptionError, SourceError
@@ -21,7 +22,7 @@ TAGS: tuple[tuple[str, ...] | None, ...] = (("cat",), ("dog", "cat"), (), ("bird
 
 
 def image(value: int) -> NDArray[np.uint8]:
-    return np.full((8, 8, 3), value, np.uint8)
+    return np.full((8, 8, 3), value % 256, np.uint8)
 
 
 def multi_hot(tags: Sequence[Sequence[str] | None], classes: Sequence[str]) -> NDArray[np.int8]:
@@ -148,3 +149,158 @@ def test_stores_are_compared_by_the_names_of_classes(tmp_path: Path) -> None:
     other = tagged(tmp_path / "b.tsds", [("cat",), ("cat",), ()], CLASSES[::-1])
     difference = tsds.compare_stores(one, other).splits["train"]
     assert {name: each.count for name, each in difference.fields.items()} == {"labels": 1}
+
+
+# --- conditions, weights and folds -------------------------------------------------------------------------------
+
+
+def random_tags(count: int, classes: Sequence[str], seed: int = 0) -> list[tuple[str, ...]]:
+    """Tags of some samples: the first class is common, the last one rare."""
+    rng = np.random.default_rng(seed)
+    shares = np.linspace(0.6, 0.05, len(classes))
+    return [tuple(c for c, share in zip(classes, shares, strict=True) if rng.random() < share) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("'cat' in labels", [0, 1, 5]),
+        ("'cat' in labels and not 'dog' in labels", [0, 5]),
+        ("'dog' not in labels", [0, 2, 4, 5]),
+    ],
+)
+def test_samples_are_filtered_by_their_labels(tmp_path: Path, where: str, expected: list[int]) -> None:
+    tsds.filter_store(tagged(tmp_path / "a.tsds"), tmp_path / "b.tsds", where)
+    found = tsds.open(tmp_path / "b.tsds")["train"]
+    np.testing.assert_array_equal(found["labels"][:], multi_hot(TAGS, CLASSES)[expected])
+
+
+def test_weights_draw_a_class_and_then_one_of_its_samples(tmp_path: Path) -> None:
+    split = tsds.open(tagged(tmp_path / "a.tsds"))["train"]
+    members = {name: [i for i, each in enumerate(TAGS) if each is not None and name in each] for name in CLASSES}
+    members["none"] = [2]  # of sample 4 nothing is known
+    expected = np.zeros(len(TAGS))
+    for rows in members.values():
+        expected[rows] += 1 / len(rows)
+    np.testing.assert_allclose(tsds.class_balanced_weights(split, field="labels"), expected)
+    effective = np.zeros(len(TAGS))
+    for rows in members.values():
+        effective[rows] += (1 - 0.9) / (1 - 0.9 ** len(rows))
+    found = tsds.class_balanced_weights(split, field="labels", method="effective", beta=0.9)
+    np.testing.assert_allclose(found, effective)
+    some = tsds.class_balanced_weights(split, field="labels", rows=[0, 1, 3])
+    np.testing.assert_allclose(some, [1 / 2, 1 / 2 + 1 / 2, 1 / 2 + 1])
+    with pytest.raises(OptionError, match=r"expected a field .label. of kind label or labels.*Use `field=.labels.`"):
+        tsds.class_balanced_weights(split)
+
+
+def test_repeat_factors_are_those_of_objects_of_the_same_classes(tmp_path: Path) -> None:
+    classes = tuple("abcde")
+    tags = random_tags(200, classes)
+    split = tsds.open(tagged(tmp_path / "a.tsds", tags, classes))["train"]
+    boxes = [
+        {"image": image(0), "boxes": [[0, 0, 4, 4]] * len(each), "labels": [classes.index(c) for c in each]}
+        for each in tags
+    ]
+    tsds.convert(boxes, tmp_path / "b.tsds", classes=classes)
+    other = tsds.open(tmp_path / "b.tsds")["train"]
+    for method in ("image", "instance"):
+        found = tsds.repeat_factors(split, field="labels", method=method, threshold=0.3)
+        np.testing.assert_allclose(found, tsds.repeat_factors(other, method=method, threshold=0.3))
+        assert found.max() > 1
+
+
+def test_folds_have_equal_shares_of_each_class(tmp_path: Path) -> None:
+    classes = tuple("abcde")
+    tags = random_tags(500, classes)
+    path = tagged(tmp_path / "a.tsds", tags, classes)
+    hot = multi_hot(tags, classes)
+    made = tsds.folds(path, 5, stratify="labels")
+    counts = np.array([hot[fold.val].sum(axis=0) for fold in made])
+    assert (np.abs(counts - hot.sum(axis=0) / 5) <= np.maximum(1, 0.03 * hot.sum(axis=0) / 5)).all(), counts
+    assert sorted(np.concatenate([fold.val for fold in made]).tolist()) == list(range(500))
+
+
+def test_a_divided_store_has_the_rare_classes_in_all_parts(tmp_path: Path) -> None:
+    classes = tuple("abcde")
+    tags = random_tags(500, classes)
+    path = tagged(tmp_path / "a.tsds", tags, classes)
+    tsds.split_store(path, tmp_path / "b.tsds", {"train": 0.8, "val": 0.2})
+    divided = tsds.open(tmp_path / "b.tsds")
+    rarest = multi_hot(tags, classes)[:, -1].sum()
+    assert abs(int((divided["val"]["labels"][:][:, -1] == 1).sum()) - 0.2 * rarest) <= 1
+    tsds.sample_store(path, tmp_path / "c.tsds", 3)
+    sampled = tsds.open(tmp_path / "c.tsds")["train"]["labels"][:]
+    assert (sampled.sum(axis=0) >= 3).all() and (sampled.sum(axis=1) == 0).sum() == 3 and len(sampled) <= 18
+
+
+# --- mixing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixing", [tsds.Mixup, tsds.CutMix])
+def test_mixed_labels_are_those_of_both_images_by_their_shares(mixing: Any) -> None:
+    rng = np.random.default_rng(0)
+    labels = torch.from_numpy(rng.choice([0.0, 1.0, np.nan], (16, 4), p=[0.5, 0.4, 0.1])).float()
+    transform = mixing(p=0.5, seed=3)
+    values = torch.arange(16.0)[:, None, None, None].expand(-1, 3, 32, 32).contiguous()
+    for batch in ({"image": values, "labels": labels}, (values, labels)):
+        mixed = transform(batch)
+        images, found = (mixed["image"], mixed["labels"]) if isinstance(mixed, dict) else mixed
+        for image_of, row in zip(images, found, strict=True):
+            pixels, counts = image_of[0].unique(return_counts=True)
+            if mixing is tsds.CutMix:
+                shares = {int(pixel): float(count) / 1024 for pixel, count in zip(pixels, counts, strict=True)}
+                expected = sum(labels[other] * share for other, share in shares.items())
+                np.testing.assert_allclose(row.numpy(), expected.numpy(), atol=1e-6)
+    untouched = [i for i in range(16) if (images[i] == i).all()]
+    assert untouched
+    np.testing.assert_array_equal(found[untouched].numpy(), labels[untouched].numpy())
+
+
+# --- training ----------------------------------------------------------------------------------------------------
+
+
+def patches(path: Path, count: int = 160) -> Path:
+    """Images with a bright patch in a corner of its own for each class that applies; some labels are not known."""
+    rng = np.random.default_rng(5)
+    with tsds.Writer(path, classes=CLASSES) as writer:
+        for i in range(count):
+            row = rng.integers(0, 2, 3)
+            pixels = rng.integers(0, 60, (16, 16, 1), dtype=np.uint8)
+            for number, (y, x) in enumerate(((0, 0), (0, 8), (8, 0))):
+                pixels[y : y + 8, x : x + 8] += np.uint8(150 * row[number])
+            row[rng.random(3) < 0.1] = -1
+            writer.append("train" if i < count * 3 // 4 else "val", {"image": pixels, "labels": row})
+    return path
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("options", [{}, {"mix": "mixup"}, {"balance": "repeat"}, {"balance": "inverse"}], ids=str)
+def test_training_and_predicting(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = patches(tmp_path / "a.tsds")
+    store = tsds.open(path)
+    assert tsds.task_of(store["train"]).name == "multilabel"
+    report = tsds.train(
+        path, out=tmp_path / "run", model="seed", image_size=16, patch_size=4, epochs=12, batch_size=24,
+        learning_rate=3e-3, augment="none", device="cpu", torch_threads=1, **options,
+    )  # fmt: skip
+    assert report is not None and (report.task, report.metric) == ("multilabel", "map")
+    assert report.best["map"] > 0.85
+    assert [each["class"] for each in report.classes] == list(CLASSES)
+    assert report.best["map"] == pytest.approx(np.mean([each["ap"] for each in report.classes]), abs=1e-6)
+    checkpoint = tmp_path / "run" / "best.pt"
+    tsds.add_predictions(checkpoint, path, device="cpu")
+    split = tsds.open(path)["val"]
+    probabilities, truth = np.asarray(split["probabilities"]), np.asarray(split["labels"])
+    precisions = [
+        sklearn_metrics.average_precision_score(truth[known, i] == 1, probabilities[known, i])
+        for i in range(3)
+        if (known := truth[:, i] >= 0).any()
+    ]
+    assert report.best["map"] == pytest.approx(np.mean(precisions), abs=1e-3)
+    known = truth >= 0
+    by_hand = np.where(truth == 1, -np.log(probabilities), -np.log1p(-probabilities))
+    expected = np.where(known, by_hand, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1))
+    some = known.any(axis=1)
+    np.testing.assert_allclose(split["loss"][:][some], expected[some], rtol=1e-3, atol=1e-4)
+    assert np.isnan(split["loss"][:][~some]).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -17,8 +18,10 @@ from torch.nn import functional
 
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
 from tensorstore_ds.training import tasks
+from tensorstore_ds.training.process import Ranks, Tally
 from tensorstore_ds.training.tasks import (
     ABSENT,
+    ROWS,
     SMOOTH,
     Classification,
     ClassificationKeypoints,
@@ -73,7 +76,8 @@ def summed(task: Task, outputs: Tensor, samples: list[dict[str, Tensor]], labels
             continue
         targets = task.targets(batch_of(samples[start:stop], labels[start:stop]))
         found = task.sums(outputs[start:stop], targets, detailed=True)
-        total = {name: value + total.get(name, 0) for name, value in found.items()}
+        rows = {name: torch.cat([total.get(name, value[:0]), value]) for name, value in found.items() if name in ROWS}
+        total = {name: value + total.get(name, 0) for name, value in found.items() if name not in ROWS} | rows
     return task.metrics(total)
 
 
@@ -228,7 +232,40 @@ def test_f1_equals_scikit_learns_whatever_the_batches(drawn: Any) -> None:
     expected = {"exact": sklearn_metrics.accuracy_score(true, predicted)}
     for name, average in (("f1", "micro"), ("macro_f1", "macro")):
         expected[name] = sklearn_metrics.f1_score(true, predicted, average=average, zero_division=np.nan)
-    same(found, expected)
+    same({name: found[name] for name in expected}, expected)
+
+
+@quick
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 5), st.lists(st.integers(0, 40), max_size=3))
+def test_map_equals_scikit_learns_whatever_the_batches(seed: int, samples: int, classes: int, cuts: list[int]) -> None:
+    """With equal scores, classes that apply nowhere, and labels that are not known, which scikit-learn gets none of."""
+    rng = np.random.default_rng(seed)
+    task = MultiLabel(tuple(map(str, range(classes))), label_field="labels")
+    outputs = torch.from_numpy(rng.integers(-4, 5, (samples, classes)) / 4).float()
+    targets = torch.from_numpy(rng.choice([0.0, 1.0, np.nan], (samples, classes), p=[0.5, 0.3, 0.2])).float()
+    tally = Tally()
+    edges = sorted({0, samples, *(cut for cut in cuts if cut < samples)})
+    for first, last in itertools.pairwise(edges):
+        part = slice(first, last)
+        sums = task.sums(outputs[part], task.targets({"labels": targets[part]}), detailed=True)
+        tally.add(task.loss(outputs[part], targets[part]), last - first, sums)
+    joined = tally.over_ranks(Ranks(0, 1, torch.device("cpu")))
+    found = joined.metrics(task)
+    expected = []
+    for output, target, precision in zip(outputs.T, targets.T, task.average_precisions(joined.sums), strict=True):
+        known = ~target.isnan()
+        if not (target == 1).any():
+            assert math.isnan(precision)
+            continue
+        expected.append(sklearn_metrics.average_precision_score(target[known].numpy(), output[known].numpy()))
+        assert precision == pytest.approx(expected[-1], abs=1e-9)
+    assert found["map"] == pytest.approx(np.mean(expected) if expected else math.nan, abs=1e-9, nan_ok=True)
+    known = ~targets.isnan()
+    by_hand = functional.binary_cross_entropy_with_logits(outputs[known], targets[known]) if known.any() else 0.0
+    assert found["loss"] == pytest.approx(float(by_hand), abs=1e-5)
+    true, predicted = targets[known].numpy(), (outputs > 0)[known].numpy()
+    f1 = sklearn_metrics.f1_score(true, predicted, zero_division=np.nan) if known.any() else math.nan
+    assert found["f1"] == pytest.approx(f1, nan_ok=True)
 
 
 # --- keypoints ---------------------------------------------------------------------------------------------------

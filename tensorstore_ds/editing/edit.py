@@ -97,8 +97,8 @@ def split_store(
     >>> tsds.split_store("photos.tsds", "divided.tsds", {"train": 0.5, "test": 0.5}).rows
     {'train': 6, 'test': 6}
 
-    Images are not decoded. Samples are assigned by a hash of the seed and their key, as in `convert`, so the same
-    samples always get the same splits.
+    Images are not decoded. If samples have several labels, the rarest label of each counts. Samples are assigned by a
+    hash of the seed and their key, as in `convert`, so the same samples always get the same splits.
 
     Args:
         store: path or URL of the store.
@@ -119,9 +119,8 @@ def split_store(
     """
     seed, notify = _SEED.taken(seed), progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
-    label = first_of_kind(opened.manifest.fields, LabelField)
     every = [(name, len(opened[name])) for name in opened]
-    labels = None if label is None else np.concatenate([np.asarray(opened[name][label][:]) for name, _ in every])
+    labels = _strata(opened, [name for name, _ in every])
     are_groups = group_by is not None or SOURCE_BOX in opened.manifest.fields
     group = _of_image(opened) if group_by is None else row_group(_splits(opened), group_by, "group_by")
     keys = (group(name, row) for name, count in every for row in range(count))
@@ -158,7 +157,8 @@ def sample_store(
     Args:
         store: path or URL of the store.
         out: path of the new store, which must not exist.
-        per_class: number of samples of each class in each split, or of each split if there are no labels.
+        per_class: number of samples of each class in each split, or of each split if there are no labels. If samples
+            have several labels, a class can get more, from samples that were selected for others.
         seed: seed of the selection. The same seed selects the same samples.
         splits: names of the splits to keep. None keeps all.
         progress: function that is called with the progress, as in `convert`.
@@ -171,15 +171,35 @@ def sample_store(
     notify = progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
     label = first_of_kind(opened.manifest.fields, LabelField)
+    several = first_of_kind(opened.manifest.fields, LabelsField)
     pieces = {}
     for name in chosen_splits(opened, splits):
         rng = np.random.default_rng([seed, *name.encode()])
         order = rng.permutation(len(opened[name]))
-        labels = np.zeros(len(order), np.int64) if label is None else np.asarray(opened[name][label][:])
-        taken = [order[labels[order] == value][:per_class] for value in np.unique(labels)]
-        pieces[name] = [Piece(opened, name, np.sort(np.concatenate([np.empty(0, np.int64), *taken])))]
+        if label is None and several is not None:
+            applies = np.asarray(opened[name][several][:]) > 0
+            of_classes = [*applies.T, ~applies.any(axis=1)]
+        else:
+            labels = np.zeros(len(order), np.int64) if label is None else np.asarray(opened[name][label][:])
+            of_classes = [labels == value for value in np.unique(labels)]
+        taken = [order[some[order]][:per_class] for some in of_classes]
+        pieces[name] = [Piece(opened, name, np.unique(np.concatenate([np.empty(0, np.int64), *taken])))]
     step = {"command": "sample", "per_class": per_class, "seed": seed}
     return write_store(target, pieces, opened.manifest.fields, step, notify)
+
+
+def _strata(store: Store, splits: Sequence[str]) -> NDArray[np.int64] | None:
+    """The class of each sample, within which samples are divided: of several the rarest one. None: there are none."""
+    fields = store.manifest.fields
+    name = first_of_kind(fields, LabelField) or first_of_kind(fields, LabelsField)
+    if name is None:
+        return None
+    numbers = np.concatenate([np.asarray(store[split][name][:]) for split in splits])
+    if isinstance(fields[name], LabelField):
+        return numbers
+    applies = numbers > 0
+    counts = np.where(applies, applies.sum(axis=0), len(applies) + 1)
+    return np.where(applies.any(axis=1), counts.argmin(axis=1), numbers.shape[1])
 
 
 def relabel_store(

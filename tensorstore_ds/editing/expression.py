@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.editing.numbers import calculate, compare, negative
 from tensorstore_ds.errors import OptionError, one_line
-from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.columns import RaggedColumn
@@ -47,7 +47,7 @@ class Condition:
     """A condition such as ``label == 'cat' and width > 200``.
 
     Names are columns: see `columns`. There are ``and``, ``or``, ``not``, comparisons, ``in`` and ``not in`` with
-    a list, a text or ``classes``, ``+ - * /``, numbers, texts in quotes, and parentheses.
+    a list, a text, ``classes`` or ``labels``, ``+ - * /``, numbers, texts in quotes, and parentheses.
 
     Args:
         text: the condition.
@@ -149,7 +149,7 @@ class Condition:
         shown = f"{self._shown(left_node, 40)} in {self._shown(right_node, 40)}"
         if _kind(left) == "text" and isinstance(right, list):
             shown += ". Texts, as names of classes, are in quotes."
-        raise self._wrong("a column in a list of values, a text in key, or a text in classes", shown)
+        raise self._wrong("a column in a list of values, or a text in key, labels or classes", shown)
 
     def _truth(self, node: ast.expr, value: Any) -> NDArray[np.bool_]:
         if isinstance(value, np.ndarray) and value.dtype == np.bool_:
@@ -172,14 +172,16 @@ class Condition:
 def columns(split: Split) -> dict[str, Column]:
     """What a condition can name.
 
-    ``key``; ``label``, the name of the class, empty where it is not known; ``width`` and ``height`` of the image, in
-    its source where the store says so; ``objects``, their number; ``classes``, the names of theirs; and each field
-    that is one number a sample, by its name.
+    ``key``; ``label``, the name of the class, empty where it is not known; ``labels``, the names of the classes that
+    are known to apply; ``width`` and ``height`` of the image, in its source where the store says so; ``objects``, their
+    number; ``classes``, the names of theirs; and each field that is one number a sample, by its name.
     """
     found: dict[str, Column] = {}
     for name, field in split.fields.items():
         if isinstance(field, LabelField):
             found[name] = partial(_labels, split, name, np.array([*field.classes, ""], object))  # -1 is the last one
+        elif isinstance(field, LabelsField):
+            found[name] = partial(_names, split, name, field)
         elif isinstance(field, ArrayField) and not field.spec.shape:
             found[name] = partial(_numbers, split, name)
     sizes = split.first(SizeField)
@@ -198,6 +200,10 @@ def columns(split: Split) -> dict[str, Column]:
 def _labels(split: Split, name: str, names: Values, start: int, stop: int) -> Values:
     labels: Values = names[split[name][start:stop]]
     return labels
+
+
+def _names(split: Split, name: str, field: LabelsField, start: int, stop: int) -> Values:
+    return _objects([{*field.names_of(row)} for row in split[name][start:stop]])
 
 
 def _numbers(split: Split, name: str, start: int, stop: int) -> Values:

@@ -23,7 +23,7 @@ from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.editing.edit import row_group
 from tensorstore_ds.editing.fold_numbers import Ints, Members, divide_groups, divide_rows
 from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
-from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.options import declarations, refusal, shortened, unknown_name
@@ -273,12 +273,15 @@ class _Classes:
             labels = split.column(name).take(rows)
             _check(labels, len(field.classes), where, least=UNLABELLED)
             return cls(field.classes, np.arange(len(rows)), labels, is_single=True)
+        if isinstance(field, LabelsField):
+            owners, numbers = np.nonzero(split.column(name).take(rows) > 0)
+            return cls(field.classes, owners, numbers, is_single=False)
         if isinstance(field, ObjectsField) and "labels" in field.values:
             taken = split.table(name).take(rows)
             labels = taken["labels"].astype(np.int64)
             _check(labels, len(field.classes), f"{where}/labels", least=0)
             return cls(field.classes, np.repeat(np.arange(len(rows)), np.diff(taken.offsets)), labels, is_single=False)
-        possible = [*of_kind(split.fields, LabelField)]
+        possible = [*of_kind(split.fields, LabelField), *of_kind(split.fields, LabelsField)]
         possible += [each for each, found in of_kind(split.fields, ObjectsField).items() if "labels" in found.values]
         advice = f"Use {' or '.join(possible)}." if possible else "Divide the split without it."
         raise OptionError(
@@ -309,16 +312,16 @@ def folds(
     and from the sizes of the classes. The order of the rows, the shards and the process do not matter. A row moves to a
     different fold only if its fold is full, so most rows keep their fold when the store grows.
 
-    Two folds differ by at most one row, and with `stratify` by at most one row of each class. With groups or objects, a
-    greedy form of iterative stratification is used (Sechidis, Tsoumakas and Vlahavas, On the stratification of
-    multi-label data, ECML PKDD 2011). Folds are then as even as the groups allow.
+    Two folds differ by at most one row, and with `stratify` by at most one row of each class. With groups, objects or
+    several labels per sample, a greedy form of iterative stratification is used (Sechidis, Tsoumakas and Vlahavas, On
+    the stratification of multi-label data, ECML PKDD 2011). Folds are then as even as the groups allow.
 
     Args:
         data: an open `Split`, a `StoreDataset`, or a store or its path. The folds of a `StoreDataset` index its
             samples, as in `StoreDataset.subset`. In a store, `split` is divided.
         k: number of folds, 2 or more, by default 5.
-        stratify: a field of labels, or of objects with classes. Each fold gets the same share of each class. Samples
-            without a label are treated as a class.
+        stratify: a field of labels, one or several per sample, or of objects with classes. Each fold gets the same
+            share of each class. Samples without a label are treated as a class.
         groups: rows of a group are in the same fold. A field of labels, integers or texts, in which a row without a
             label or text is a group by itself; ``folder``, ``duplicates`` or a regular expression for keys, as in
             `split_store`; or (n,) integers or texts. With None, each row is assigned on its own, but crops of one image

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
@@ -114,6 +114,11 @@ def class_balanced_weights(
     The samples are counted from the labels, because a store may contain no statistics. A sample without a label has
     weight 0, so that it is never drawn.
 
+    If several classes can apply to a sample, its weight is the sum over its classes. With ``inverse``, this is
+    class-aware sampling, which draws a class and then one of its samples (Wu et al., Distribution-Balanced Loss for
+    Multi-Label Classification in Long-Tailed Datasets, ECCV 2020, section 3.1). Samples to which no class applies count
+    as one more class. A sample has weight 0 if no class is known to apply and one is unknown.
+
     >>> split = tsds.open("photos.tsds")["train"]
     >>> weights = tsds.class_balanced_weights(split, rows=range(6))  # 4 cats and 2 dogs
     >>> weights.tolist()
@@ -123,30 +128,42 @@ def class_balanced_weights(
 
     Args:
         split: split with a field of labels.
-        field: name of that field.
+        field: name of that field, such as ``labels`` if several classes can apply.
         method, beta: method and its parameter, as described above.
         rows: (n,) int64, rows of the split, such as a fold's. Only these samples are counted and get a weight. None
             takes all.
 
     Returns:
-        (n,) float64 in [0, 1].
+        (n,) float64, 0 or more.
 
     Raises:
-        OptionError: the split has no such field of kind ``label``, or `beta` is not in [0, 1).
+        OptionError: the split has no such field of kind ``label`` or ``labels``, or `beta` is not in [0, 1).
         FormatError: a label is not the index of a class.
     """
     if method not in ("inverse", "effective"):
         raise refusal("method", "inverse or effective", repr(method))
     if not 0 <= beta < 1:
         raise refusal("beta", "in [0, 1)", beta)
-    _check_field(split, field, LabelField)
+    _check_field(split, field, LabelField, LabelsField)
     classes = len(split.fields[field].classes)
+    if isinstance(split.fields[field], LabelsField):
+        numbers = checked_numbers(split, field, rows)
+        applies = numbers > 0
+        none = ~applies.any(axis=1) & (numbers == 0).all(axis=1)
+        strata = np.concatenate([applies, none[:, None]], axis=1)
+        return strata @ _weights(strata.sum(axis=0), method, beta)
     labels = checked_labels(split.column(field), classes, f"{split.name}/{field}", least=UNLABELLED)
     labels = labels if rows is None else labels[checked_rows(rows, len(split), split.name)]
     known = labels != UNLABELLED
-    counts = np.bincount(labels[known], minlength=1).clip(1)  # a class without samples has a weight nobody asks for
-    weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
+    weights = _weights(np.bincount(labels[known], minlength=1), method, beta)
     return np.where(known, weights[labels], 0.0)
+
+
+def _weights(counts: NDArray[np.int64], method: str, beta: float) -> NDArray[np.float64]:
+    """The weight of each class; one without samples has a weight nobody asks for."""
+    counts = counts.clip(1)
+    weights: NDArray[np.float64] = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
+    return weights
 
 
 def repeat_factors(
@@ -157,26 +174,26 @@ def repeat_factors(
     field: str = "objects",
     rows: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """Compute how often to repeat every sample, from the rarest class among its objects.
+    """Compute how often to repeat every sample, from the rarest class among its objects or labels.
 
     A class c of frequency f_c has the factor r_c = max(1, sqrt(threshold / f_c)). A sample has the largest factor of
-    its objects, or 1 if it has none. ``WeightedSampler(factors, round(factors.sum()))`` shows each sample that often on
-    average over epochs.
+    its objects or labels, or 1 if it has none. ``WeightedSampler(factors, round(factors.sum()))`` shows each sample
+    that often on average over epochs.
 
     >>> split = tsds.open("voc.tsds")["train"]  # all images have a cat, two have a dog
     >>> tsds.repeat_factors(split, threshold=1.0).round(2).tolist()
     [1.0, 1.41, 1.0, 1.41]
 
     Args:
-        split: split with objects that have labels.
+        split: split with objects that have labels, or with samples to which several classes can apply.
         threshold: frequency below which classes are repeated. LVIS uses 0.001. None takes the median of the
             frequencies, so that half of the classes are repeated.
         method: definition of f_c. With ``image``, it is the share of the samples that contain the class, as in repeat
             factor sampling (Gupta et al., LVIS, CVPR 2019). With ``instance``, it is the geometric mean of this share
-            and the class's share of all objects, as in instance-aware repeat factor sampling (Yaman et al.,
+            and the class's share of all objects or labels, as in instance-aware repeat factor sampling (Yaman et al.,
             arXiv:2305.08069, 2023). Choose ``instance`` if most samples contain most classes, but few objects are of
             the rare ones.
-        field: name of the field of kind ``objects``.
+        field: name of the field of kind ``objects`` or ``labels``.
         rows: (n,) int64, rows of the split, such as a fold's. Only these samples are counted and get a factor. None
             takes all.
 
@@ -194,7 +211,11 @@ def repeat_factors(
         raise refusal("method", "image or instance", repr(method))
     if threshold is not None and not 0 < threshold <= 1:
         raise refusal("threshold", "in (0, 1]", threshold)
-    _check_field(split, field, ObjectsField)
+    _check_field(split, field, ObjectsField, LabelsField)
+    if isinstance(split.fields[field], LabelsField):
+        owners, labels = np.nonzero((numbers := checked_numbers(split, field, rows)) > 0)
+        samples, classes = numbers.shape
+        return _factors(split.name, samples, owners, labels, classes, method, threshold)
     table = split.table(field)
     if "labels" not in table.values:
         found = ", ".join(table.values)
@@ -208,6 +229,19 @@ def repeat_factors(
         labels = labels[spans(starts, stops)]
     samples = len(starts)
     owners = np.repeat(np.arange(samples), stops - starts)
+    return _factors(split.name, samples, owners, labels, classes, method, threshold)
+
+
+def _factors(
+    name: str,
+    samples: int,
+    owners: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    classes: int,
+    method: str,
+    threshold: float | None,
+) -> NDArray[np.float64]:
+    """As `repeat_factors`, of labels (m,) that belong to the samples `owners` (m,)."""
     present = np.unique(owners * classes + labels)  # each class of a sample once
     share = np.bincount(present % max(1, classes), minlength=classes) / max(1, samples)
     if method == "instance":
@@ -218,9 +252,9 @@ def repeat_factors(
     factors = np.ones(samples)
     np.maximum.at(factors, owners, of_class[labels])
     if len(labels) and factors.max() == 1:
-        line = f"split {split.name!r}: all repeat factors are 1, because no class is rarer than {threshold:g}. "
+        line = f"split {name!r}: all repeat factors are 1, because no class is rarer than {threshold:g}. "
         other = 'method="instance" or a larger ' if method == "image" else "a larger "
-        warnings.warn(f"{line}Sampling by them changes nothing: use {other}`threshold`.", stacklevel=2)
+        warnings.warn(f"{line}Sampling by them changes nothing: use {other}`threshold`.", stacklevel=3)
     return factors
 
 
@@ -259,14 +293,27 @@ def checked_weights(weights: ArrayLike, where: str = "weights") -> NDArray[Any]:
     return array
 
 
-def _check_field(split: Split, name: str, kind: type[Field]) -> None:
-    if not isinstance(split.fields.get(name), kind):
-        expected = f"a field {name!r}" + (f" of kind {kind.kind}" if kind is not Field else "")
+def _check_field(split: Split, name: str, *kinds: type[Field]) -> None:
+    if not isinstance(split.fields.get(name), kinds):
+        named = " or ".join(kind.kind for kind in kinds if kind is not Field)
+        expected = f"a field {name!r}" + (f" of kind {named}" if named else "")
         found = ", ".join(f"{other} ({field.kind})" for other, field in split.fields.items())
         advice = ADVICE
-        if kind is LabelField and of_kind(split.fields, ObjectsField):
+        if several := of_kind(split.fields, LabelsField):
+            advice = f"Use `field={next(iter(several))!r}`."
+        elif LabelField in kinds and of_kind(split.fields, ObjectsField):
             advice = "Use repeat_factors to weight samples by their objects."
         raise OptionError(f"split {split.name!r}: expected {expected}, found {found or 'none'}. {advice}")
+
+
+def checked_numbers(split: Split, name: str, rows: ArrayLike | None = None) -> NDArray[np.int8]:
+    """(n, C) the numbers of a field `labels`, each 1, 0 or -1: `open` does not look at them."""
+    column = split.column(name)
+    numbers = np.asarray(column) if rows is None else column.take(checked_rows(rows, len(split), split.name))
+    if numbers.size and not -1 <= numbers.min() <= numbers.max() <= 1:
+        message = f"expected 1, 0 or -1 for each class, found {numbers.min()} to {numbers.max()}."
+        raise FormatError(Problem(f"{split.name}/{name}", "label-range", message), "Convert again.")
+    return numbers
 
 
 def checked_labels(column: Column, classes: int, where: str, *, least: int = 0) -> NDArray[np.int64]:

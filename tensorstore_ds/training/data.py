@@ -15,6 +15,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import (
     ImageField,
     LabelField,
+    LabelsField,
     MaskField,
     ObjectsField,
     RaggedImageField,
@@ -31,7 +32,13 @@ from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.samplers import ShuffleSampler
-from tensorstore_ds.loading.weighted import WeightedSampler, checked_labels, class_balanced_weights, repeat_factors
+from tensorstore_ds.loading.weighted import (
+    WeightedSampler,
+    checked_labels,
+    checked_numbers,
+    class_balanced_weights,
+    repeat_factors,
+)
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
@@ -114,8 +121,8 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
 
     Args:
         split: split to train on.
-        task: name of the task. ``auto`` chooses labels if there are any, else keypoints, boxes or the classes of
-            objects.
+        task: name of the task. ``auto`` chooses labels if there are any, one or several per sample, else keypoints,
+            boxes or the classes of objects.
         model: model that learns the task. ``auto`` for `task` chooses a task that this model supports.
 
     Raises:
@@ -191,7 +198,7 @@ def reason_for(split: Split, task: Task, asked: TaskName) -> str:
 
 def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
     """The tasks that fields are good for, by name; the first one is that of ``auto``."""
-    label = first_of_kind(fields, LabelField) or ""
+    label, several = first_of_kind(fields, LabelField) or "", first_of_kind(fields, LabelsField) or ""
     table = fields.get("objects")  # other names are not moved by transforms
     values = table.values if isinstance(table, ObjectsField) else {}
     keypoints = table.keypoints if isinstance(table, ObjectsField) and "keypoints" in values else ()
@@ -200,11 +207,13 @@ def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
     possible: list[Task] = []
     if label:
         possible.append(Classification(classes, label_field=label))
+    if several:
+        possible.append(MultiLabel(fields[several].classes, label_field=several))
     if keypoints:
         possible.append(Keypoints(keypoints=keypoints, objects_field="objects"))
     if {"boxes", "labels"} <= values.keys() and object_classes:
         possible.append(Detection(object_classes, objects_field="objects"))
-    if "labels" in values:
+    if "labels" in values and not several:
         possible.append(MultiLabel(object_classes, objects_field="objects"))
     if keypoints and classes:
         possible.append(ClassificationKeypoints(classes, keypoints, label, "objects"))
@@ -231,6 +240,9 @@ def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
         if rows is not None:
             checked = split.table(task.objects_field).take(rows)["labels"]
         return np.bincount(checked, minlength=classes)
+    if isinstance(task, MultiLabel):
+        applies = checked_numbers(split, task.label_field, rows) > 0
+        return applies.sum(axis=0)
     where = f"{split.name}/{task.label_field}"
     found = checked_labels(split.column(task.label_field), classes, where, least=UNLABELLED)
     found = found if rows is None else found[rows]
@@ -239,6 +251,8 @@ def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
 
 def unlabelled_samples(task: Task, split: Split, rows: Rows = None) -> int:
     """How many samples have no label, where a task learns labels of samples; a `FormatError` as `class_counts`."""
+    if isinstance(task, MultiLabel) and task.label_field:
+        return int((checked_numbers(split, task.label_field, rows) < 0).all(axis=1).sum())
     counts = class_counts(task, split, rows)
     samples = len(split) if rows is None else len(rows)
     return samples - int(counts.sum()) if task.label_field else 0
@@ -368,14 +382,15 @@ def balance_weights(split: Split, task: Task, balance: Balance, rows: Rows = Non
     """How often each of these rows is to be drawn, (n,) float64; an `OptionError` if the balance is for other tasks."""
     if balance in ("inverse", "effective") and task.label_field:
         return class_balanced_weights(split, field=task.label_field, method=balance, rows=rows)
-    if balance in ("repeat", "repeat-instance") and task.classes and not task.label_field:
+    of_images = isinstance(task, MultiLabel) or not task.label_field
+    if balance in ("repeat", "repeat-instance") and task.classes and of_images:
         by_images = balance == "repeat"
         with warnings.catch_warnings(action="ignore"):  # a run says in a note that all factors are 1
             return repeat_factors(
                 split,
                 threshold=RARE if by_images else None,
                 method="image" if by_images else "instance",
-                field=task.objects_field,
+                field=task.label_field or task.objects_field,
                 rows=rows,
             )
     possible = "inverse or effective" if task.label_field else "repeat or repeat-instance" if task.classes else "none"

@@ -19,7 +19,7 @@ from tensorstore_ds.training.detector import load_weights
 from tensorstore_ds.training.models import build
 from tensorstore_ds.training.options import ModelOptions, Optimizer, Precision, TrainOptions
 from tensorstore_ds.training.recipe import completed
-from tensorstore_ds.training.tasks import Batch, Classification, Sums, Task
+from tensorstore_ds.training.tasks import Batch, Classification, MultiLabel, Sums, Task
 
 #: What an optimizer keeps of each weight.
 MOMENTS: Mapping[Optimizer, tuple[str, ...]] = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
@@ -78,7 +78,7 @@ class Learner:
         self.step = 0  #: Number of updates of the weights.
         self._mix: Mixing | None = None
         if options.mix != "none":
-            if not isinstance(task, Classification):
+            if not isinstance(task, Classification | MultiLabel):
                 raise OptionError(
                     f"`mix`: expected none for {task.name}, found {options.mix}, which blends the labels of images."
                 )

@@ -149,9 +149,10 @@ class TrainOptions:
     """
 
     task: Task = option(
-        "What to learn: ``classification``, one label per image; ``multilabel``, the classes of its objects; "
-        "``keypoints``; ``classification+keypoints``; or ``detection``, boxes and classes of objects. ``auto`` is the "
-        "first of classification, keypoints, detection and multilabel that the store and `model` support.",
+        "What to learn: ``classification``, one label per image; ``multilabel``, several labels per image, or the "
+        "classes of its objects; ``keypoints``; ``classification+keypoints``; or ``detection``, boxes and classes of "
+        "objects. ``auto`` is the first of classification, multilabel of labels, keypoints, detection and multilabel "
+        "of objects that the store and `model` support.",
         default="auto",
         group="Essential",
     )
@@ -285,8 +286,8 @@ class TrainOptions:
         group="Augmentation",
     )
     balance: Balance = option(
-        "Sample rare classes more often: by labels with ``inverse`` or ``effective``; by objects with ``repeat``, if "
-        "few images contain a class, or ``repeat-instance``, if a class has few objects.",
+        "Sample rare classes more often: by labels with ``inverse`` or ``effective``; by objects or several labels "
+        "with ``repeat``, if few images contain a class, or ``repeat-instance``, if a class has few objects.",
         default="none",
         group="Augmentation",
     )

@@ -42,7 +42,7 @@ from tensorstore_ds.training.options import DetectorOptions, ModelOptions
 from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
 from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.run import Run
-from tensorstore_ds.training.tasks import Detection, Task
+from tensorstore_ds.training.tasks import Detection, MultiLabel, Task
 from tensorstore_ds.version import __version__
 
 #: Seconds between two looks at the loss, each of which waits for the device.
@@ -67,7 +67,8 @@ class TrainReport:
     wait_share: float  #: Share of the time, in [0, 1], in which steps waited for data.
     facts: Mapping[str, Any]  #: Facts about the model, the machine and the data.
     #: Results by class, in the best epoch. For classification, its name, number of samples and accuracy; for detection,
-    #: its name, number of objects, average precision and average precision at IoU 0.5.
+    #: its name, number of objects, average precision and average precision at IoU 0.5; for several labels, its name,
+    #: number of samples, average precision and F1.
     classes: Sequence[Mapping[str, Any]]
     #: Name, number of samples and mean error of each keypoint, in the best epoch.
     keypoints: Sequence[Mapping[str, Any]]
@@ -159,6 +160,9 @@ class Reports:
             classes = _shares("class", task.classes, "accuracy", right, samples)
         if isinstance(task, Detection) and "detections" in sums:
             classes = _precisions(task, sums)
+        if isinstance(task, MultiLabel) and "decisions" in sums:
+            rows = zip(task.classes, sums["present"], task.average_precisions(sums), task.f1(sums), strict=True)
+            classes = [{"class": name, "samples": int(n), "ap": plain(ap), "f1": float(f1)} for name, n, ap, f1 in rows]
         if "distances" in sums:
             keypoints = _shares("keypoint", task.keypoints, "error", sums["distances"], sums["present"])
         seconds = sum(record.seconds for record in records)

@@ -30,7 +30,7 @@ ABSENT = -100
 #: Confusion matrices are kept up to this many classes: 8 MB of counts.
 MAX_CONFUSION = 1000
 #: Sums that are rows, which are joined and not added up.
-ROWS = ("detections", "objects")
+ROWS = ("detections", "objects", "decisions")
 #: Where the loss of a keypoint turns from a square to a line, in sides of the image.
 SMOOTH = 0.02
 
@@ -172,17 +172,22 @@ class Classification(Task):
 
 @dataclass(frozen=True)
 class MultiLabel(Task):
-    """The classes of an image's objects, any number: binary cross entropy of each.
+    """The classes of an image, any number: its labels, or the classes of its objects. Binary cross entropy of each.
 
-    Metrics: `f1` of all decisions together, `macro_f1` the mean over the classes there are, `exact` share of images.
+    Metrics: `map`, the mean over the classes of their average precision; at a probability of 0.5 `f1` of all decisions
+    together, `macro_f1` the mean over the classes there are, and `exact`, the share of images without a wrong decision.
+    Unknown labels are neither learned nor counted.
     """
 
     name: ClassVar[str] = "multilabel"
-    needs: ClassVar[str] = "objects with classes"
-    metric: ClassVar[str] = "f1"
+    needs: ClassVar[str] = "labels of several classes, or objects with classes"
+    metric: ClassVar[str] = "map"
 
     def targets(self, batch: Batch) -> Tensor:
-        """(B, classes) float32: 1 where an object of the class is in the image."""
+        """(B, classes) float32: 1 where the class applies, or an object of it is in the image; NaN where unknown."""
+        if self.label_field:
+            rows: Tensor = batch[self.label_field]
+            return rows
         objects = objects_of(batch, self.objects_field)
         labels = objects.values["labels"]
         hot = torch.zeros(len(objects), len(self.classes), device=labels.device)
@@ -190,35 +195,87 @@ class MultiLabel(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
         soft = targets * (1 - label_smoothing) + label_smoothing / 2
-        return functional.binary_cross_entropy_with_logits(outputs.float(), soft)
+        losses, known = self._each_loss(outputs, soft)
+        return losses.sum() / known.sum().clamp(min=1)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(outputs.float(), targets, reduction="none").mean(1)
+        losses, known = self._each_loss(outputs, targets)
+        return losses.sum(1) / known.sum(1)
+
+    def _each_loss(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, classes) of each decision, 0 where it is unknown; and whether it is known."""
+        known = ~targets.isnan()
+        losses = functional.binary_cross_entropy_with_logits(
+            outputs.float(), targets.nan_to_num(0.0).float(), reduction="none"
+        )
+        return losses * known, known
+
+    def blendable(self, targets: Tensor) -> Tensor:
+        """(B, classes) float32, as mixup and cutmix blend them: the targets themselves."""
+        return targets
 
     def sums(self, outputs: Tensor, targets: Tensor, *, detailed: bool = False) -> Sums:
-        predicted, present = outputs > 0, targets > 0.5
-        return {
-            "images": torch.full((), len(outputs), device=outputs.device),
-            "exact": (predicted == present).all(1).sum(),
+        known = ~targets.isnan()
+        predicted, present = (outputs > 0) & known, targets > 0.5
+        sums = {
+            "images": known.any(1).sum(),
+            "labelled": known.sum() / max(1, len(self.classes)),  # in images, which the mean loss is of
+            "exact": ((predicted == present).all(1) & known.any(1)).sum(),
             "predicted": predicted.sum(0),  # (classes,), as those that follow
             "present": present.sum(0),
             "right": (predicted & present).sum(0),
         }
+        if detailed:  # -1 where it is unknown
+            sums["decisions"] = torch.cat([outputs.float(), targets.nan_to_num(-1.0).float()], 1)
+        return sums
 
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
         both = sums["predicted"] + sums["present"]
-        of_class = 2 * sums["right"] / both.clamp(min=1)
         some = both > 0
-        return {
+        metrics = {
             "f1": ratio(2 * sums["right"].sum(), both.sum()),
-            "macro_f1": float(of_class[some].mean()) if bool(some.any()) else math.nan,
+            "macro_f1": float(self.f1(sums)[some].mean()) if bool(some.any()) else math.nan,
             "exact": ratio(sums["exact"], sums["images"]),
         }
+        if "decisions" in sums:
+            precisions = [each for each in self.average_precisions(sums) if not math.isnan(each)]
+            metrics = {"map": sum(precisions) / len(precisions) if precisions else math.nan, **metrics}
+        return metrics
+
+    def f1(self, sums: Mapping[str, Tensor]) -> Tensor:
+        """(classes,) F1 of the decisions about each class, 0 where there are none."""
+        return 2 * sums["right"] / (sums["predicted"] + sums["present"]).clamp(min=1)
+
+    def average_precisions(self, sums: Mapping[str, Tensor]) -> list[float]:
+        """Average precision of each class; NaN for a class that applies to no image."""
+        scores, truth = sums["decisions"].cpu().double().chunk(2, dim=1)
+        return [
+            average_precision(score[known], applies[known] > 0)
+            for score, applies, known in zip(scores.T, truth.T, (truth >= 0).T, strict=True)
+        ]
 
     def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
         rows = outputs.float().sigmoid().tolist()
         named = [dict(zip(self.classes, row, strict=True)) for row in rows]
         return [{"classes": [n for n, p in row.items() if p > 0.5], "probabilities": row} for row in named]
+
+
+def average_precision(scores: Tensor, truth: Tensor) -> float:
+    """The sum over thresholds of the precision times the rise of the recall, as scikit-learn defines it.
+
+    >>> average_precision(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
+    0.8333333333333333
+
+    Args:
+        scores: (n,) one threshold for each distinct value.
+        truth: (n,) bool. NaN is returned if none is true.
+    """
+    scores, order = scores.sort(descending=True)
+    found = truth[order].cumsum(0)
+    last = torch.cat([scores[1:] != scores[:-1], truth.new_ones(min(1, len(truth)))])  # of equal scores
+    found, seen = found[last].double(), last.nonzero()[:, 0] + 1
+    risen = torch.diff(found, prepend=found.new_zeros(1))
+    return ratio((risen * found / seen).sum(), truth.sum())
 
 
 @dataclass(frozen=True)
@@ -398,7 +455,7 @@ class Detection(Task):
 
     def precision(self, sums: Mapping[str, Tensor]) -> Precision:
         """The metrics, and the average precision of each class."""
-        detections, objects = (sums[name].cpu().numpy() for name in ROWS)
+        detections, objects = (sums[name].cpu().numpy() for name in ("detections", "objects"))
         return coco_map(detections, objects, len(self.classes))
 
     def predictions(self, outputs: Sequence[Mapping[str, Tensor]], image_size: tuple[int, int]) -> list[dict[str, Any]]:

@@ -32,8 +32,9 @@ class Mixing(BatchTransform):
         num_classes: number of classes, needed if labels are class indices. Labels become (B, num_classes) float32.
             Labels below 0, which are unknown, become zeros.
         p: probability that an image is mixed.
-        label: member of the batch that contains the labels, (B,) integers or (B, classes) floating-point. In a tuple,
-            it is the first of these members.
+        label: member of the batch that contains the labels, (B,) integers or (B, classes) floating-point, else
+            `labels`. In a tuple, it is the first of these members. Labels of several classes at once are mixed as they
+            are. One that is unknown (NaN) makes the label of its mixture unknown.
     """
 
     #: Number of images that each image is made from.
@@ -79,9 +80,10 @@ class Mixing(BatchTransform):
         return result
 
     def _labels(self, batch: Mapping[str, Any]) -> str | None:
-        """The member that has the labels."""
-        if self.label in batch:
-            return self.label
+        """The member that has the labels; `labels` is that of samples to which several classes can apply."""
+        for name in (self.label, "labels"):
+            if name in batch:
+                return name
         samples = len(batch["image"])
         for name, value in batch.items():
             of_tuple = name.startswith("value ") and isinstance(value, Tensor) and len(value) == samples
@@ -107,7 +109,9 @@ class Mixing(BatchTransform):
         elif classes is not None and labels.shape[1] != classes:
             raise ValueError(f"{who}: expected labels of {classes} classes, `num_classes`, found {labels.shape[1]}.")
         partners, shares = (on_device(params[name], labels.device) for name in ("partners", "shares"))
-        mixed: Tensor = (labels[partners] * shares.to(labels.dtype)[:, :, None]).sum(1)
+        shares = shares.to(labels.dtype)[:, :, None]
+        # A label that is unknown, NaN, makes that of its mixture unknown, if it has a share in it.
+        mixed: Tensor = (labels[partners].where(shares > 0, 0.0) * shares).sum(1)
         return mixed
 
 
@@ -203,8 +207,9 @@ class CutMix(_OfTwo):
         num_classes: number of classes, needed if labels are class indices. Labels become (B, num_classes) float32.
             Labels below 0, which are unknown, become zeros.
         p: probability that an image is mixed.
-        label: member of the batch that contains the labels, (B,) integers or (B, classes) floating-point. In a tuple,
-            it is the first of these members.
+        label: member of the batch that contains the labels, (B,) integers or (B, classes) floating-point, else
+            `labels`. In a tuple, it is the first of these members. Labels of several classes at once are mixed as they
+            are. One that is unknown (NaN) makes the label of its mixture unknown.
 
     >>> import tensorstore_ds as tsds
     >>> batch = {"image": torch.rand(4, 3, 8, 8), "label": torch.tensor([0, 1, 2, 1])}
