@@ -163,12 +163,12 @@ def test_a_column_that_cannot_be_weights(tmp_path):
 
 def test_what_a_split_does_not_have(labelled, boxed, tmp_path):
     with pytest.raises(
-        OptionError, match=r"split 'train': expected a field 'label' of kind label, found image \(image\)"
+        OptionError, match=r"split 'train': expected a field 'label' of kind label or labels, found image \(image\)"
     ):
         class_balanced_weights(boxed)
     with pytest.raises(OptionError, match=r"Use repeat_factors to weight samples by their objects\.$"):
         class_balanced_weights(boxed)
-    with pytest.raises(OptionError, match=r"expected a field 'objects' of kind objects, found .*WeightedSampler"):
+    with pytest.raises(OptionError, match=r"expected a field 'objects' of kind objects or labels, found .*WeightedSampler"):
         repeat_factors(labelled, threshold=0.1)
     with pytest.raises(OptionError, match="expected a field 'size' of kind label"):
         class_balanced_weights(labelled, field="size")
