@@ -194,12 +194,12 @@ def _strata(store: Store, splits: Sequence[str]) -> NDArray[np.int64] | None:
     name = first_of_kind(fields, LabelField) or first_of_kind(fields, LabelsField)
     if name is None:
         return None
-    numbers = np.concatenate([np.asarray(store[split][name][:]) for split in splits])
+    numbers: NDArray[np.int64] = np.concatenate([np.asarray(store[split][name][:]) for split in splits])
     if isinstance(fields[name], LabelField):
         return numbers
     applies = numbers > 0
     counts = np.where(applies, applies.sum(axis=0), len(applies) + 1)
-    return np.where(applies.any(axis=1), counts.argmin(axis=1), numbers.shape[1])
+    return np.asarray(np.where(applies.any(axis=1), counts.argmin(axis=1), numbers.shape[1]), np.int64)
 
 
 def relabel_store(

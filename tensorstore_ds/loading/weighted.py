@@ -162,8 +162,7 @@ def class_balanced_weights(
 def _weights(counts: NDArray[np.int64], method: str, beta: float) -> NDArray[np.float64]:
     """The weight of each class; one without samples has a weight nobody asks for."""
     counts = counts.clip(1)
-    weights: NDArray[np.float64] = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
-    return weights
+    return np.asarray(1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts), np.float64)
 
 
 def repeat_factors(
