@@ -215,16 +215,11 @@ _GAPS = frozenset(
     {
         *(
             (name, change)
-            for name in ("Roboflow, COCO", "VOCdevkit", "VOC, folders of splits")
+            for name in ("CVAT", "imglab", "labelme", "Label Studio")
             for change in ("renamed", "extended")
         ),
-        *(
-            (name, change)
-            for name in ("CVAT", "imglab", "labelme", "Label Studio", "captions")
-            for change in ("renamed", "extended")
-        ),
-        ("VOCdevkit", "wrapped"),
-        ("VOC, folders of splits", "wrapped"),
+        ("Roboflow, COCO", "extended"),
+        ("captions", "extended"),
         ("Ultralytics, coco8", "moved"),
     }
 )

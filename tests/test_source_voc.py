@@ -469,6 +469,7 @@ def test_devkit_with_lists(tmp_path: Path) -> None:
         ("ImageSets/Main/trainval.txt", "split-union"),
         ("JPEGImages/d.jpg", "not-read"),
         ("SegmentationClass/a.png", "not-read"),
+        ("SegmentationObject/a.png", "not-read"),
     ]
 
 

@@ -39,6 +39,8 @@ USED: None = None
 ANY = "*"
 #: In a mapping in `Known`: the text of the element itself.
 TEXT = "#text"
+#: In a mapping in `Known`: an element whose text is used, and nothing in it.
+LEAF: Mapping[str, Any] = {TEXT: USED}
 
 #: Which members a reader uses: by their names, `USED` or the same for the members within. The members of a list are
 #: elements of one kind. An XML attribute is named ``@name``.
@@ -101,7 +103,7 @@ class Ledger:
             if inner is known:
                 if _holds_data(child):
                     self.unread(f"<{child.tag}>", where)
-            elif inner is not None and (len(child) or child.attrib or child.text):
+            elif inner is not None and (len(child) or child.attrib or (child.text and inner is not LEAF)):
                 self.element(child, inner, where)
 
     def members(self, value: object, known: Known, where: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.sources.base import FLAGS
-from tensorstore_ds.sources.ledger import ANY, TEXT, USED, Known, Ledger
+from tensorstore_ds.sources.ledger import ANY, LEAF, TEXT, USED, Known, Ledger
 from tensorstore_ds.sources.objects import AnnotatedObject
 from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, keypoints_of, number, pixels, place, read_tree
 
@@ -28,20 +28,22 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 #: Elements of an object that are used or, like ``pose``, passed over in silence. Those of keypoints are in neither.
 _OBJECT: Known = {
-    **dict.fromkeys(("name", "pose", "type", "coordinate", "has_lm", *FLAGS), USED),
-    "bndbox": dict.fromkeys(_SIDES, USED),
-    "robndbox": dict.fromkeys(("cx", "cy", "w", "h", "angle"), USED),
-    "possibleresult": {"name": USED},
-    "lm": {ANY: USED},
+    **dict.fromkeys(("name", "pose", "type", "coordinate", "has_lm", *FLAGS), LEAF),
+    "bndbox": dict.fromkeys(_SIDES, LEAF),
+    "robndbox": dict.fromkeys(("cx", "cy", "w", "h", "angle"), LEAF),
+    "possibleresult": {"name": LEAF},
+    "lm": {ANY: LEAF},
 }
 #: The same of keypoints, and of the elements around them.
-_POINT: Known = dict.fromkeys((TEXT, *(f"{at}{key}" for at in ("", "@") for key in _VALUES)), USED)
+_POINT: Known = {TEXT: USED, **dict.fromkeys(_VALUES, LEAF), **{f"@{key}": USED for key in _VALUES}}
 _POINTS: Known = {**_POINT, ANY: _POINT}
 #: The same of the whole file, with what says where it is from.
 _ROOT: Known = {
-    **dict.fromkeys(("filename", "folder", "path", "source", "owner", "segmented", "object"), USED),
-    **dict.fromkeys(("@verified", "@xmlns", "@version"), USED),
-    "size": dict.fromkeys(("width", "height", "depth"), USED),
+    **dict.fromkeys(("object", "@verified", "@xmlns", "@version"), USED),
+    **dict.fromkeys(("filename", "folder", "path", "segmented"), LEAF),
+    "source": dict.fromkeys(("database", "annotation", "image", "flickrid", "filename", "origin"), LEAF),
+    "owner": dict.fromkeys(("flickrid", "name"), LEAF),
+    "size": dict.fromkeys(("width", "height", "depth"), LEAF),
 }
 #: Tags that are read in any case.
 _TAGS = frozenset(
@@ -76,7 +78,7 @@ def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Ann
         raise SourceError(Problem(where, "annotation", message)) from error
     if ledger is not None:
         known = {tag: {**dict.fromkeys(("object", *wrappers), USED)} for tag in wrappers}
-        ledger.element(root, {**_ROOT, **known, **({points.tag: USED} if points is not None else {})}, where)
+        ledger.element(root, {**_ROOT, **known, **({points.tag: _POINTS} if points is not None else {})}, where)
         for element in elements:
             _note(element, ledger, where)
     height, width = pixels(root.findtext("size/height")), pixels(root.findtext("size/width"))
