@@ -20,6 +20,7 @@ from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.json_files import MemberError
 from tensorstore_ds.sources.labelme import LabelmeSource, read_shapes
 
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
 NAN = float("nan")
 GOLDEN = r"""{"version": "5.4.1", "flags": {"blurred": true, "night": false}, "shapes": [
   {"label": "cat", "points": [[50, 60], [10.5, 20]], "group_id": 1, "description": "", "shape_type": "rectangle",
@@ -163,3 +164,52 @@ def test_any_shapes_give_objects_or_one_line(shapes: list[Any]) -> None:
         read_shapes(shapes)
     except MemberError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_encodings_of_unicode(tmp_path: Path, encoding: str) -> None:
+    text = json.dumps({"shapes": [shape("rectangle", [1, 2], [3, 5], label="図é")]}, ensure_ascii=False)
+    source, contents = scan(write(tmp_path, {"x.json": text.encode(encoding), "x.jpg": ""}), "labelme")
+    assert field(contents).classes == ("図é",)
+    np.testing.assert_array_equal(objects(source, contents)["boxes"], [[1, 2, 3, 5]])
+
+
+def test_shapes_after_a_large_image(tmp_path: Path) -> None:
+    text = json.dumps({"imageData": "A" * 100_000, "shapes": [shape("rectangle", [1, 2], [3, 5])]})
+    scan(write(tmp_path, {"x.json": text, "x.jpg": ""}), "labelme")
+
+
+@pytest.mark.parametrize("damaged", ["", "[", file()[:30], "caf\xe9"])
+def test_a_file_that_cannot_be_parsed_is_named(tmp_path: Path, damaged: str) -> None:
+    """And its image is not said to have none."""
+    files = {"x.json": file(), "x.jpg": "", "y.json": damaged.encode("latin-1"), "y.jpg": ""}
+    contents = scan(write(tmp_path, files), "labelme")[1]
+    assert reasons(contents.problems) == [("y.json", "json")]
+    assert not contents.left_out
+
+
+def test_members_that_are_not_read(tmp_path: Path) -> None:
+    more = {"description": "wet", "score": 0.5, "kie_linking": [], "attributes": {}, "locked": False}
+    flagged = shape("rectangle", [1, 2], [3, 5], **more, flags={"old": True})
+    files = {"x.json": file(flagged, text="", checked=True, flags={"night": True}), "x.jpg": ""}
+    contents = scan(write(tmp_path, files), "labelme")[1]
+    assert [each.message for each in contents.left_out] == [
+        "not stored: 2 attributes, such as in x.json.",
+        "not read: `description`.",
+        "not read: `score`.",
+        "not read: `checked`.",
+    ]
+
+
+def test_the_longest_end_of_a_path_counts(tmp_path: Path) -> None:
+    files = {"json/1.json": file(imagePath=r"..\cam2\x.jpg"), "cam1/x.jpg": "", "cam2/x.jpg": ""}
+    source, contents = scan(write(tmp_path, files), "labelme")
+    assert keys(source, contents) == {"train": ["cam2/x.jpg"]}
+
+
+def test_files_that_were_renamed_are_noted(tmp_path: Path) -> None:
+    files = {f"{i}.json": file(imagePath=f"{i % 3}.jpg") for i in range(1, 4)} | {f"{i}.jpg": "" for i in range(4)}
+    contents = scan(write(tmp_path, files), "labelme")[1]
+    assert contents.notes == (
+        "JSON files whose imagePath is not the image of their own name: 1, such as 3.json: 0.jpg.",
+    )

@@ -46,7 +46,7 @@ class ImageIndex:
         name, stem = filename.replace("\\", "/").rpartition("/")[2].strip(), stem_of(annotation)
         for matches in self._searches(name, stem, folders):
             if len(matches) > 1:
-                matches = self._closest(matches, annotation)
+                matches = self._longest(self._closest(matches, annotation), filename)
             if len(matches) == 1:
                 return matches[0]
             if matches:
@@ -76,12 +76,10 @@ class ImageIndex:
         Raises:
             SourceError: `ambiguous-image`.
         """
-        parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
-        name = parts[-1] if parts else ""
+        name = path.replace("\\", "/").rpartition("/")[2].strip()
         rows = [i for i in self._anywhere(stem_of(name)) if self.paths[i].rpartition("/")[2] == name]
         rows = rows or (self._normalized(name, "") if not name.isascii() else [])
-        scores = [_common_end(parts, self.paths[i].split("/")) for i in rows]
-        best = [i for i, score in zip(rows, scores, strict=True) if score == max(scores)]
+        best = self._longest(rows, path)
         if len(best) > 1:
             raise self._ambiguous(
                 best, where, "Remove or rename the others, or write the path from the source's folder."
@@ -97,6 +95,12 @@ class ImageIndex:
         if len(best) > 1:
             raise self._ambiguous(best, where, "Write the suffix, or the path from the source's folder.")
         return best[0] if best else -1
+
+    def _longest(self, rows: Sequence[int], path: str) -> list[int]:
+        """Those with most of the last parts of a path; of these, those without others."""
+        parts = path.replace("\\", "/").strip().split("/")
+        scores = [_common_end(parts, self.paths[i].split("/")) for i in rows]
+        return [i for i, score in zip(rows, scores, strict=True) if score == max(scores)]
 
     def _ambiguous(self, rows: Sequence[int], where: str, advice: str) -> SourceError:
         some = ", ".join(self.paths[i] for i in rows[:3]) + (", ..." if len(rows) > 3 else "")

@@ -33,6 +33,10 @@ _NAMES = {
 }
 
 
+#: The parts of an object at the top of a text: strings, brackets, and what tells names from values.
+_PART = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}:,]', re.DOTALL)
+
+
 class MemberError(Exception):
     """A value that is not what it must be; the message says what was expected and found, but not where."""
 
@@ -54,6 +58,7 @@ def read_list(path: Path, where: str, limit: int, max_values: int) -> list[Any]:
 
 def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
     """The object that JSON in any encoding of Unicode says, or a `SourceError` of reason `json`."""
+    _check_empty(data, where)
     try:
         return load_object(as_utf8(data, where, "json"), max_values)
     except SourceError:
@@ -61,6 +66,43 @@ def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[
     except (ValueError, RecursionError) as error:
         message = f"expected JSON in UTF-8, found: {' '.join(str(error).split())[:200]}."
         raise SourceError(Problem(where, "json", message), "Write the file again.") from error
+
+
+def _check_empty(data: bytes, where: str) -> None:
+    if not data[:64].strip(b"\0 \t\r\n") and not data.strip(b"\0 \t\r\n"):
+        raise SourceError(Problem(where, "json", "expected JSON, found an empty file."), "Write the file again.")
+
+
+def raw_members(data: bytes, where: str) -> dict[str, msgspec.Raw]:
+    """The members of the object in a JSON file; the values are checked to be JSON, and not read.
+
+    Raises:
+        SourceError: `json`.
+    """
+    _check_empty(data, where)
+    try:
+        return msgspec.json.decode(as_utf8(data, where, "json"), type=dict[str, msgspec.Raw])
+    except JSON_ERRORS as error:
+        raise SourceError(Problem(where, "json", f"{unlike(error)}."), "Write the file again.") from error
+
+
+def first_members(text: str) -> set[str]:
+    """The names of the members of the object that a text begins with, as far as it goes.
+
+    >>> sorted(first_members('{"info": {"year": 1}, "images": [{"id'))
+    ['images', 'info']
+    """
+    depth, last, names = 0, "", set()
+    for match in _PART.finditer(text):
+        part = match[0]
+        if part in "{[":
+            depth += 1
+        elif part in "]}":
+            depth -= 1
+        elif part == ":" and depth == 1:
+            names.add(last[1:-1])
+        last = part
+    return names
 
 
 def unlike(error: BaseException, name: str = "") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +12,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import is_dir, is_file, read_head
+from tensorstore_ds.regular_files import decode_text, is_dir, is_file, read_file, read_head
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex, stem_of
-from tensorstore_ds.sources.json_files import MemberError, finite, kind, members, read_object, text, values
+from tensorstore_ds.sources.json_files import (
+    MemberError,
+    finite,
+    first_members,
+    kind,
+    members,
+    raw_members,
+    read_object,
+    text,
+    values,
+)
+from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import folder_splits
@@ -26,7 +36,13 @@ from tensorstore_ds.sources.xml import ABSENT, Place
 FILE_LIMIT = 256 << 20  # bytes: an image may be in it
 _PROBED = 16
 _HEAD = 1 << 16
-_SHAPES = re.compile(rb'"shapes"\s*:\s*\[')
+#: Members that are read, or say only how shapes are shown and where the program was.
+_OF_SHAPES = ("label", "points", "group_id", "shape_type", "flags", "difficult", "mask", "direction")
+_OF_FILES = ("version", "flags", "imagePath", "imageData", "imageHeight", "imageWidth", "lineColor", "fillColor")
+_KNOWN = {
+    "shapes": dict.fromkeys((*_OF_SHAPES, "line_color", "fill_color"), USED),
+    **dict.fromkeys(_OF_FILES, USED),
+}
 _PLACE_LIMIT = 1e9  # pixels
 
 Shapes = tuple[list[AnnotatedObject], Counter[str]]
@@ -39,9 +55,9 @@ class LabelmeSource(PackedSource):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether some JSON file of a folder begins with shapes."""
+        """Whether some JSON file of a folder has shapes."""
         files = [file for file in glance(path) if file.lower().endswith(".json")] if is_dir(path) else []
-        return any(_SHAPES.search(read_head(path / file, _HEAD)) for file in files[:_PROBED])
+        return any(_has_shapes(path / file) for file in files[:_PROBED])
 
     def scan(self) -> Contents:
         """Read every JSON file."""
@@ -50,11 +66,14 @@ class LabelmeSource(PackedSource):
         problems: list[Problem] = []
         left_out: list[Problem] = []
         entries: dict[str, str] = {}  # by the image's path
+        bad = set[str]()  # images whose file cannot be read
+        stale: list[str] = []
         for file in files:
             try:
                 entry = self._read(file, images)
             except SourceError as error:
                 problems += error.problems
+                bad.update(_beside(file, images))
                 continue
             self.ledger.use(file)
             image = entry.partition("\0")[0]
@@ -65,14 +84,21 @@ class LabelmeSource(PackedSource):
                 problems.append(Problem(file, "duplicate-key", message))
             else:
                 entries[image] = entry
+                if stem_of(image) != stem_of(file) and _beside(file, images):
+                    stale.append(f"{file}: {image}")
         if not entries:
             missing = Problem(str(self.path), "empty-source", "expected JSON files with shapes, found none.")
             raise SourceError(problems or missing)
         keys = sorted(entries)
         splits, notes = folder_splits(keys, str(self.path))
         message = "not stored: it has no JSON file."
-        left_out += [Problem(path, "not-listed", message) for path in images.paths if path not in entries]
+        self.ledger.use(*bad)
+        beside = (path for path in images.paths if path not in entries and path not in bad)
+        left_out += [Problem(path, "not-listed", message) for path in beside]
         left_out += self._table.left_out(str(self.path))
+        if stale:
+            example = f"{len(stale):,}, such as {stale[0]}"
+            notes += (f"JSON files whose imagePath is not the image of their own name: {example}.",)
         field = self._table.field(self.options, str(self.path), labelled=True)
         references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
         return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
@@ -117,10 +143,31 @@ class LabelmeSource(PackedSource):
             raise SourceError(problem)
         if "\0" in image:
             raise SourceError(Problem(file, "annotation", "expected a name in imagePath, found a zero character."))
-        self._table.note(objects, unstored)
+        self._table.note(objects, unstored, file)
+        self.ledger.members(data, _KNOWN, file)
         sizes = [data.get(key) for key in ("imageHeight", "imageWidth")]
         height, width = (size if isinstance(size, int) and 0 < size < 2**31 else 0 for size in sizes)
         return pack(image, (height, width), objects) + embedded
+
+
+def _has_shapes(path: Path) -> bool:
+    """Whether a JSON file has shapes at its top, in any place of it."""
+    head = read_head(path, _HEAD)
+    names = first_members(decode_text(head, path.name, errors="replace").lstrip())
+    if "shapes" in names or len(head) < _HEAD or not names:
+        return "shapes" in names
+    try:  # they may come after the image
+        return "shapes" in raw_members(read_file(path, path.name, FILE_LIMIT), path.name)
+    except SourceError:
+        return False
+
+
+def _beside(file: str, images: ImageIndex) -> list[str]:
+    """The image of a JSON file's own name."""
+    try:
+        return [images.paths[images.find("", file, (file[: file.rfind("/") + 1],))]]
+    except SourceError:
+        return []
 
 
 def read_shapes(shapes: Sequence[Any]) -> Shapes:

@@ -115,7 +115,7 @@ class Ledger:
             for name, member in value.items():
                 inner = known.get(name, known.get(ANY, known))
                 if inner is known:
-                    if member not in (None, "", [], {}):
+                    if member:  # neither nothing nor false or 0
                         self.unread(f"`{name}`", where)
                 elif inner is not None:
                     self.members(member, inner, where)

@@ -123,6 +123,7 @@ class ObjectTable:
         flags: those of `FLAGS` that some object has.
         has_polygons, has_oriented: whether some object has a polygon, or an oriented box.
         unstored: how many of what objects have besides, by reason code, such as `points`.
+        examples: an annotation that has some, by reason code.
     """
 
     def __init__(self) -> None:
@@ -131,12 +132,18 @@ class ObjectTable:
         self.flags: set[str] = set()
         self.has_polygons = self.has_oriented = False
         self.unstored: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
         self._labelled = False
         self._only = ""  # the class of objects that have none, where the options name one alone
 
-    def note(self, objects: Iterable[AnnotatedObject], unstored: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Take in the names that objects have, and count what there is besides them."""
-        self.unstored.update(unstored)
+    def note(
+        self, objects: Iterable[AnnotatedObject], unstored: Mapping[str, int] = MappingProxyType({}), where: str = ""
+    ) -> None:
+        """Take in the names that objects have, and count what there is besides them in the annotation `where`."""
+        for reason, count in unstored.items():
+            self.unstored[reason] += count
+            if count and where:
+                self.examples.setdefault(reason, where)
         for each in objects:
             if each.label:
                 self.classes.setdefault(each.label, len(self.classes))
@@ -157,6 +164,7 @@ class ObjectTable:
             union.has_polygons |= table.has_polygons
             union.has_oriented |= table.has_oriented
             union.unstored += table.unstored
+            union.examples = table.examples | union.examples
         return union
 
     def field(
@@ -196,8 +204,12 @@ class ObjectTable:
 
     def left_out(self, where: str) -> list[Problem]:
         """What objects have and is not stored, in one problem for each reason."""
-        counts = sorted(self.unstored.items())
-        return [Problem(where, reason, f"not stored: {n} {_UNSTORED[reason]}.") for reason, n in counts if n]
+        examples = {reason: f", such as in {example}" for reason, example in self.examples.items()}
+        return [
+            Problem(where, reason, f"not stored: {n} {_UNSTORED[reason]}{examples.get(reason, '')}.")
+            for reason, n in sorted(self.unstored.items())
+            if n
+        ]
 
     def check(self, objects: Iterable[AnnotatedObject], where: str) -> None:
         """Raise `SourceError` for objects, read again, that have names which were not there at the scan."""

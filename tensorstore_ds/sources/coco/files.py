@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path, PurePosixPath
 
-import msgspec
-
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import as_utf8, decode_text, is_dir, is_file, read_file, read_head
+from tensorstore_ds.regular_files import decode_text, is_dir, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
-from tensorstore_ds.sources.json_files import JSON_ERRORS, unlike
+from tensorstore_ds.sources.json_files import first_members, raw_members
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
 #: The field of captions.
@@ -30,8 +28,6 @@ _MEANT = re.compile(r"annot|coco|label|instances|captions|" + "|".join(sorted(SP
 _HEAD = 4096
 _SNIFFED = 20  # JSON files of a folder whose beginning is looked at to recognize it
 _WHOLE = 256 << 20  # bytes of a file that is read whole if its beginning does not tell what it is
-#: The parts of an object at the top of a text: strings, brackets, and what tells names from values.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}:,]', re.DOTALL)
 
 
 class Kind(Enum):
@@ -53,7 +49,8 @@ def is_coco(path: Path) -> bool:
     files = glance(path) if is_dir(path) else []
     sniffed = Counter[str]()
     broken = False
-    for file in sorted(each for each in files if each.lower().endswith(".json")):
+    jsons = sorted(each for each in files if each.lower().endswith(".json"))
+    for file in sorted(jsons, key=lambda each: _MEANT.search(each.lower()) is None):
         folder = file.rpartition("/")[0]
         sniffed[folder] += 1
         if sniffed[folder] <= _SNIFFED:
@@ -75,7 +72,7 @@ def find(path: Path) -> list[str]:
     problems: list[Problem] = []
     for file in (file for file, kind in kinds.items() if kind == Kind.BROKEN):
         try:
-            parse(read_file(root / file, file, _WHOLE), file)
+            raw_members(read_file(root / file, file, _WHOLE), file)
         except SourceError as error:
             problems += error.problems
     if problems:
@@ -89,42 +86,17 @@ def kind_of(path: Path) -> Kind:
     text = decode_text(head, path.name, errors="replace").strip()
     if not text.startswith("{"):
         return Kind.OTHER if text.startswith("[") else Kind.BROKEN
-    names = _top_members(text)
+    names = first_members(text)
     if "images" in names or (len(head) == _HEAD and names & {"annotations", "licenses", "type"}):
         return Kind.COCO
     if "shapes" in names:  # of labelme, perhaps with an image in it
         return Kind.OTHER
     try:
-        members = parse(read_file(path, path.name, _WHOLE), path.name)
+        members = raw_members(read_file(path, path.name, _WHOLE), path.name)
     except SourceError as error:
         is_large = error.reason != "json"  # and is not read to tell what it is
         return Kind.BROKEN if not is_large else Kind.COCO if names & {"info", "categories"} else Kind.OTHER
     return Kind.COCO if "images" in members else Kind.OTHER
-
-
-def parse(data: bytes, where: str) -> dict[str, msgspec.Raw]:
-    """The members of the object in a JSON file; the values are checked to be JSON, and not read."""
-    if not data.strip():
-        raise SourceError(Problem(where, "json", "expected JSON, found an empty file."))
-    try:
-        return msgspec.json.decode(as_utf8(data, where, "json"), type=dict[str, msgspec.Raw])
-    except JSON_ERRORS as error:
-        raise SourceError(Problem(where, "json", f"{unlike(error)}.")) from error
-
-
-def _top_members(text: str) -> set[str]:
-    """The names of the members of the object that a text begins with, as far as it goes."""
-    depth, last, names = 0, "", set()
-    for match in _TOKEN.finditer(text):
-        part = match[0]
-        if part in "{[":
-            depth += 1
-        elif part in "]}":
-            depth -= 1
-        elif part == ":" and depth == 1:
-            names.add(last[1:-1])
-        last = part
-    return names
 
 
 # --- splits -------------------------------------------------------------------------------------------------------
