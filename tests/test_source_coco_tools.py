@@ -51,7 +51,7 @@ def put(root: Path, path: str, content: Json | bytes) -> Path:
 def scan(root: Path, **options: Any) -> Contents:
     source = open_source(root, options=SourceOptions(**options))
     assert source.name == "coco"
-    return source.scan()
+    return source.contents()
 
 
 def convert(root: Path, **options: Any) -> tuple[tsds.Store, tsds.Summary]:
@@ -387,7 +387,7 @@ def test_two_files_of_one_split_are_named(tmp_path: Path) -> None:
     ):
         scan(root)
     named = open_source(root / "old" / "train.json", options=SourceOptions(images=root / "images"))
-    assert list(named.scan().splits) == ["train"]  # as the message says
+    assert list(named.contents().splits) == ["train"]  # as the message says
 
 
 def test_images_in_two_splits_are_noted(tmp_path: Path) -> None:

@@ -53,9 +53,10 @@ def test_a_file_as_labelme_writes_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["keypoints"], [[[30, 40]], [[NAN, NAN]], [[NAN, NAN]]])
     assert [len(corners) > 0 for corners in found["polygons"]].count(True) == 1
     assert [(p.reason, p.message.split()[2]) for p in contents.left_out] == [
-        ("attributes", "2"),
         ("points", "1"),
         ("shapes", "1"),
+        ("not-read", "`blurred`."),
+        ("not-read", "`wet`."),
     ]
     sample = source.read("train", contents.splits["train"][0])
     assert sample.annotated_size == (480, 640)
@@ -194,10 +195,11 @@ def test_members_that_are_not_read(tmp_path: Path) -> None:
     files = {"x.json": file(flagged, text="", checked=True, flags={"night": True}), "x.jpg": ""}
     contents = scan(write(tmp_path, files), "labelme")[1]
     assert [each.message for each in contents.left_out] == [
-        "not stored: 2 attributes, such as in x.json.",
         "not read: `description`.",
         "not read: `score`.",
+        "not read: `old`.",
         "not read: `checked`.",
+        "not read: `night`.",
     ]
 
 

@@ -213,13 +213,7 @@ _MAY_BE_EMPTY = frozenset({"Ultralytics, coco8", "Darknet", "DOTA"})
 #: What is not done yet.
 _GAPS = frozenset(
     {
-        *(
-            (name, change)
-            for name in ("CVAT", "imglab", "labelme", "Label Studio")
-            for change in ("renamed", "extended")
-        ),
-        ("Roboflow, COCO", "extended"),
-        ("captions", "extended"),
+        *((name, change) for name in ("CVAT", "imglab", "Label Studio") for change in ("renamed", "extended")),
         ("Ultralytics, coco8", "moved"),
     }
 )

@@ -37,11 +37,12 @@ FILE_LIMIT = 256 << 20  # bytes: an image may be in it
 _PROBED = 16
 _HEAD = 1 << 16
 #: Members that are read, or say only how shapes are shown and where the program was.
-_OF_SHAPES = ("label", "points", "group_id", "shape_type", "flags", "difficult", "mask", "direction")
-_OF_FILES = ("version", "flags", "imagePath", "imageData", "imageHeight", "imageWidth", "lineColor", "fillColor")
+_OF_SHAPES = ("label", "points", "group_id", "shape_type", "difficult", "mask", "direction", "line_color", "fill_color")
+_OF_FILES = ("version", "imagePath", "imageData", "imageHeight", "imageWidth", "lineColor", "fillColor")
 _KNOWN = {
-    "shapes": dict.fromkeys((*_OF_SHAPES, "line_color", "fill_color"), USED),
+    "shapes": {**dict.fromkeys(_OF_SHAPES, USED), "flags": dict.fromkeys(FLAGS, USED)},
     **dict.fromkeys(_OF_FILES, USED),
+    "flags": {},
 }
 _PLACE_LIMIT = 1e9  # pixels
 
@@ -125,7 +126,7 @@ class LabelmeSource(PackedSource):
             return ""
         try:
             objects, unstored = read_shapes(values(data["shapes"], "shapes"))
-            unstored["attributes"] += sum(map(bool, members(data.get("flags"), "flags").values()))
+            members(data.get("flags"), "flags")
             name = data.get("imagePath") or ""
             if not isinstance(name, str):
                 raise MemberError(f"expected imagePath, a text, found {kind(name)}")
@@ -197,7 +198,6 @@ def read_shapes(shapes: Sequence[Any]) -> Shapes:
         except MemberError as error:
             raise MemberError(f"shape {i}: {error}") from error
         unstored["masks"] += form == "mask"
-        unstored["attributes"] += sum(bool(value) for name, value in flags.items() if name not in FLAGS)
         found = replace(found, flags={name: int(bool(value)) for name, value in flags.items() if name in FLAGS})
         other = next((j for j in groups.get(group, ()) if objects[j].label == label and objects[j].polygon), None)
         if other is not None and found.polygon:

@@ -53,7 +53,7 @@ _FOLDERS = 20  # top folders with unused files of one suffix that are reported o
 @dataclass(slots=True)
 class _Kind:
     example: str
-    count: int = 0  # of files
+    count: int = 0  # of files, or of their parts
     last: str = ""
 
     def add(self, where: str) -> None:
@@ -73,7 +73,7 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self._used = array("q")  # hashes of absolute paths
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[tuple[str, str], _Kind] = {}  # by name, and by what is counted
         self._files: dict[str, dict[str, _Kind]] = {}  # by suffix and top folder
         self._failed: list[Problem] = []
 
@@ -81,14 +81,15 @@ class Ledger:
         """Note files that the scan used, relative to the source or absolute."""
         self._used.extend(hash(os.path.normpath(os.path.join(self._root, path))) for path in paths)  # noqa: PTH118  # one call a file
 
-    def unread(self, kind: str, where: str) -> None:
+    def unread(self, kind: str, where: str, of: str = "files") -> None:
         """Note data of a kind in the file `where` that is not used; several in one file count once.
 
         Args:
             kind: what it is, such as ``<pose>`` or ``the column X3``.
-            where: path of the file, relative to the source.
+            where: path of the file, relative to the source; with `of`, a part of it, such as ``a.json: task 1``.
+            of: what such parts are called.
         """
-        self._kinds.setdefault(kind, _Kind(where)).add(where)
+        self._kinds.setdefault((kind, of), _Kind(where)).add(where)
 
     def element(self, element: Element, known: Known, where: str) -> None:
         """Note the attributes, texts and elements below an element that hold data and are not `known`."""
@@ -106,19 +107,22 @@ class Ledger:
             elif inner is not None and (len(child) or child.attrib or (child.text and inner is not LEAF)):
                 self.element(child, inner, where)
 
-    def members(self, value: object, known: Known, where: str) -> None:
-        """Note the members of a JSON value, or of the objects in a list, that hold data and are not `known`."""
+    def members(self, value: object, known: Known, where: str, of: str = "files") -> None:
+        """Note the members of a JSON value, or of the objects in a list, that hold data and are not `known`.
+
+        `where` and `of` are as for `unread`.
+        """
         if isinstance(value, list):
             for each in value:
-                self.members(each, known, where)
+                self.members(each, known, where, of)
         elif isinstance(value, dict):
             for name, member in value.items():
                 inner = known.get(name, known.get(ANY, known))
                 if inner is known:
                     if member:  # neither nothing nor false or 0
-                        self.unread(f"`{name}`", where)
+                        self.unread(f"`{name}`", where, of)
                 elif inner is not None:
-                    self.members(member, inner, where)
+                    self.members(member, inner, where, of)
 
     def problems(self) -> list[Problem]:
         """Return what was not used, one problem `not-read` for each kind, or suffix of files in a top folder."""
@@ -130,8 +134,8 @@ class Ledger:
             for folder, kind in by_folder.items():
                 more = f"not read, nor are {kind.count - 1:,} other {suffix} files{folder and f' in {folder}'}."
                 found.append(Problem(kind.example, NOT_READ, more if kind.count > 1 else "not read."))
-        for name, kind in self._kinds.items():
-            many = f", in {kind.count:,} files" if kind.count > 1 else ""
+        for (name, of), kind in self._kinds.items():
+            many = f", in {kind.count:,} {of}" if kind.count > 1 else ""
             found.append(Problem(kind.example, NOT_READ, f"not read: {name}{many}."))
         return found
 

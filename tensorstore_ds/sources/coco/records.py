@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -12,10 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
 from tensorstore_ds.sources.json_files import JSON_ERRORS, MemberError, finite, kind, unlike
-from tensorstore_ds.sources.ledger import NOT_READ
+from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.objects import AnnotatedObject, Box
 from tensorstore_ds.sources.xml import ABSENT, Place
 
@@ -96,9 +94,14 @@ class File(msgspec.Struct):
     images: list[msgspec.Raw]
     annotations: list[msgspec.Raw] | None = None
     categories: list[msgspec.Raw] | None = None
-    info: msgspec.Raw = _NONE  # passed over, as those below
+    info: msgspec.Raw = _NONE  # passed over, as those below, but for members that COCO does not have
     licenses: msgspec.Raw = _NONE
     type: msgspec.Raw = _NONE
+
+
+#: Members of `info`, and of each of `licenses`.
+_ABOUT = frozenset({"year", "version", "description", "contributor", "url", "date_created"})
+_LICENSE = frozenset({"id", "name", "url"})
 
 
 class _Runs(msgspec.Struct):
@@ -107,27 +110,16 @@ class _Runs(msgspec.Struct):
 
 
 _Entry = TypeVar("_Entry", bound=msgspec.Struct)
-_Value = TypeVar("_Value")
 
 
-class Unread:
-    """Members that hold data and are not read: how many entries have each, and one of them."""
-
-    def __init__(self) -> None:
-        self._counts = Counter[tuple[str, str]]()
-        self._examples: dict[tuple[str, str], str] = {}
-
-    def note(self, what: str, name: str, where: str) -> None:
-        """Note a member of an entry at `where`; such entries are called `what`."""
-        self._counts[what, name] += 1
-        self._examples.setdefault((what, name), where)
-
-    def problems(self) -> list[Problem]:
-        """One for each member."""
-        return [
-            Problem(self._examples[each], NOT_READ, f"not read: `{each[1]}`{f', in {n:,} {each[0]}' if n > 1 else ''}.")
-            for each, n in self._counts.items()
-        ]
+def note_about(file: File, ledger: Ledger, where: str) -> None:
+    """Note members of `info` and `licenses` that COCO does not have; raises `MemberError`."""
+    for raw, what, known in ((file.info, "info", _ABOUT), (file.licenses, "licenses", _LICENSE)):
+        found = _decoded(raw, Any, what) if holds_data(raw) else None
+        for each in found if isinstance(found, list) else [found]:
+            for name, value in each.items() if isinstance(each, dict) else ():
+                if value and name not in known:
+                    ledger.unread(f"`{what}.{name}`", where)
 
 
 class Decoder(Generic[_Entry]):
@@ -136,12 +128,12 @@ class Decoder(Generic[_Entry]):
     Args:
         what: such entries, in messages.
         entry: the class.
-        unread: receives the members.
+        ledger: receives the members.
     """
 
-    def __init__(self, what: str, entry: type[_Entry], unread: Unread) -> None:
+    def __init__(self, what: str, entry: type[_Entry], ledger: Ledger) -> None:
         strict = msgspec.defstruct(entry.__name__, [], bases=(entry,), forbid_unknown_fields=True)
-        self._what, self._unread, self._known = what, unread, frozenset(entry.__struct_fields__)
+        self._what, self._ledger, self._known = what, ledger, frozenset(entry.__struct_fields__)
         self._strict: Any = msgspec.json.Decoder(strict).decode
         self._lenient = msgspec.json.Decoder(entry).decode
         self._members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -155,7 +147,7 @@ class Decoder(Generic[_Entry]):
                 found = self._lenient(raw)
                 for name, value in self._members(raw).items():
                     if name not in self._known and holds_data(value):
-                        self._unread.note(self._what, name, where)
+                        self._ledger.unread(f"`{name}`", where, self._what)
         except JSON_ERRORS as error:
             raise MemberError(unlike(error)) from error
         return found
@@ -219,21 +211,21 @@ def has_keypoints(each: Annotation) -> bool:
     return False
 
 
-def note_attributes(each: Annotation, unread: Unread, where: str) -> None:
+def note_attributes(each: Annotation, ledger: Ledger, where: str) -> None:
     """Note the attributes of an object that are not read."""
     if begins(each.attributes, b"{"):
-        for name, value in msgspec.json.decode(each.attributes, type=dict[str, msgspec.Raw]).items():
+        for name, value in _decoded(each.attributes, dict[str, msgspec.Raw], "attributes").items():
             if name != "rotation" and holds_data(value):
-                unread.note("annotations", f"attributes.{name}", where)
+                ledger.unread(f"`attributes.{name}`", where, "annotations")
     elif holds_data(each.attributes):
-        unread.note("annotations", "attributes", where)
+        ledger.unread("`attributes`", where, "annotations")
 
 
 def rotation_of(each: Annotation) -> float:
     """Degrees by which the box of an annotation is turned, as CVAT has them; 0 of one with an outline."""
     if not begins(each.attributes, b"{") or begins(each.segmentation, b"[") or begins(each.segmentation, b"{"):
         return 0.0
-    degrees = msgspec.json.decode(each.attributes, type=_Attributes).rotation
+    degrees = _decoded(each.attributes, _Attributes, "attributes").rotation
     is_angle = isinstance(degrees, int | float) and not isinstance(degrees, bool) and abs(degrees) < _LARGEST_ANGLE
     return float(degrees) if is_angle else 0.0  # else an attribute that a user calls so
 
@@ -327,13 +319,14 @@ def read_object(text: bytes, json: str) -> CocoObject:
 def read_caption(text: bytes, json: str) -> str:
     """The caption in an annotation of its JSON; raises `MemberError`."""
     try:
-        return _decoded(msgspec.json.decode(text, type=Annotation).caption, str, "caption")
+        caption: str = _decoded(msgspec.json.decode(text, type=Annotation).caption, str, "caption")
     except (*JSON_ERRORS, MemberError) as error:
         said = error if isinstance(error, MemberError) else unlike(error)
         raise MemberError(f"{json}: {said}: {text[:80].decode(errors='replace')}") from error
+    return caption
 
 
-def _decoded(raw: msgspec.Raw, type: type[_Value], name: str) -> _Value:
+def _decoded(raw: msgspec.Raw, type: Any, name: str) -> Any:
     """A member of an annotation."""
     try:
         return msgspec.json.decode(raw, type=type)

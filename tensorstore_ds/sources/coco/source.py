@@ -30,12 +30,12 @@ from tensorstore_ds.sources.coco.records import (
     Id,
     Image,
     Owner,
-    Unread,
     box_of,
     has_keypoints,
     holds_data,
     is_crowd,
     is_given,
+    note_about,
     note_attributes,
     outline_of,
     read_caption,
@@ -45,6 +45,7 @@ from tensorstore_ds.sources.coco.records import (
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.json_files import JSON_ERRORS, MemberError, kind
+from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
 from tensorstore_ds.sources.paths import inside
 
@@ -98,7 +99,7 @@ class _Split:
     Attributes:
         json: its path in the source.
         captions: the path of the file that has the captions, which may be the same.
-        unread: members of entries that are not read.
+        ledger: of the scan.
         names: class names by the ids of categories, in the order of the ids.
         keypoints: the keypoints of each category that has some.
         unnamed: for a category without names of keypoints, how many annotations have how many numbers.
@@ -115,7 +116,7 @@ class _Split:
 
     json: str
     captions: str
-    unread: Unread
+    ledger: Ledger
     names: dict[Id, str] = field(default_factory=dict)
     keypoints: dict[Id, list[str]] = field(default_factory=dict)
     unnamed: dict[Id, Counter[int]] = field(default_factory=dict)
@@ -166,12 +167,11 @@ class CocoSource(Source):
             message = "expected JSON files of COCO in this folder or below, found none."
             raise SourceError(Problem(str(self.path), "empty-source", message))
         chosen, left_out = choose(jsons)
-        unread, finder = Unread(), _Finder(self.images)
-        splits = {split: self._read_file(split, *each, unread, finder) for split, each in chosen.items()}
+        finder = _Finder(self.images)
+        splits = {split: self._read_file(split, *each, finder) for split, each in chosen.items()}
         _check_claims(splits)
         problems = [problem for each in splits.values() for problem in each.problems]
         left_out += [problem for each in splits.values() for problem in each.left_out]
-        left_out += unread.problems()
         used = {name: each for name, each in splits.items() if len(each.references)}
         if not used:
             raise SourceError(problems or Problem(str(self.path), "empty-source", "no image is listed."))
@@ -304,10 +304,10 @@ class CocoSource(Source):
 
     # --- one file ---
 
-    def _read_file(self, split: str, json: str, captions: str, unread: Unread, finder: _Finder) -> _Split:
+    def _read_file(self, split: str, json: str, captions: str, finder: _Finder) -> _Split:
         """What a file says, and of its images the captions in another one, where there is another one."""
-        parsed = self._parse(json, unread)
-        found = _Split(json, captions, unread)
+        parsed = self._parse(json)
+        found = _Split(json, captions, self.ledger)
         _note_categories(parsed.file.categories or (), found)
         images = _images(parsed, found)
         prefix, is_foreign = self._find_images(split, json, images)
@@ -325,12 +325,13 @@ class CocoSource(Source):
         found.problems += [problem for i in sorted(found.bad) for problem in found.bad[i]]
         return found
 
-    def _parse(self, json: str, unread: Unread) -> _Json:
+    def _parse(self, json: str) -> _Json:
         data = read_file(self._root / json, json, FILE_LIMIT)
         encoding = encoding_of(data)
         text = as_utf8(data, json, "json")
         try:
-            file = Decoder("members", File, unread)(text, json)
+            file = Decoder("files", File, self.ledger)(text, json)
+            note_about(file, self.ledger, json)
         except MemberError as error:
             is_json = isinstance(error.__cause__, msgspec.ValidationError)
             message = f"expected COCO's JSON, found another one: {error}." if is_json else f"{error}."
@@ -344,10 +345,10 @@ class CocoSource(Source):
 
     def _read_captions(self, json: str, prefix: str, found: _Split) -> Table:
         """The captions in a file of the same images, which need not have the same ids: as of `_places`."""
-        parsed = self._parse(json, found.unread)
+        parsed = self._parse(json)
         rows = {path: i for i, path in enumerate(found.paths)}
         rows |= {written: rows[path] for path, written in found.by_end.items()}
-        own = _Split(json, json, found.unread, paths=found.paths, problems=found.problems, left_out=found.left_out)
+        own = _Split(json, json, self.ledger, paths=found.paths, problems=found.problems, left_out=found.left_out)
         for image in _images(parsed, own):
             row = rows.get(inside(image.name, prefix) or "", rows.get(image.name))
             if row is not None and image.id is not None:
@@ -407,7 +408,7 @@ class _Finder:
 
 def _images(json: _Json, found: _Split) -> list[_Listed]:
     """The entries of the list of images; what is wrong with one is noted."""
-    decode = Decoder("images", Image, found.unread)
+    decode = Decoder("images", Image, found.ledger)
     images = []
     for i, raw in enumerate(json.file.images):
         where = f"{json.path}: image {i + 1}"
@@ -517,7 +518,7 @@ def _not_listed(root: Path, listed: set[str]) -> list[Problem]:
 
 
 def _note_categories(categories: Sequence[msgspec.Raw], found: _Split) -> None:
-    decode = Decoder("categories", Category, found.unread)
+    decode = Decoder("categories", Category, found.ledger)
     try:
         given = [decode(raw, f"{found.json}: category {i}") for i, raw in enumerate(categories, 1)]
     except MemberError as error:
@@ -540,14 +541,14 @@ def _note_categories(categories: Sequence[msgspec.Raw], found: _Split) -> None:
             if ends and all(isinstance(end, int) and 0 < end <= len(points) for end in ends):
                 found.skeleton[points[ends[0] - 1], points[ends[1] - 1]] = None
             else:
-                found.unread.note("lines", "skeleton", f"{found.json}: category {category.name}")
+                found.ledger.unread("`skeleton`", f"{found.json}: category {category.name}", "categories")
 
 
 def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
     """Of objects and of captions begin and end in the file and number of the image, (n, 3); notes what they have."""
     rows, texts = array("q"), array("q")
     start = _address(json.data)
-    decode = Decoder("annotations", Annotation, found.unread)
+    decode = Decoder("annotations", Annotation, found.ledger)
     others = 0
     missing: dict[Id, list[int]] = {}
     for i, raw in enumerate(json.file.annotations or (), 1):
@@ -604,8 +605,8 @@ def _read_some(each: Annotation, where: str, found: _Split) -> tuple[bool, bool]
         elif rotation_of(each):
             found.values.add("oriented_boxes")
         if holds_data(each.caption):
-            found.unread.note("annotations", "caption", where)
-    note_attributes(each, found.unread, where)
+            found.ledger.unread("`caption`", where, "annotations")
+    note_attributes(each, found.ledger, where)
     return has_box, has_caption and not has_box
 
 
