@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import pickle
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from hypothesis import example, given, strategies as st
 
 from labelling_files import classes
 from tensorstore_ds.errors import SourceError
+from tensorstore_ds.format.kinds import LabelsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Match, Sample, Source, SourceOptions
 from tensorstore_ds.sources.list.source import ListSource
@@ -579,6 +583,117 @@ def test_a_folder_of_classes_with_a_list_of_something_else(tmp_path: Path) -> No
     write(tmp_path, "labels.txt", "cat\ndog\n")
     write(tmp_path, "prices.csv", "id,price\nfood,3\n")
     assert not ListSource.detect(tmp_path)
+
+
+# --- several labels -------------------------------------------------------------------------------------------------
+
+
+def multi_hot(source: ListSource, contents: Contents, split: str = "train") -> dict[str, set[str]]:
+    """The names of the classes that apply to each image."""
+    field = contents.fields["labels"]
+    assert isinstance(field, LabelsField) and contents.fields.keys() == {"labels"}
+    found: dict[str, set[str]] = {}
+    for sample in samples(source, contents, split):
+        row = sample.arrays["labels"]
+        assert row.dtype == np.int8 and row.shape == (len(field.classes),) and sample.label is None
+        assert set(row.tolist()) <= {0, 1}
+        found[sample.key] = {name for name, applies in zip(field.classes, row.tolist(), strict=True) if applies}
+    return found
+
+
+TAGS = {"a.png": "sky animal", "b.png": "animal night", "c.png": "sky", "d.png": "", "e.png": "vehicle sky night"}
+
+
+@pytest.mark.parametrize("column", ["labels", "tags", "Categories"])
+@pytest.mark.parametrize("separator", [" ", "|", ";", ",", ", ", "[]"])
+@pytest.mark.parametrize("name", ["l.csv", "l.tsv", "l.jsonl"])
+def test_cells_with_several_labels(tmp_path: Path, column: str, separator: str, name: str) -> None:
+    cells = {key: separator.join(text.split()) for key, text in TAGS.items()}
+    if separator == "[]":
+        cells = {key: str(text.split()) for key, text in TAGS.items()}
+    stream = io.StringIO(newline="")
+    if name.endswith(".jsonl"):
+        values = {key: text.split() if separator == "[]" else cells[key] for key, text in TAGS.items()}
+        stream.write("\n".join(json.dumps({"file_name": key, column: value}) for key, value in values.items()))
+    else:
+        writer = csv.writer(stream, delimiter="\t" if name.endswith("tsv") else ",")
+        writer.writerows([["image", column], *cells.items()])
+    source, contents = scan(write(tmp_path, name, stream.getvalue()))
+    assert contents.fields["labels"].classes == ("animal", "night", "sky", "vehicle")
+    assert multi_hot(source, contents) == {key: set(text.split()) for key, text in TAGS.items()}
+    assert "several labels each" in contents.notes[0] and not contents.left_out
+    has_empty = separator != "[]"
+    assert ("images without a text as labels, to which no class applies: 1." in contents.notes) is has_empty
+
+
+def test_several_numbers_are_class_indices(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, "l.csv", "path,labels\na.png,0 2\nb.png,1\nc.png,2 1 0\nd.png,1 0\n"))
+    expected = {"a.png": {"0", "2"}, "b.png": {"1"}, "c.png": {"0", "1", "2"}, "d.png": {"0", "1"}}
+    assert multi_hot(source, contents) == expected
+    source, contents = scan(tmp_path / "l.csv", classes=("sky", "sea", "sun"))
+    assert multi_hot(source, contents)["a.png"] == {"sky", "sun"}
+
+
+@pytest.mark.parametrize(
+    ("column", "texts", "classes"),
+    [
+        ("labels", ("golden retriever", "tabby cat", "poodle"), None),
+        ("label", ("black cat", "white cat", "black dog", "white dog"), None),
+        ("label", ("Paris, France", "London", "Rome"), None),
+        ("labels", ("red|blue", "red"), ("red|blue", "red")),
+    ],
+)
+def test_a_label_with_a_separator_is_one(
+    tmp_path: Path, column: str, texts: tuple[str, ...], classes: tuple[str, ...] | None
+) -> None:
+    stream = io.StringIO(newline="")
+    csv.writer(stream).writerows([["path", column], *((f"{i}.png", text) for i, text in enumerate(texts))])
+    source, contents = scan(write(tmp_path, "l.csv", stream.getvalue()), classes=classes)
+    names = contents.fields["label"].classes
+    assert [names[s.label or 0] for s in samples(source, contents)] == list(texts)
+
+
+@pytest.mark.parametrize(
+    ("yes", "no"), [("1", "0"), ("1.0", "0.0"), ("True", "False"), ("1", "-1"), ("yes", "no"), ("1", "")]
+)
+def test_a_column_for_each_class(tmp_path: Path, yes: str, no: str) -> None:
+    names = ("sky", "animal", "vehicle", "night")
+    lines = [",".join([key, *(yes if name in text else no for name in names)]) for key, text in TAGS.items()]
+    for name in TAGS:
+        write(tmp_path, name, b"")
+    source, contents = scan(write(tmp_path, "l.csv", "\n".join([",".join(["image", *names]), *lines])))
+    assert contents.fields["labels"].classes == names
+    assert multi_hot(source, contents) == {key: set(text.split()) for key, text in TAGS.items()}
+    assert "the columns sky to night show which of 4 classes apply" in contents.notes[0]
+    source, contents = scan(tmp_path, classes=(*reversed(names), "more"))
+    assert contents.fields["labels"].classes == (*reversed(names), "more")
+    rows = [sample.arrays["labels"].tolist() for sample in samples(source, contents)]
+    assert rows[0] == [0, 0, 1, 1, -1]
+
+
+def test_what_is_not_known_of_a_class(tmp_path: Path) -> None:
+    text = "path,cat,dog,age\na.png,1,-1,3\nb.png,0,1,4\nc.png,,0,5\n"
+    source, contents = scan(write(tmp_path, "train.csv", text))
+    assert [s.arrays["labels"].tolist() for s in samples(source, contents)] == [[1, -1], [0, 1], [-1, 0]]
+    assert [problem.where for problem in contents.left_out] == ["train.csv: age"]
+    write(tmp_path, "val.csv", "dog,cat,path\n1,0,d.png\n")
+    write(tmp_path, "test.csv", "path\ne.png\n")
+    source, contents = scan(tmp_path)
+    rows = {s: [each.arrays["labels"].tolist() for each in samples(source, contents, s)] for s in ("val", "test")}
+    assert rows == {"val": [[0, 1]], "test": [[-1, -1]]}
+
+
+def test_one_column_of_each_row_is_its_label(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, "l.csv", "path,dog,cat,bird\na.png,0,1,0\nb.png,1,0,0\n"))
+    assert classes(contents) == ("dog", "cat", "bird")
+    assert [s.label for s in samples(source, contents)] == [1, 0]
+    assert contents.notes == ("one of the columns dog to bird is 1 in each row: it is the label.",)
+
+
+def test_flags_beside_a_label_are_not_read(tmp_path: Path) -> None:
+    _, contents = scan(write(tmp_path, "l.csv", "path,label,blurred,dark\na.png,x,0,1\n"))
+    assert list(contents.fields) == ["label"]
+    assert [problem.where for problem in contents.left_out] == ["l.csv: blurred", "l.csv: dark"]
 
 
 # --- captions, JSON Lines, lists in split folders -------------------------------------------------------------------

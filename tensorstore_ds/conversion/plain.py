@@ -15,7 +15,7 @@ from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.sources.list.table import Columns
+from tensorstore_ds.sources.list.table import Columns, Flag
 from tensorstore_ds.sources.objects import ObjectTable
 from tensorstore_ds.sources.row_table import ClassNames, RowTable
 from tensorstore_ds.sources.yolo.config import Config
@@ -23,7 +23,7 @@ from tensorstore_ds.sources.yolo.config import Config
 _CLASSES = {
     cls.__name__: cls
     for cls in (
-        *(ClassNames, Columns, Config, ConvertOptions, ImageOptions, Keypoints, ObjectTable, Problem, RowTable),
+        *(ClassNames, Columns, Config, Flag, ConvertOptions, ImageOptions, Keypoints, ObjectTable, Problem, RowTable),
         SourceOptions,
     )
 }

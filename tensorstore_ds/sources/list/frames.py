@@ -92,6 +92,10 @@ def _values(column: Any) -> list[Any]:
 
 def _cell(value: Any) -> str:
     """A value as a list has it: nothing for what is missing, and no decimals for whole numbers."""
+    if hasattr(value, "tolist"):  # NumPy's, and so of any number of dimensions
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return str(list(value))
     if value is None or value != value or type(value).__name__ in ("NAType", "NaTType"):
         return ""
     if isinstance(value, float) and value.is_integer() and math.isfinite(value):

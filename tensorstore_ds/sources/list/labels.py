@@ -8,10 +8,8 @@ from collections.abc import Collection, Sequence
 
 #: How a cell is divided that looks like a list of Python or JSON.
 BRACKETS = "[]"
-#: How a cell is divided that has a character of `FLAGS` for each class.
+#: How the flags of a row are divided: a character for each class.
 ONE_HOT = "01"
-#: Whether a class applies: it does, it does not, it is not known.
-FLAGS = "10?"
 
 _SEPARATORS = "|;, "
 
@@ -19,8 +17,8 @@ _SEPARATORS = "|;, "
 def divided_by(texts: Collection[str], is_plural: bool) -> str:
     """What stands between the labels in cells; empty if each cell is one label.
 
-    A space, and any separator in a column that is not named as one of several labels, counts only if the words of cells
-    with several occur in others as well.
+    A space counts only if the column is named as one of several labels, and most words of cells with several occur in
+    other cells as well. In a column of another name, all of them must do so, whatever divides them.
 
     >>> divided_by(["sky animal", "animal night", "sky"], True), divided_by(["golden retriever", "tabby cat"], True)
     (' ', '')
@@ -32,7 +30,7 @@ def divided_by(texts: Collection[str], is_plural: bool) -> str:
     filled = [text for text in texts if text]
     if filled and all(text[0] == "[" and text[-1] == "]" for text in filled):
         return BRACKETS
-    for separator in _SEPARATORS:
+    for separator in _SEPARATORS if is_plural else _SEPARATORS.strip():
         cells = [set(words_of(text, separator)) for text in filled if separator in text]
         several = [words for words in cells if len(words) > 1]
         if not several:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.sources.ledger import NOT_READ
-from tensorstore_ds.sources.list.table import Columns, RowError, Table, column_name, is_number
+from tensorstore_ds.sources.list.table import (
+    FALSE,
+    MINUS,
+    TRUE,
+    Columns,
+    Flag,
+    RowError,
+    Table,
+    column_name,
+    is_number,
+)
 from tensorstore_ds.sources.row_table import BoxForm, RowObjects
 
-#: Pairs of cells that say that a class does not apply, or does.
-_FLAGS = ({"0", "1"}, {"0.0", "1.0"}, {"-1", "1"}, {"false", "true"}, {"no", "yes"})
+_MOST = 8  # different cells of a column that are remembered
 _SHOWN = 40  # characters of a cell in a message
 
 
 @dataclass(slots=True)
 class _Cells:
-    """The cells of a column: how many have something, one of them, and up to three that differ."""
+    """The cells of a column: how many have something, one of them, and some that differ."""
 
     count: int = 0
     example: str = ""
@@ -27,41 +37,46 @@ class _Cells:
     def note(self, cell: str) -> None:
         self.count += 1
         self.example = self.example or cell
-        if len(self.values) < 3:
+        if len(self.values) < _MOST:
             self.values.add(cell.lower())
         self.are_numbers = self.are_numbers and is_number(cell)
+
+    def merge(self, other: _Cells) -> None:
+        self.count += other.count
+        self.values |= other.values
+        self.are_numbers = self.are_numbers and other.are_numbers
 
 
 def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns]:
     """The columns of lists, and among them those whose cells tell what they are.
 
-    Columns of 0 and 1 say which classes apply to an image, if no other column does and there are two or more. One
-    column of texts beside the paths is the label. The four numbers in a cell are corners if they cannot be a size.
+    Columns of 0 and 1, perhaps with -1, say which classes apply to an image, if no other column does and there are two
+    or more. One column of texts beside the paths is the label. The four numbers in a cell are corners if they cannot be
+    a size.
     """
     surveys = [_survey(table, each) for table, each in zip(tables, columns, strict=True)]
     seen: dict[str, _Cells] = {}  # of each unread column in all lists
-    flags: dict[str, bool] = {}
-    for survey in surveys:
-        for name, (cells, rows) in survey.items():
-            seen.setdefault(column_name(name), cells)
-            is_flag = cells.count == rows and any(cells.values <= pair for pair in _FLAGS)
-            flags[column_name(name)] = is_flag and flags.get(column_name(name), True)
-    chosen = {name for name, is_flag in flags.items() if is_flag}
+    for name, cells in (pair for survey in surveys for pair in survey.items()):
+        seen.setdefault(column_name(name), _Cells()).merge(cells)
     told = any(each.has_labels or each.box or each.texts for each in columns)
+    widest = max(columns, key=lambda each: len(each.ignored))
+    flags = {} if told else _flags(widest, seen)
     lone = [name for name, cells in seen.items() if cells.count]
     found = []
     for table, each, survey in zip(tables, columns, surveys, strict=True):
-        if not told and len(chosen) > 1:
-            each = replace(each, flags=tuple(pair for pair in each.ignored if column_name(pair[0]) in chosen))
+        places = {column_name(name): place for name, place in each.ignored}
+        if len(flags) > 1 and flags.keys() <= places.keys():
+            chosen = tuple(replace(flag, place=places[name]) for name, flag in flags.items())
+            each = replace(each, flags=chosen)
         elif not told and not each.keypoints and len(lone) == len(each.ignored) == 1 and not seen[lone[0]].are_numbers:
             name, place = each.ignored[0]
             note = f"the column {name} is read as the label of each image."
             each = replace(each, label=place, notes=(*each.notes, note))
         if len(each.box) == 1:
             each = _with_form(table, each)
-        used = {each.label, *(place for _, place in each.flags)}
+        used = {each.label, *(flag.place for flag in each.flags)}
         ignored = tuple((name, place) for name, place in each.ignored if place not in used)
-        unread = tuple((name, cells.count, cells.example) for name, _ in ignored if (cells := survey[name][0]).count)
+        unread = tuple((name, cells.count, cells.example) for name, _ in ignored if (cells := survey[name]).count)
         found.append(replace(each, ignored=ignored, unread=unread))
     return found
 
@@ -76,18 +91,27 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _survey(table: Table, columns: Columns) -> Mapping[str, tuple[_Cells, int]]:
-    """The cells of each column that is not read, and how many rows there are."""
-    cells = [(place, _Cells()) for _, place in columns.ignored]
-    rows = 0
-    for _, row in table.rows() if cells else ():
+def _survey(table: Table, columns: Columns) -> Mapping[str, _Cells]:
+    """The cells of each column that is not read."""
+    found = [(place, _Cells()) for _, place in columns.ignored]
+    for _, row in table.rows() if found else ():
         if len(row) == columns.width:  # the others are named later
-            rows += 1
-            for place, each in cells:
+            for place, each in found:
                 if row[place]:
                     each.note(row[place])
     names = (name for name, _ in columns.ignored)
-    return {name: (each, rows) for name, (_, each) in zip(names, cells, strict=True)}
+    return {name: each for name, (_, each) in zip(names, found, strict=True)}
+
+
+def _flags(columns: Columns, seen: Mapping[str, _Cells]) -> dict[str, Flag]:
+    """The columns that say whether a class applies, in the order of a list that has all."""
+    flags: dict[str, Flag] = {}
+    for name, place in columns.ignored:
+        cells = seen[column_name(name)]
+        if cells.count and cells.values <= TRUE | FALSE | MINUS and not cells.values <= MINUS:
+            others: Literal["0", "?"] = "?" if cells.values & FALSE else "0"  # 1 beside -1, or beside nothing
+            flags[column_name(name)] = Flag(name.strip(), place, others)
+    return flags
 
 
 def _with_form(table: Table, columns: Columns) -> Columns:

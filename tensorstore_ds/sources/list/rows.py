@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.sources.files import PackedStrings
-from tensorstore_ds.sources.list.table import join_rows
+from tensorstore_ds.sources.list.table import NO_COLUMN, join_rows
 
 
 class Rows:
@@ -48,6 +48,10 @@ class Rows:
         """Which rows a split has: (rows,) bool."""
         chosen: NDArray[np.bool_] = np.asarray(self._split, np.int64) == self.splits[split]
         return chosen
+
+    def count(self, label: str, keep: NDArray[np.bool_]) -> int:
+        """How many of some rows have this label."""
+        return int(np.count_nonzero(keep & (np.asarray(self._label) == self.labels.get(label, -1))))
 
     def of_split(self, split: str, keep: NDArray[np.bool_]) -> tuple[PackedStrings, NDArray[np.int64]]:
         """The rows of a split and, for each, the place of its label in `labels`: (n,) int64."""
@@ -104,7 +108,7 @@ class Rows:
                 message = f"expected one label of {self._path(row)}, found another in {self._place(first)}."
                 yield row, Problem(self._place(row), "duplicate-key", message)
         if numbers and has_labels:
-            unlabelled = [self.labels[text] for text in ("", str(UNLABELLED)) if text in self.labels]
+            unlabelled = [self.labels[text] for text in ("", NO_COLUMN, str(UNLABELLED)) if text in self.labels]
             for row in np.flatnonzero(keep & np.isin(np.asarray(self._label), unlabelled)).tolist():
                 if any(self.packed[row].split("\0")[2 : 2 + numbers]):
                     message = "expected a label for the object, found none."

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.regular_files import is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import (
     IMAGE_SUFFIXES,
@@ -32,10 +33,12 @@ from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.list.finding import UNION_NAMES, find_lists, names_images
 from tensorstore_ds.sources.list.images import ListedImages
 from tensorstore_ds.sources.list.json_lines import open_json_lines
+from tensorstore_ds.sources.list.labels import BRACKETS, ONE_HOT, divided_by, words_of
 from tensorstore_ds.sources.list.meaning import settled, unread_columns
 from tensorstore_ds.sources.list.rows import Rows
 from tensorstore_ds.sources.list.table import (
     LIST_SUFFIXES,
+    NO_COLUMN,
     Columns,
     RowError,
     Table,
@@ -47,6 +50,7 @@ from tensorstore_ds.sources.list.table import (
 from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_name, split_names
 
+_FLAGS = {"1": 1, "0": 0, "?": NOT_KNOWN}
 _NUMBER = re.compile(rf"{UNLABELLED}|[0-9]{{1,18}}")
 
 
@@ -54,7 +58,7 @@ class ListSource(Source):
     """A reference is a row as `Columns.pack` makes it, or several as `join_rows` does: the workers need no list."""
 
     name: ClassVar[str] = "list"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_columns", "_labels", "_has_objects")
+    scanned: ClassVar[tuple[str, ...] | None] = ("_columns", "_labels", "_divided", "_count", "_has_objects")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
@@ -63,6 +67,8 @@ class ListSource(Source):
         self._images = ListedImages(self.images)
         self._notes: list[str] = []
         self._labels: dict[str, int] = {}  # the text in the list -> class index
+        self._divided = ""  # how cells are divided that have several labels
+        self._count = 0  # of classes of `labels`
         self._has_objects = False  # whether rows are objects, of which an image may have several
 
     @classmethod
@@ -113,13 +119,29 @@ class ListSource(Source):
         path, rows = unpack(str(reference), count + len(self._columns.texts))
         objects = self._objects(rows) if count else None
         index = None
-        if self._has_labels and not self._has_objects:
+        arrays: dict[str, NDArray[Any]] = {}
+        if self._divided:
+            arrays["labels"] = self._labels_of(rows[0][0])
+        elif self._has_labels and not self._has_objects:
             index = self._labels.get(rows[0][0], UNLABELLED)
         texts = {
             name: list(dict.fromkeys(row[place] for row in rows if row[place]))
             for place, (name, _) in enumerate(self._columns.texts, 1 + count)
         }
-        return Sample(path, f"{self.images}/{path}", index, objects, texts=texts)
+        return Sample(path, f"{self.images}/{path}", index, objects, arrays=arrays, texts=texts)
+
+    def _labels_of(self, text: str) -> NDArray[np.int8]:
+        """A number for each class, from a cell with several labels or from the flags of a row."""
+        if text == NO_COLUMN or (self._divided == BRACKETS and not text):
+            return np.full(self._count, NOT_KNOWN, np.int8)
+        if self._divided != ONE_HOT:
+            row = np.zeros(self._count, np.int8)
+            row[[self._labels[word] for word in words_of(text, self._divided)]] = 1
+            return row
+        row = np.full(self._count, NOT_KNOWN, np.int8)
+        for flag, index in zip(text, self._labels.values(), strict=True):
+            row[index] = _FLAGS[flag]
+        return row
 
     @property
     def _has_labels(self) -> bool:
@@ -179,7 +201,8 @@ class ListSource(Source):
         without = [table.where for table, each in zip(tables, columns, strict=True) if not each.has_labels]
         if without and first.has_labels:
             self._notes.append(f"{', '.join(without)[:200]}: no column of labels, which other lists have.")
-        return columns
+        has_labels = first.has_labels
+        return [replace(each, lacks_labels=has_labels and not each.has_labels) for each in columns]
 
     def _read_table(self, table: Table, columns: Columns, split: str, rows: Rows, problems: list[Problem]) -> None:
         place = columns.split
@@ -223,8 +246,15 @@ class ListSource(Source):
         fields: dict[str, Field] = {}
         names: tuple[str, ...] = ()
         if self._has_labels:
-            names = self._class_names([text for text in rows.labels if text])
+            texts = [text for text in rows.labels if text not in ("", NO_COLUMN)]
             if not self._has_objects:
+                self._divide(texts)
+            names = self._class_names(texts)
+            if self._divided:
+                fields["labels"] = LabelsField.of(names)
+                if empty := rows.count("", keep) if self._divided not in (BRACKETS, ONE_HOT) else 0:
+                    self._notes.append(f"images without a text as labels, to which no class applies: {empty:,}.")
+            elif not self._has_objects:
                 fields["label"] = LabelField(classes=names)
         if self._columns.count:
             fields["objects"] = self._objects_field(names if self._has_objects else ())
@@ -243,6 +273,25 @@ class ListSource(Source):
     def _class_names(self, texts: list[str]) -> tuple[str, ...]:
         """The class names, and `_labels`: numbers are class indices, unless the class list has them as names."""
         wanted, where = self.options.classes, str(self.path)
+        if self._columns.flags:
+            flags = [flag.name for flag in self._columns.flags]
+            if wanted is not None:
+                order_classes(flags, wanted, where, self.options.class_map)
+            names = wanted or tuple(flags)
+            places = [names.index(name) for name in flags]
+            if self._divided:
+                self._labels = dict(zip(flags, places, strict=True))
+            else:
+                self._labels = {text: places[text.index("1")] for text in texts}
+            self._count = len(names)
+            return names
+        if self._divided:
+            texts = list(dict.fromkeys(word for text in texts for word in words_of(text, self._divided)))
+        names = self._ordered(texts, wanted, where)
+        self._count = len(names)
+        return names
+
+    def _ordered(self, texts: list[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
         if not texts and wanted is None:
             message = "expected a label in some line, found none."
             advice = "Fill the column of labels, remove it, or name the classes with `classes`."
@@ -253,6 +302,29 @@ class ListSource(Source):
         classes = order_classes(texts, wanted, where, self.options.class_map)
         self._labels = {name: i for i, name in enumerate(classes)}
         return classes
+
+    def _divide(self, texts: list[str]) -> None:
+        """Learn whether cells have several labels, and note it."""
+        columns = self._columns
+        if columns.flags:
+            first, last = columns.flags[0].name, columns.flags[-1].name
+            if all(text.count("1") == 1 and "?" not in text for text in texts):
+                self._notes.append(f"one of the columns {first} to {last} is 1 in each row: it is the label.")
+            else:
+                self._divided = ONE_HOT
+                count = len(columns.flags)
+                self._notes.append(
+                    f"the columns {first} to {last} show which of {count} classes apply: the field labels."
+                )
+        elif not set(texts) <= set(self.options.classes or ()):
+            self._divided = divided_by(texts, columns.is_plural)
+            if self._divided:
+                what = {BRACKETS: "brackets", " ": "spaces"}.get(self._divided, self._divided)
+                example = next((text for text in texts if len(words_of(text, self._divided)) > 1), texts[0])
+                how = f"cells have several labels each, divided by {what}, such as {example[:60]}"
+                self._notes.append(f"{how}. They become the field labels.")
+            elif columns.is_plural and (several := next((text for text in texts if re.search(r"\s", text)), None)):
+                self._notes.append(f"labels such as {several[:60]!r} are one class each.")
 
     def _objects_field(self, classes: tuple[str, ...]) -> Field:
         names = tuple(name for name, _, _ in self._columns.keypoints)

@@ -29,6 +29,7 @@ LABEL_NAMES = frozenset(
     {"label", "labels", "class", "class_name", "class_id", "category", "target", "classname", "classid", "class_label"}
     | {"label_name", "label_id", "category_name", "category_id", "targets", "classes", "categories", "tag", "tags"}
 )
+_PLURAL = frozenset({"labels", "classes", "categories", "tags", "targets"})
 SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})
 #: Columns of a box: two corners, a corner and a size, or the center and a size. ``x_1`` is compared as ``x1``.
 CORNERS = (
@@ -54,9 +55,11 @@ _MAX_LINE = 1 << 20
 _SUFFIXES = tuple(IMAGE_SUFFIXES)
 #: Between the parts of a packed row; a path cannot hold it.
 _MARK = "\0"
-#: Between the classes of one sample, as `Columns.pack` writes them.
-SEPARATOR = "\x1f"
-_TRUE = frozenset({"1", "1.0", "true", "yes"})
+#: The label of rows whose list has no column of labels, as `Columns.pack` writes it.
+NO_COLUMN = "\x1f"
+#: Cells that say that a class applies, or does not.
+TRUE, FALSE = frozenset({"1", "1.0", "true", "yes"}), frozenset({"0", "0.0", "false", "no"})
+MINUS = frozenset({"-1", "-1.0"})
 _FOREIGN = re.compile(r"/|[A-Za-z]:/")
 _BOX_PREFIX = re.compile(r"(?:bbox|box|bndbox|bb)_(?=.)")
 _NUMBERED = re.compile(r"([xy])[\s_.-]?([0-9]{1,6})", re.I)  # x1, X_1
@@ -200,6 +203,20 @@ class RowError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Flag:
+    """A column that says whether a class applies to an image."""
+
+    name: str
+    place: int
+    others: Literal["0", "?"] = "?"  #: what an empty cell and -1 say: that it does not, or that this is not known
+
+    def of(self, cells: Sequence[str]) -> str:
+        """A character: ``1`` if the class applies, ``0`` if not, ``?`` if that is not known."""
+        text = cells[self.place].lower()
+        return "1" if text in TRUE else "0" if text in FALSE else self.others
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """Which cell of a row is what; None or nothing where there is no such column."""
 
@@ -213,7 +230,9 @@ class Columns:
     texts: tuple[tuple[str, int], ...] = ()  #: names of fields of texts and their places
     ignored: tuple[tuple[str, int], ...] = ()  #: columns that are not read, and their places
     unread: tuple[tuple[str, int, str], ...] = ()  #: of these the ones with values, how many, and the first
-    flags: tuple[tuple[str, int], ...] = ()  #: columns that say whether a class applies, and their places
+    is_plural: bool = False  #: whether the column of the label is named as one of several labels
+    flags: tuple[Flag, ...] = ()  #: columns that say whether a class applies
+    lacks_labels: bool = False  #: whether other lists have labels, and this one has none
     are_objects: bool = False  #: whether each row is an object, though no image has several
     notes: tuple[str, ...] = ()
 
@@ -246,7 +265,9 @@ class Columns:
         path = clean_path(cells[self.path]) if path is None else path
         label = "" if self.label is None else cells[self.label]
         if self.flags:
-            label = SEPARATOR.join(name for name, place in self.flags if cells[place].lower() in _TRUE)
+            label = "".join(flag.of(cells) for flag in self.flags)
+        elif self.lacks_labels:
+            label = NO_COLUMN
         box = self.corners(cells)
         keypoints = [cells[place] for _, x, y in self.keypoints for place in (x, y)]
         for text in (*box, *keypoints):
@@ -351,6 +372,7 @@ def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
         are_objects=are_objects,
         notes=notes,
     )
+    columns = replace(columns, is_plural=columns.label is not None and names[columns.label] in _PLURAL)
     if not table.quoted and columns.path != 0:
         raise _bad_header(table, "expected the path in the first column, for it may hold spaces")
     used = {path, columns.label, columns.split, *box, *(i for _, i in texts), *(i for _, *each in points for i in each)}
