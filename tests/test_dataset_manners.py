@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils import data
-from torchvision import datasets, transforms, tv_tensors
+from torchvision import datasets, models, transforms, tv_tensors
+from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
 from stores import class_folders, detections, store_of
@@ -69,6 +71,81 @@ def test_transforms_that_want_pil_images(folders: Path, classified: Path, worker
         batches = list(loader(dataset, 4, num_workers=workers))
         for batch, expected in zip(batches, data.DataLoader(theirs, 4), strict=True):
             assert torch.equal(batch[0], expected[0]) and torch.equal(batch[1], expected[1])
+
+
+def v1_transforms() -> dict[str, Any]:
+    """Of single images, as scripts with ImageFolder have them; each gives the same on every call."""
+    crop = [transforms.Resize(20), transforms.CenterCrop(16)]
+    normalize = transforms.Normalize([0.4], [0.2])
+    preset = models.ResNet18_Weights.DEFAULT.transforms
+    return {
+        "ToTensor": transforms.ToTensor(),
+        "Compose": transforms.Compose([*crop, transforms.ToTensor(), normalize]),
+        "with a function": transforms.Compose([lambda image: image.rotate(90), transforms.ToTensor()]),
+        "nested": transforms.Compose([transforms.RandomApply([transforms.AutoAugment()], 0), transforms.ToTensor()]),
+        "functional": transforms.functional.to_tensor,
+        "preset of weights": preset(crop_size=16, resize_size=20, mean=(0.4,), std=(0.2,)),
+    }
+
+
+@pytest.mark.parametrize("given", [{}, {"transform_of": "image"}, {"as_pil": True}, {"return_as": "dict"}])
+@pytest.mark.parametrize("name", v1_transforms())
+def test_transforms_of_single_images_are_recognized(folders: Path, classified: Path, name: str, given: Any) -> None:
+    transform = v1_transforms()[name]
+    dataset = tsds.StoreDataset(classified, **{"return_as": "tuple", **given}, transform=transform)
+    theirs = datasets.ImageFolder(folders / "train", loader=Image.open, transform=transform)
+    mixed = tsds.MixedDataset([classified], transform=transform, return_as="tuple")
+    for row, (image, label) in enumerate(theirs):
+        ours = dataset[row]
+        own_image, own_label = ours.values() if isinstance(ours, dict) else ours
+        assert torch.equal(own_image, image) and own_label == label
+        assert torch.equal(mixed[row][0], image)
+
+
+def test_transforms_of_single_images_on_tensors(classified: Path) -> None:
+    """Where nothing needs a PIL image there is none; `v2` and functions of a user get the whole sample as before."""
+    plain = tsds.StoreDataset(classified, return_as="tuple")
+    flips = [transforms.RandomHorizontalFlip(p=1), transforms.RandomVerticalFlip(p=1)]
+    for transform in (transforms.Compose(flips), torch.nn.Sequential(*flips)):
+        dataset = tsds.StoreDataset(classified, return_as="tuple", transform=transform)
+        assert torch.equal(dataset[3][0], plain[3][0].flip(1, 2))
+    both = v2.Compose([v2.RandomHorizontalFlip(1), v2.ToDtype(torch.float32)])
+    assert torch.equal(
+        tsds.StoreDataset(classified, return_as="tuple", transform=both)[3][0], plain[3][0].flip(2).float()
+    )
+    sizes = transforms.Compose([transforms.Lambda(len), lambda count: count])
+    assert tsds.StoreDataset(classified, return_as="tuple", transform=sizes)[3] == 2
+    dataset.transform = len
+    assert dataset[3] == 2
+
+
+def test_transforms_of_single_images_do_not_leave_boxes_behind(detected: Path) -> None:
+    flip = transforms.Compose([transforms.RandomHorizontalFlip(p=1)])
+    message = "such as torchvision.transforms.v2, found torchvision's RandomHorizontalFlip, which takes images: pass"
+    with pytest.raises(tsds.OptionError, match=re.escape(message)):
+        tsds.StoreDataset(detected, transform=flip)
+    dataset = tsds.StoreDataset(detected, transform=flip, transform_of="image")
+    assert len(dataset[3]["objects"]["boxes"]) == 3
+    assert len(tsds.StoreDataset(detected, transform=flip, fields=["image"])[3]) == 1
+    dataset = tsds.StoreDataset(detected)
+    with pytest.raises(tsds.OptionError, match="`transform`: expected one of samples"):
+        dataset.transform = flip
+
+
+@pytest.mark.parametrize("return_as", ["dict", "tuple"])
+def test_a_transform_that_cannot_take_a_sample_says_what_it_got(classified: Path, return_as: Any) -> None:
+    for wants_pil in (lambda image: image.convert("L"), lambda image: np.asarray(image, np.float32).mean()):
+        notes = []
+        for given in ({}, {"transform_of": "image"}):
+            dataset = tsds.StoreDataset(classified, return_as=return_as, transform=wants_pil, **given)
+            try:
+                dataset[0]
+            except (TypeError, AttributeError, ValueError) as error:
+                notes.append(" ".join(error.__notes__))
+        assert return_as in notes[0] and '`transform_of="image"`' in notes[0] and "`as_pil=True`" in notes[0]
+        assert all("an image as a tensor. Pass `as_pil=True`" in note for note in notes[1:])
+        fixed = tsds.StoreDataset(classified, transform=wants_pil, transform_of="image", as_pil=True)
+        assert fixed[0]
 
 
 def plus_noise(image: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:

@@ -28,6 +28,7 @@ from tensorstore_ds.loading.collate import PADDED_LABEL
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, with_index
 from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.loading.samplers import ShuffleSampler
 from tensorstore_ds.page_cache.locking import locked_nbytes
@@ -660,11 +661,12 @@ def test_locked_in_memory(path, options):
 @pytest.mark.parametrize("residency", ["locked", "device", "lockd"])
 def test_only_stores_are_resident(path, residency):
     whole = TensorDataset(torch.zeros(4)), "a TensorDataset"
-    part = Subset(StoreDataset(path), [0]), "a Subset: use `StoreDataset"
+    part = Subset(MixedDataset([path]), [0]), "a Subset: mix subsets"
     for dataset, found in (whole, part):
         with pytest.raises(OptionError, match=f"a StoreDataset, for `residency={residency!r}`, found {found}"):
             DataLoader(dataset, residency=residency)
         assert DataLoader(dataset, residency="auto").residency == "page-cache"
+    assert DataLoader(Subset(StoreDataset(path), [0]), residency="page-cache").residency == "page-cache"
 
 
 def test_persistent_workers_go_with_their_loader(path):

@@ -325,9 +325,9 @@ def test_batch_transforms_that_take_rows_and_epoch(labelled: Path, right: Any) -
 
 
 def test_batch_transforms_are_for_stores(labelled: Path) -> None:
-    subset = data.Subset(tsds.StoreDataset(labelled), [1, 2])
-    with pytest.raises(tsds.OptionError, match=r"whose rows it draws by, found a Subset: use `StoreDataset.subset"):
-        tsds.DataLoader(subset, batch_transform=tsds.RandomCrop(2))
+    tensors = data.TensorDataset(torch.zeros(4))
+    with pytest.raises(tsds.OptionError, match="whose rows it draws by, found a TensorDataset"):
+        tsds.DataLoader(tensors, batch_transform=tsds.RandomCrop(2))
 
 
 def test_what_is_no_data_set(labelled: Path) -> None:
@@ -358,13 +358,55 @@ def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
         crop({"image": [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)]})
 
 
-def test_torchs_subset_is_shown_the_way_to_ours(labelled: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchs_subsets_are_gathered_as_ours(labelled: Path, workers: int) -> None:
     dataset = tsds.StoreDataset(labelled)
-    taken = data.Subset(dataset, [1, 2])
+    first, second = data.random_split(dataset, [0.75, 0.25], generator=torch.Generator().manual_seed(3))
+    nested = data.Subset(data.Subset(first, torch.tensor([2, 0, 1])), [-1, 0])
+    expected = [first.indices, second.indices, [first.indices[1], first.indices[2]]]
+    options: list[dict[str, Any]] = [{}, {"decode": tsds.Resize((4, 4))}, {"collate_images": "padded"}]
+    options.append({"batch_transform": tsds.RandomCrop(2)})
+    for part, rows in zip((first, second, nested), expected, strict=True):
+        for given in options:
+            ours = tsds.DataLoader(dataset.subset(rows), 2, shuffle=True, num_workers=workers, **given)
+            theirs = tsds.DataLoader(part, 2, shuffle=True, num_workers=workers, **given)
+            for a, b in zip(ours, theirs, strict=True):
+                assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+            assert theirs.dataset.rows.tolist() == list(rows)  # type: ignore[attr-defined]
+
+
+class Doubled(data.Subset[Any]):
+    """A user's own, which is more than its indices."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return {"label": 2 * super().__getitem__(index)["label"]}
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def test_a_class_of_subsets_of_its_own_is_kept(labelled: Path) -> None:
+    dataset = tsds.StoreDataset(labelled)
+    (batch,) = tsds.DataLoader(Doubled(dataset, [1, 0]), 2)
+    assert batch["label"].tolist() == [2 * dataset.targets[1], 2 * dataset.targets[0]]
     for options in ({"decode": tsds.Resize((4, 4))}, {"collate_images": "padded"}):
-        with pytest.raises(tsds.OptionError, match=r"found a Subset: use `StoreDataset.subset\(rows\)`\.$"):
-            tsds.DataLoader(taken, 2, **options)
-        assert len(next(iter(tsds.DataLoader(dataset.subset([1, 2]), 2, **options)))["image"]) == 2
+        with pytest.raises(tsds.OptionError, match="found a Doubled"):
+            tsds.DataLoader(Doubled(dataset, [1, 0]), 2, **options)
+
+
+@pytest.mark.parametrize("collate", ["list", "packed"])
+def test_subsets_of_detection_sets(tmp_path: Path, collate: Any) -> None:
+    samples = detections(8)
+    dataset = tsds.StoreDataset(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"]).path)
+    indices = [5, 0, 7]
+    mixed = tsds.MixedDataset([dataset])
+    for part in (data.Subset(dataset, indices), data.Subset(mixed, indices)):
+        (batch,) = tsds.DataLoader(part, 3, collate=collate)
+        boxes = [each["boxes"] for each in batch["objects"]] if collate == "list" else [batch["objects"]["boxes"]]
+        expected = np.concatenate([samples[i]["boxes"] for i in indices])
+        np.testing.assert_allclose(torch.cat(boxes), expected, rtol=1e-6)
+    with pytest.raises(tsds.OptionError, match=r"found a Subset: mix subsets, MixedDataset\(\{dataset.subset"):
+        tsds.DataLoader(part, 3, decode=tsds.Resize((4, 4)))
 
 
 @pytest.mark.parametrize("batch_size", ["32", [32], b"3"])

@@ -99,13 +99,16 @@ class StoreDataset(Samples):
             generator.
         transform_of: argument of `transform`. ``sample`` is the whole sample, in the form of `return_as`. ``image`` is
             the image alone, as in torchvision's ImageFolder and in timm. With several views, it is each view in turn.
+            Transforms of ``torchvision.transforms`` (not ``v2``), of torchvision's weights and of timm take images
+            alone, and get them without this argument. If one of them needs a PIL image, such as ``ToTensor``, it gets
+            PIL images.
         return_as: form of a sample. ``dict`` is a dict by field. ``tuple`` is (image, label) as in torchvision,
             whatever other fields the store contains: name those in `fields`, and they follow the image in this order.
             Without a label, it is (image, target) with objects, (image, mask) with a mask, and otherwise the image
             followed by all other fields. ``torchvision`` is (image, target) as torchvision's detection models and
             references take it, with images as float32 in [0, 1] if there is no transform, `labels` from 1 (0 is the
             background), `area`, `iscrowd`, and the row as `image_id` (in batches if `collate` is ``list``).
-        as_pil: whether images are PIL images, for transforms that need them.
+        as_pil: whether images are PIL images, for transforms that need them. See `transform_of`.
         zero_copy: whether single samples are views of the read-only map instead of copies. This is faster for large
             images, but dangerous, because torch does not support read-only memory. Writing to such a tensor crashes the
             process.
@@ -443,6 +446,7 @@ class StoreDataset(Samples):
         return self.subset(mask)
 
     def _check_transform(self) -> None:
+        super()._check_transform()
         if not self.outlines:
             return
         fields = {name: self.split.fields[name] for name in self.fields}

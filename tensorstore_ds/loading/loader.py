@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import math
@@ -24,6 +25,7 @@ from tensorstore_ds.loading.batches import (
     PersistentBatches,
     StoreCollate,
     TransformsBatches,
+    collate_samples,
     with_workers,
 )
 from tensorstore_ds.loading.block_shuffle import advise
@@ -101,7 +103,8 @@ class DataLoader(data.DataLoader[Batches]):
     [(1, 4), (2, 4), (1, 4), (2, 4)]
 
     Args:
-        dataset: a `StoreDataset`, or any other data set.
+        dataset: a `StoreDataset`, or any other data set. A `Subset` of a `StoreDataset`, as torch's `random_split`
+            returns it, is replaced by `StoreDataset.subset`.
         batch_size, sampler, batch_sampler: as in torch's `DataLoader`.
         drop_last, timeout, worker_init_fn, multiprocessing_context, generator: as in torch.
         persistent_workers, pin_memory_device, in_order: as in torch.
@@ -190,6 +193,7 @@ class DataLoader(data.DataLoader[Batches]):
         device: torch.device | str | None = None,
         into: Any = None,
     ) -> None:
+        dataset = _without_subsets(dataset)
         if decode is not None and decode != "device":
             if not isinstance(dataset, Samples):
                 raise refusal("decode", "a StoreDataset", _found(dataset))
@@ -204,6 +208,8 @@ class DataLoader(data.DataLoader[Batches]):
         _check(dataset, sampler, in_batches, collate, num_threads, batch_transform, batch_size)
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
+        if isinstance(dataset, Subset) and _is_of_samples(dataset) and in_batches and collate_fn is None:
+            collate_fn = functools.partial(collate_samples, how=collate)  # torch's own stacks no objects
         self.device = None if device is None else with_index(checked_device(device))
         workers = num_workers
         self._decoder: DeviceDecoder | None = None
@@ -653,10 +659,26 @@ def _check(
         dataset.check_moved()
 
 
+def _without_subsets(dataset: Dataset[Any]) -> Dataset[Any]:
+    """torch's `Subset` of a `StoreDataset`, which `random_split` makes, as the data set's own."""
+    if type(dataset) is not Subset:
+        return dataset
+    whole = _without_subsets(dataset.dataset)
+    if not isinstance(whole, StoreDataset):
+        return dataset
+    indices = np.asarray(dataset.indices, np.int64)
+    return whole.subset(np.where(indices < 0, indices + len(whole), indices))
+
+
+def _is_of_samples(dataset: Dataset[Any]) -> bool:
+    return isinstance(dataset, Samples) or (isinstance(dataset, Subset) and _is_of_samples(dataset.dataset))
+
+
 def _found(dataset: Dataset[Any]) -> str:
     """What was passed in the place of a `StoreDataset`, and what to pass for torch's `Subset`."""
     what = f"a {type(dataset).__name__}"
-    return f"{what}: use `StoreDataset.subset(rows)`" if isinstance(dataset, Subset) else what
+    mixed = isinstance(dataset, Subset) and _is_of_samples(dataset)
+    return f"{what}: mix subsets, MixedDataset({{dataset.subset(rows): 0.7, ...}})" if mixed else what
 
 
 def _other_arguments(transform: TransformsBatches) -> str:

@@ -20,6 +20,7 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in
+from tensorstore_ds.loading.image_transforms import image_transform
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import torch_seeds
 
@@ -139,13 +140,13 @@ class Samples(Dataset[Sample]):
         decode: Decode | None,
         on_error: OnError,
     ) -> None:
-        self.transform = transform
         self.transform_of: TransformOf = transform_of
         self.return_as: ReturnAs = return_as
         self.as_pil, self.decode = as_pil, frozen(decode)
         self.on_error: OnError = on_error
         self.epoch = 0
         self._pool = BufferPool()
+        self.transform = transform
 
     @property
     @abstractmethod
@@ -219,6 +220,7 @@ class Samples(Dataset[Sample]):
     @transform.setter
     def transform(self, transform: Callable[..., Sample] | None) -> None:
         self._transform = transform
+        self._of_images = image_transform(transform)
         self._check_transform()
         self._draws = transform is not None and _takes_generator(transform)
 
@@ -260,6 +262,10 @@ class Samples(Dataset[Sample]):
     def by_sample(self) -> bool:
         """Whether samples are created one by one, not in whole columns."""
         return self._transform is not None or self.as_pil
+
+    @property
+    def _gives_pil(self) -> bool:
+        return self.as_pil or (self._of_images is not None and self._of_images.of_pil)
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample. Its tensors are copies."""
@@ -311,12 +317,12 @@ class Samples(Dataset[Sample]):
         """
         transform = self.transform
         wrap = transform is not None
-        finished = as_sample(sample, self.schema, self.return_as, row, wrap=wrap, as_pil=self.as_pil)
+        finished = as_sample(sample, self.schema, self.return_as, row, wrap=wrap, as_pil=self._gives_pil)
         if transform is None:
             return finished
         draws = {"generator": torch.Generator().manual_seed(seed())} if self._draws else {}
         try:
-            if self.transform_of == "sample":
+            if self.transform_of == "sample" and self._of_images is None:
                 return transform(finished, **draws)
             if isinstance(finished, dict):
                 images = {name: transform(finished[name], **draws) for name in images_in(finished, self.schema)}
@@ -325,6 +331,12 @@ class Samples(Dataset[Sample]):
             return (*(transform(image, **draws) for image in finished[:count]), *finished[count:])
         except Exception as error:
             error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.title}")
+            if isinstance(error, TypeError | AttributeError | ValueError) and not self._gives_pil:
+                whole = f'a sample, a {type(finished).__name__}. If it takes images, pass `transform_of="image"`, and'
+                got = (
+                    whole if self.transform_of == "sample" and self._of_images is None else "an image as a tensor. Pass"
+                )
+                error.add_note(f"It was called with {got} `as_pil=True` if it takes PIL images.")
             raise
 
     def check_moved(self) -> None:
@@ -346,6 +358,14 @@ class Samples(Dataset[Sample]):
 
     def _check_transform(self) -> None:
         """Raise an `OptionError` where samples cannot go through `transform`."""
+        if self._of_images is None or self.transform_of == "image" or not hasattr(self, "fields"):
+            return
+        chosen = {name: self.schema[name] for name in self.fields}
+        moving = [*of_kind(chosen, ObjectsField), *of_kind(chosen, MaskField)]
+        if moving or "image" not in chosen:
+            what = f"with {moving[0]}, such as torchvision.transforms.v2" if moving else ", because no image is loaded"
+            found = f'{self._of_images.name}, which takes images: pass `transform_of="image"` if it moves no pixel'
+            raise refusal("transform", f"one of samples {what}", found if moving else self._of_images.name)
 
     def _changed(self, **changes: Any) -> Self:
         """The same data set with other attributes, which shares nothing that is opened."""
