@@ -15,6 +15,7 @@ from labelling_files import keys, reasons
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
 from tensorstore_ds.sources.imglab import ImglabSource
 
@@ -169,12 +170,12 @@ def test_a_box_without_label_among_others_is_a_problem(tmp_path: Path) -> None:
         (image("missing.jpg"), "missing.jpg", "no-image", "a.xml line 4"),
         (image(f"{'x' * 300}.jpg"), f"{'x' * 300}.jpg", "unreadable-file", "cannot be read"),
         (image("./a.jpg"), "a.jpg", "duplicate-key", "again in line 4"),
-        (image("../x.jpg"), "a.xml line 4", "unsafe-path", "'../x.jpg'"),
-        (image("y/../../z/x.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
-        (image("..\\x.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
-        (image("/etc/x.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
-        (image("C:\\x.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
-        (image("\\\\host\\x.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
+        (image("../y.jpg"), "a.xml line 4", "unsafe-path", "'../y.jpg'"),
+        (image("y/../../z/y.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
+        (image("..\\y.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
+        (image("/etc/y.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
+        (image("C:\\y.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
+        (image("\\\\host\\y.jpg"), "a.xml line 4", "unsafe-path", "inside the source"),
         (image("."), "a.xml line 4", "unsafe-path", "inside the source"),
     ],
 )
@@ -297,6 +298,85 @@ def test_one_file_alone(tmp_path: Path) -> None:
     source, contents = scan(tmp_path / "x" / "test.xml")
     assert keys(source, contents) == {"test": ["a.jpg"]}
     assert source.files(contents.splits["test"][0]) == (f"{tmp_path}/x/a.jpg",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../../photos/{}.jpg",
+        "..\\..\\..\\photos\\{}.jpg",
+        "/home/me/{}.jpg",
+        "C:\\me\\photos\\{}.jpg",
+        "photos/{}.jpg",
+    ],
+)
+def test_paths_of_other_places_are_found_by_their_ends(tmp_path: Path, path: str) -> None:
+    listed = dataset(*(image(path.format(i), box()) for i in "ab"))
+    root = write(tmp_path / "set", {"xml/deep/train.xml": listed, "photos/a.jpg": "", "photos/b.jpg": ""})
+    for source_path, options in ((root, {}), (root / "xml", {"images": root / "photos"})):
+        if path == "photos/{}.jpg" and not options:
+            continue  # of this source, and not there
+        source, contents = scan(source_path, **options)
+        folder = "" if options else "photos/"
+        assert keys(source, contents) == {"train": [f"{folder}a.jpg", f"{folder}b.jpg"]}
+        assert contents.problems == ()
+        (note,) = contents.notes
+        assert note.startswith("2 images are found by the end of the path, such as")
+    if path != "photos/{}.jpg":
+        with pytest.raises(SourceError) as caught:
+            scan(root / "xml")
+        assert caught.value.reason == "unsafe-path"
+        assert "Convert the folder that contains both, or name the folder of the images with `images`." in str(
+            caught.value
+        )
+
+
+def test_a_root_of_images(tmp_path: Path) -> None:
+    text = dataset(image("a.jpg", box("label='x'"))).replace("<dataset>", "").replace("</dataset>", "")
+    root = write(tmp_path, {"train.xml": text, "a.jpg": ""})
+    assert type(open_source(root)) is ImglabSource
+    source, contents = scan(root)
+    assert keys(source, contents) == {"train": ["a.jpg"]}
+    assert contents.problems == ()
+
+
+def test_numbers_of_keypoints_with_and_without_zeros(tmp_path: Path) -> None:
+    def parts(*names: str) -> str:
+        return box(inside="".join(part(name, i, 2 * i) for i, name in enumerate(names)))
+
+    files = {
+        "train.xml": dataset(image("a.jpg", parts("00", "01"))),
+        "test.xml": dataset(image("b.jpg", parts("0", "1"))),
+    }
+    source, contents = scan(write(tmp_path, {**files, "a.jpg": "", "b.jpg": ""}))
+    assert field(contents).keypoints == ("0", "1")
+    assert contents.notes == ("keypoints whose numbers have zeros before them are stored without: 00 as 0.",)
+    for split in ("train", "test"):
+        found = source.read(split, contents.splits[split][0]).objects
+        assert found is not None
+        np.testing.assert_array_equal(found["keypoints"], [[[0, 0], [1, 2]]])
+    write(tmp_path, {"test.xml": dataset(image("b.jpg", parts("0", "00")))})
+    source, contents = scan(tmp_path)  # they are two in one object
+    assert field(contents).keypoints == ("0", "00", "01")
+    write(tmp_path, {"test.xml": dataset(image("b.jpg", parts("00", "02")))})
+    assert field(scan(tmp_path)[1]).keypoints == ("00", "01", "02")
+
+
+def test_keypoints_that_differ_in_case(tmp_path: Path) -> None:
+    boxes = box(inside=part("Nose", 1, 2)), box(inside=part("nose", 1, 2))
+    with pytest.raises(SourceError, match="found Nose and nose") as caught:
+        objects(tmp_path, *boxes)
+    assert caught.value.reason == "class-case"
+    found = objects(tmp_path, *boxes, keypoints=Keypoints(("nose", "Nose")))
+    np.testing.assert_array_equal(found["keypoints"], [[[NAN, NAN], [1, 2]], [[1, 2], [NAN, NAN]]])
+
+
+def test_what_is_not_read_is_reported(tmp_path: Path) -> None:
+    more = box("pose='1' detection_score='2' angle='0.5'", inside="<part name='a' x='1' y='2' z='3'/><mask>4</mask>")
+    text = dataset(image("a.jpg", more)).replace("<images>", "<license>CC</license><images>")
+    _, contents = scan(write(tmp_path, {"a.xml": text, "a.jpg": ""}))
+    found = ["the attribute angle of <box>", "the attribute z of <part>", "<mask>", "<license>"]
+    assert [str(each) for each in contents.left_out] == [f"a.xml: not read: {each}." for each in found]
 
 
 def test_images_in_a_folder_apart(tmp_path: Path) -> None:

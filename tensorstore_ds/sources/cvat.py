@@ -15,6 +15,7 @@ from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.ledger import LEAF, TEXT, USED, Known
 from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, ellipse_box, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
@@ -32,6 +33,40 @@ from tensorstore_ds.sources.xml import (
     place,
     shown,
 )
+
+_SHAPE = (
+    *("label", "occluded", "outside", "rotation", "points", "xtl", "ytl", "xbr", "ybr", "cx", "cy", "rx", "ry", "rle"),
+    *("left", "top", "width", "height", "group_id", "source", "z_order", "id", "keyframe"),
+)
+#: What of an image is used, counted or passed over in silence; attributes of shapes are counted by `read_image`.
+_POINTS: Known = {**{f"@{name}": USED for name in _SHAPE}, "attribute": {TEXT: USED, "@name": USED}}
+_IMAGE: Known = {
+    **dict.fromkeys(("@id", "@name", "@width", "@height", "@subset", "@task_id", "polyline", "cuboid", "tag"), USED),
+    **dict.fromkeys(("box", "polygon", "points", "ellipse", "mask"), _POINTS),
+    "skeleton": {**_POINTS, "points": _POINTS},
+}
+#: What of the description of tasks is used or passed over in silence.
+_VALUES: Known = dict.fromkeys(
+    (
+        *("id", "name", "size", "mode", "overlap", "bugtracker", "created", "updated", "subset", "source", "dumped"),
+        *("start_frame", "stop_frame", "frame_filter", "z_order", "start", "stop", "url", "username", "email", "color"),
+        *("type", "mutable", "input_type", "default_value", "values", "width", "height", "flipped", "parent", "svg"),
+    ),
+    LEAF,
+)
+_TASK: Known = {
+    **_VALUES,
+    **dict.fromkeys(("owner", "assignee", "original_size"), _VALUES),
+    "labels": {"label": {**_VALUES, "attributes": {"attribute": _VALUES}}},
+    "segments": {"segment": _VALUES},
+}
+_META: Known = {
+    **_VALUES,
+    **dict.fromkeys(("task", "job"), _TASK),
+    "project": {**_TASK, "tasks": {"task": _TASK}, "subsets": LEAF},
+}
+#: Elements outside of images that are passed over in silence.
+_OUTSIDE = frozenset({"version"})
 
 
 class CvatSource(PackedSource):
@@ -87,10 +122,16 @@ class CvatSource(PackedSource):
         """Of each sound image of a file its row in `images`, its subset and its reference."""
         subsets: dict[str, str] = {}  # of the tasks, by their numbers
         seen: set[int] = set()
-        for line, element in iterate_elements(self._root / xml, xml, "annotations", "meta", "image", "track"):
+        outside: dict[str, None] = {}
+        tags = "meta", "image", "track"
+        elements = iterate_elements(
+            self._root / xml, xml, "annotations", *tags, skipped=lambda tag: outside.setdefault(tag)
+        )
+        for line, element in elements:
             if element.tag == "track":
                 message = f"line {line}: expected images, found a <track>: this is CVAT for video."
                 raise SourceError(Problem(xml, "annotation", f"{message} Export it as CVAT for images 1.1."))
+            self.ledger.element(element, _META if element.tag == "meta" else _IMAGE, xml)
             if element.tag == "meta":
                 tasks = element.iter("task")
                 subsets = {task.findtext("id", ""): task.findtext("subset", "").strip() for task in tasks}
@@ -115,6 +156,9 @@ class CvatSource(PackedSource):
             self._table.note(objects, unstored)
             size = pixels(element.get("height")), pixels(element.get("width"))
             yield row, subset, pack(images.paths[row], size, objects)
+        for tag in outside:
+            if tag not in _OUTSIDE:
+                self.ledger.unread(f"<{tag}>", xml)
 
     def _row(self, element: Element, subset: str, xml: str, where: str, images: ImageIndex) -> int:
         """The number of an image: its name is a path that begins at one of several folders, as it was exported."""

@@ -18,6 +18,8 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import entries, is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import LITTER, PackedStrings, walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.ledger import LEAF, USED, Known, Ledger
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.paths import inside
@@ -37,6 +39,19 @@ from tensorstore_ds.sources.xml import (
 )
 
 NAMES_LIMIT = 1 << 16  # different keypoint names of a file
+
+_ROOTS = frozenset({"dataset", "images"})
+#: Elements outside of images that are passed over in silence, and what of an image is used or passed over.
+_OUTSIDE = frozenset({"images", "name", "comment"})
+_BOX = ("top", "left", "width", "height", "label", "ignore", "pose", "detection_score", *FLAGS)
+_IMAGE: Known = {
+    **dict.fromkeys(("@file", "@width", "@height"), USED),
+    "box": {
+        **{f"@{name}": USED for name in _BOX},
+        "label": LEAF,
+        "part": dict.fromkeys(("@name", "@x", "@y"), USED),
+    },
+}
 
 _SPLITS = ("train", "test", "val")
 
@@ -67,10 +82,10 @@ class ImglabSource(PackedSource):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether it is an XML file whose root is ``dataset``, or a folder with such files."""
-        return (
-            file_root(path) == "dataset" if is_file(path) else any("dataset" in roots for roots in folder_roots(path))
-        )
+        """Whether it is an XML file whose root is ``dataset`` or ``images``, or a folder with such files."""
+        if is_file(path):
+            return file_root(path) in _ROOTS
+        return not all(_ROOTS.isdisjoint(roots) for roots in folder_roots(path))
 
     def scan(self) -> Contents:
         """Read every XML file."""
@@ -79,16 +94,16 @@ class ImglabSource(PackedSource):
             raise SourceError(Problem(str(self.path), "empty-source", "expected XML files, found none."))
         files: list[_ImageList] = []
         problems: list[Problem] = []
+        images = _Images(self._root, self.options.images)
         for xml in xmls:
-            folder = "" if self.options.images is not None else xml[: xml.rfind("/") + 1]
             try:
-                files.append(_read_list(self._root / xml, xml, self.images, folder))
+                files.append(_read_list(self._root / xml, xml, images, self.ledger))
             except SourceError as error:
                 problems += error.problems
-        kept, left_out = _choose(files)
+        kept, left_out = _choose([file for file in files if file.listed or not file.problems])
         labelled = any(file.table.classes for file in kept)
         entries = {file.xml: _labelled(file) if labelled else file.entries for file in kept}
-        problems += [problem for file in kept for problem in file.problems]
+        problems += [problem for file in files if file in kept or not file.listed for problem in file.problems]
         used = [file for file in kept if entries[file.xml]]
         self.ledger.use(*(file.xml for file in used))
         if not used:
@@ -97,7 +112,8 @@ class ImglabSource(PackedSource):
         field = self._table.field(self.options, str(self.path), labelled=bool(self._table.classes))
         splits = {split: entries[file.xml] for split, file in zip(_split_names(used), used, strict=True)}
         left_out += self._not_listed(files)
-        return Contents({"objects": field}, splits, problems=tuple(problems), left_out=tuple(left_out))
+        notes = (*self._table.notes, *images.notes())
+        return Contents({"objects": field}, splits, None, tuple(problems), tuple(left_out), notes)
 
     def _not_listed(self, files: Sequence[_ImageList]) -> list[Problem]:
         """The images that lie in the same folders as listed ones, and that no file lists."""
@@ -166,23 +182,74 @@ def _split_names(files: Sequence[_ImageList]) -> list[str]:
 # --- one file -----------------------------------------------------------------------------------------------------
 
 
-def _read_list(path: Path, xml: str, images: Path, folder: str) -> _ImageList:
-    """Read the file `path`, named `xml` in errors; `folder` in `images` is where the paths in it begin."""
+class _Images:
+    """The images that paths in XML files mean.
+
+    Args:
+        root: the folder of the source.
+        images: the folder of the images, if it is another one; paths begin there, else in the folder of the XML file.
+    """
+
+    def __init__(self, root: Path, images: Path | None) -> None:
+        self.folder = root if images is None else images
+        self._is_apart = images is not None
+        self._index: ImageIndex | None = None
+        self._by_end: list[str] = []  # paths found by their ends
+
+    def find(self, text: str | None, xml: str, where: str) -> str:
+        """The image's path relative to the folder of images, without ``.`` and ``..``.
+
+        A path that leads out of the folder is found by its end: it may be of another machine.
+        """
+        if not text:
+            message = "expected the attribute file of <image>, found none. Add it."
+            raise SourceError(Problem(where, "annotation", message))
+        path = inside(text, "" if self._is_apart else xml[: xml.rfind("/") + 1])
+        with os_errors(path or text):
+            if path is not None and (is_file(self.folder / path) or not self._is_apart):
+                return path
+        if self._index is None:
+            self._index = ImageIndex(walk_files(self.folder, IMAGE_SUFFIXES))
+        row = self._index.find_by_end(text, where)
+        if row >= 0:
+            self._by_end.append(f"{text} in {xml}: {self._index.paths[row]}")
+            return self._index.paths[row]
+        if path is not None:
+            return path
+        message = f"expected the path of an image inside the source, found {shown(text)}"
+        advice = "Convert the folder that contains both, or name the folder of the images with `images`."
+        raise SourceError(Problem(where, "unsafe-path", f"{message}, and no image of this name. {advice}"))
+
+    def notes(self) -> tuple[str, ...]:
+        """How many paths were found by their ends."""
+        if not self._by_end:
+            return ()
+        count = "1 image is" if len(self._by_end) == 1 else f"{len(self._by_end):,} images are"
+        return (f"{count} found by the end of the path, such as {self._by_end[0]}.",)
+
+
+def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageList:
+    """Read the file `path`, named `xml` in errors."""
     result = _ImageList(xml)
     seen: set[str] = set()
-    for line, element in iterate_elements(path, xml, "dataset", "image"):
+    outside: dict[str, None] = {}
+    elements = iterate_elements(path, xml, "dataset", "image", skipped=lambda tag: outside.setdefault(tag))
+    for line, element in elements:
         where = f"{xml} line {line}"
+        ledger.element(element, _IMAGE, xml)
         try:
-            image = _image_path(element.get("file"), folder, where)
+            image = images.find(element.get("file"), xml, where)
             if image in seen:
                 message = f"expected each image once in {xml}, found it again in line {line}. Merge the two."
                 raise SourceError(Problem(image, "duplicate-key", message))
             seen.add(image)
             result.listed.extend([image])
             with os_errors(image):
-                exists = is_file(images / image)
+                exists = is_file(images.folder / image)
             if not exists:
-                message = f"expected this image, which {where} lists, found none. Add it, or remove the entry."
+                message = (
+                    f"expected this image, which {where} lists, found none. Add it, or name its folder with `images`."
+                )
                 raise SourceError(Problem(image, "no-image", message))
             objects = [_object(box, f"{where}, box {i}", image) for i, box in enumerate(element.iterfind("box"), 1)]
             known = result.table.keypoints
@@ -201,18 +268,10 @@ def _read_list(path: Path, xml: str, images: Path, folder: str) -> _ImageList:
         result.boxes += len(objects)
         result.keypoints += sum(len(each.keypoints) for each in objects)
         result.table.note(objects)
+    for tag in outside:
+        if tag not in _OUTSIDE:
+            ledger.unread(f"<{tag}>", xml)
     return result
-
-
-def _image_path(text: str | None, folder: str, where: str) -> str:
-    """The image's path relative to the folder of images, without ``.`` and ``..``."""
-    if not text:
-        raise SourceError(Problem(where, "annotation", "expected the attribute file of <image>, found none. Add it."))
-    path = inside(text, folder)
-    if path is None:
-        message = f"expected the path of an image inside the source, found {shown(text)}. Make it relative to the XML."
-        raise SourceError(Problem(where, "unsafe-path", message))
-    return path
 
 
 def _object(element: Element, where: str, image: str) -> AnnotatedObject:

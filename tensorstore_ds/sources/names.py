@@ -68,19 +68,25 @@ def order_classes(
         OptionError: `wanted` is empty or names a class twice.
     """
     ordered = tuple(sorted(set(names)))
-    listed = set(_checked(wanted, "classes")) if wanted is not None else set()
-    folded: dict[str, str] = {}
-    for old in ordered:
-        name = (class_map or {}).get(old, old)
-        other = folded.setdefault(name.casefold(), name)
-        if other != name and not {name, other} <= listed:
-            message = f"expected classes that differ in more than case, found {other} and {name}."
-            advice = "Make them one with `class_map`, or name all classes with `classes` to keep both."
-            raise SourceError(Problem(where, "class-case", message), advice)
+    listed = _checked(wanted, "classes") if wanted is not None else ()
+    _check_case([(class_map or {}).get(name, name) for name in ordered], listed, "classe", where)
     if wanted is None:
         return ordered
     check_listed(ordered, wanted, "class", where)
     return wanted
+
+
+def _check_case(names: Iterable[str], listed: Sequence[str], what: str, where: str) -> None:
+    """Refuse names of classes or keypoints that differ only in case, unless the user lists both."""
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.setdefault(name.casefold(), name)
+        if other != name and not {name, other} <= set(listed):
+            message = f"expected {what}s that differ in more than case, found {other} and {name}."
+            advice = "Make them one with `class_map`, or name all classes with `classes` to keep both."
+            if what == "keypoint":
+                advice = "Rename one in the source, or name all keypoints with `keypoints` to keep both."
+            raise SourceError(Problem(where, "class-case", message), advice)
 
 
 def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where: str) -> None:
@@ -193,6 +199,19 @@ def absent_keypoints(objects: int, names: int, where: str) -> NDArray[np.float64
     return np.full((objects, names, 2), np.nan)
 
 
+def without_padding(names: Iterable[str]) -> dict[str, str]:
+    """The names that stand for each name, without the zeros before numbers, where some names differ only in these.
+
+    >>> without_padding(["00", "0", "1"]), without_padding(["00", "01"]), without_padding(["0", "00", "nose"])
+    ({'00': '0'}, {}, {'00': '0'})
+    """
+    each = [name for name in names if _is_number(name)]
+    plain = {name: name.lstrip("0") or "0" for name in each}
+    if len(set(plain.values())) == len(plain):
+        return {}
+    return {name: short for name, short in plain.items() if name != short}
+
+
 def order_keypoints(names: Iterable[str]) -> tuple[str, ...]:
     """Keypoint names, each once: by number when all are whole numbers, else by code point.
 
@@ -206,6 +225,7 @@ def order_keypoints(names: Iterable[str]) -> tuple[str, ...]:
 def choose_keypoints(names: Iterable[str], wanted: Keypoints | None, where: str) -> Keypoints:
     """The keypoints as the user lists them, else those that occur, in order and with the partners that names tell."""
     ordered = order_keypoints(names)
+    _check_case(ordered, wanted.names if wanted is not None else (), "keypoint", where)
     if wanted is None or not ordered:
         return Keypoints(ordered, flip_pairs(ordered))
     check_listed(ordered, wanted.names, "keypoint", where)

@@ -16,7 +16,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import FLAGS, Objects, SourceOptions
-from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, order_classes
+from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, order_classes, without_padding
 from tensorstore_ds.sources.xml import ABSENT, Place
 
 Box = tuple[float, float, float, float]
@@ -105,6 +105,9 @@ def attach_points(
     return alone
 
 
+#: Kinds of objects, by their keypoints, that are looked at for two spellings of one keypoint.
+_KINDS = 1 << 12
+
 #: What is counted and not stored, by its reason code.
 _UNSTORED = {
     "points": "points that belong to no object",
@@ -134,6 +137,9 @@ class ObjectTable:
         self.unstored: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
         self._labelled = False
+        self.notes: tuple[str, ...] = ()
+        self._spelled: dict[str, str] = {}  # names of keypoints by which others are stored
+        self._together: set[tuple[str, ...]] = set()  # keypoints that some objects have, of a few kinds of object
         self._only = ""  # the class of objects that have none, where the options name one alone
 
     def note(
@@ -147,8 +153,11 @@ class ObjectTable:
         for each in objects:
             if each.label:
                 self.classes.setdefault(each.label, len(self.classes))
-            for name in each.keypoints:
-                self.keypoints.setdefault(name, len(self.keypoints))
+            if each.keypoints and (names := tuple(each.keypoints)) not in self._together:
+                for name in names:
+                    self.keypoints.setdefault(name, len(self.keypoints))
+                if len(self._together) < _KINDS:
+                    self._together.add(names)
             self.flags.update(each.flags)
             self.has_polygons |= bool(each.polygon)
             self.has_oriented |= bool(each.oriented)
@@ -160,6 +169,7 @@ class ObjectTable:
         for table in tables:
             union.classes |= table.classes
             union.keypoints |= table.keypoints
+            union._together |= table._together
             union.flags |= table.flags
             union.has_polygons |= table.has_polygons
             union.has_oriented |= table.has_oriented
@@ -189,6 +199,15 @@ class ObjectTable:
         self._labelled = labelled
         if classes is None or options.classes is not None:
             classes = order_classes(self.classes, options.classes, where, options.class_map) if labelled else ()
+        spelled = without_padding(self.keypoints) if options.keypoints is None else {}
+        if spelled and not any(len({spelled.get(n, n) for n in each}) < len(each) for each in self._together):
+            self._spelled = spelled
+            self.keypoints = {spelled.get(name, name): 0 for name in self.keypoints}
+            some = next(iter(spelled))
+            self.notes += (
+                f"keypoints whose numbers have zeros before them are stored without: {some} as {spelled[some]}.",
+            )
+        self._together = set()
         if keypoints is None:
             keypoints = choose_keypoints(self.keypoints, options.keypoints, where)
         self.classes = {name: i for i, name in enumerate(classes)}
@@ -214,7 +233,10 @@ class ObjectTable:
     def check(self, objects: Iterable[AnnotatedObject], where: str) -> None:
         """Raise `SourceError` for objects, read again, that have names which were not there at the scan."""
         for each in objects:
-            if (each.label or self._only) not in self.classes or not self.keypoints.keys() >= each.keypoints.keys():
+            names = (
+                {self._spelled.get(name, name) for name in each.keypoints} if self._spelled else each.keypoints.keys()
+            )
+            if (each.label or self._only) not in self.classes or not self.keypoints.keys() >= names:
                 message = f"expected what the scan found, found a new class or keypoint in {each.label}."
                 raise SourceError(Problem(where, "annotation", f"{message} Do not change a source while it is read."))
 
@@ -223,7 +245,8 @@ class ObjectTable:
         keypoints = absent_keypoints(len(objects), len(self.keypoints), where)
         for row, each in zip(keypoints, objects, strict=True):
             if each.keypoints:
-                row[[self.keypoints[name] for name in each.keypoints]] = list(each.keypoints.values())
+                names = (self._spelled.get(name, name) for name in each.keypoints)
+                row[[self.keypoints[name] for name in names]] = list(each.keypoints.values())
         arrays: dict[str, Any] = {"boxes": np.array([each.box for each in objects], np.float64).reshape(-1, 4)}
         if self._labelled:
             arrays["labels"] = np.array([self.classes[each.label or self._only] for each in objects], np.int64)

@@ -13,7 +13,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -32,7 +32,7 @@ _CHUNK = 1 << 16
 
 _SYNTAX_ENCODING = {18, 19}  # expat: unknown encoding; declared encoding is not the one found
 _INVALID_TOKEN = 4
-_ROOT = re.compile(rb"<(annotations?|dataset)[\s/>]", re.IGNORECASE)
+_ROOT = re.compile(rb"<(annotations?|dataset)[\s/>]|<(images)>\s*<image\s+file\b", re.IGNORECASE)
 _DECLARED = re.compile(rb"<\?xml\s[^<>]{0,200}?encoding\s{0,20}=\s{0,20}[\"'](?:x-)?([A-Za-z0-9._-]{1,40})[\"']")
 #: Encodings with several bytes for a character, which expat does not know, by Python's names. Python decodes them. For
 #: the smaller ones the larger ones are used, because programs declare the first and write the second.
@@ -65,13 +65,19 @@ def read_tree(path: Path, where: str) -> Element:
 
 
 def iterate_elements(
-    path: Path, where: str, root: str | None = None, *tags: str, limit: int = STREAM_LIMIT
+    path: Path,
+    where: str,
+    root: str | None = None,
+    *tags: str,
+    limit: int = STREAM_LIMIT,
+    skipped: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[int, Element]]:
     """The elements with one of these tags, each with the number of its line, of a file too large for one tree.
 
-    The root must be named `root`; without `tags` it is the one element.
+    The root must be named `root`, or the first of the tags and ``s``; without `tags` it is the one element. `skipped`
+    is called with the tag of each other element that is in none of these.
     """
-    parser, decode = _Parser(where, root, tags), None
+    parser, decode = _Parser(where, root, tags, skipped), None
     try:
         with os_errors(where), open_file(path, where, 0) as file:
             # one of an archive is in memory
@@ -113,9 +119,11 @@ def _as_utf8(decode: codecs.IncrementalDecoder, data: bytes, where: str, *, fina
 class _Parser:
     """Builds a tree of each element with one of the tags (of the root without any), and keeps nothing else."""
 
-    def __init__(self, where: str, root: str | None, tags: tuple[str, ...]) -> None:
+    def __init__(
+        self, where: str, root: str | None, tags: tuple[str, ...], skipped: Callable[[str], object] | None = None
+    ) -> None:
         self.where = where
-        self._root, self._tags = root, tags
+        self._root, self._tags, self._skipped = root, tags, skipped
         self._finished: list[tuple[int, Element]] = []  # trees, each with the line of its beginning
         self._builder = TreeBuilder()
         self._depth = 0  # of the open element in the document
@@ -185,11 +193,13 @@ class _Parser:
         self._depth += 1
         if self._depth > DEPTH_LIMIT:
             raise self.too_large(f"at most {DEPTH_LIMIT} elements within one another")
-        if self._depth == 1 and self._root not in (None, tag):
+        if self._depth == 1 and self._root not in (None, tag) and tag != f"{self._tags[0]}s":
             message = f"expected the root element <{self._root}>, found <{tag}>."
             raise SourceError(Problem(self.where, "annotation", message))
         if not self._inside:
             if self._tags and tag not in self._tags:
+                if self._skipped is not None and self._depth > 1:
+                    self._skipped(tag)
                 return
             self._line, self._begin = self._expat.CurrentLineNumber, self._expat.CurrentByteIndex
             self._count = 0
@@ -298,7 +308,7 @@ def folder_roots(path: Path) -> list[set[str]]:
 
 
 def file_root(path: Path) -> str | None:
-    """``annotation``, ``annotations`` or ``dataset`` where the file's first bytes, in any encoding, have such a tag."""
+    """``annotation``, ``annotations``, ``dataset`` or imglab's ``images``, if the first bytes have such a tag."""
     head = read_head(path, _HEAD)
     match = _ROOT.search(head.replace(b"\0", b""))  # UTF-16 has a zero byte in each ASCII character
-    return match[1].decode().lower() if match else None
+    return (match[1] or match[2]).decode().lower() if match else None

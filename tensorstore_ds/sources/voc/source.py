@@ -68,7 +68,7 @@ class VocSource(Source):
         problems, left_out = tuple(splits.problems), tuple(splits.left_out)
         if not self._table.classes:
             splits.notes += ("no annotation has an <object>: all images are stored without objects.",)
-        notes = (*splits.notes, *([_MASKS_TOO] if masks.find(self.path) else []))
+        notes = (*splits.notes, *self._table.notes, *([_MASKS_TOO] if masks.find(self.path) else []))
         return Contents({"objects": field}, references, None, problems, left_out, notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
