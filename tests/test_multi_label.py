@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from sklearn import metrics as sklearn_metrics
 
 import tensorstore_ds as tsds
+from small_stores import tsds as command
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.labels import LabelsField
 
@@ -304,3 +308,109 @@ def test_training_and_predicting(tmp_path: Path, options: dict[str, Any]) -> Non
     some = known.any(axis=1)
     np.testing.assert_allclose(split["loss"][:][some], expected[some], rtol=1e-3, atol=1e-4)
     assert np.isnan(split["loss"][:][~some]).all()
+
+
+# --- all that shows, adds and exports ----------------------------------------------------------------------------
+
+
+def test_labels_are_added_to_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsds"
+    tsds.convert([{"image": image(i)} for i in range(len(TAGS))], path)
+    hot = multi_hot(TAGS, CLASSES)
+    tsds.add_fields(path, {"tags": list(TAGS), "flags": hot}, classes={"tags": CLASSES, "flags": CLASSES})
+    split = tsds.open(path)["train"]
+    for name in ("tags", "flags"):
+        assert split.fields[name] == LabelsField.of(CLASSES)
+        np.testing.assert_array_equal(split[name][:], hot)
+        assert split.class_counts[name] == dict(zip(CLASSES, (hot == 1).sum(axis=0).tolist(), strict=True))
+    for values, message in (([["emu"]] * 6, "found 'emu'"), (2 * hot, "expected 1, 0 or -1 for each class, found")):
+        with pytest.raises(OptionError, match=message):
+            tsds.add_fields(path, {"more": values}, classes={"more": CLASSES})
+
+
+def test_counts_and_captions_are_shown(tmp_path: Path) -> None:
+    path = tagged(tmp_path / "a.tsds")
+    said = command("stats", path).stdout
+    assert "classes of labels, by samples" in said and "3 of 18 are unknown" in said
+    assert re.search(r"0\s+cat\s+3\s+50\.0 %", said) and re.search(r"2\s+bird\s+1\s+16\.7 %", said)
+    assert re.search(r"0\s+cat\s+3", command("info", path).stdout)
+    assert command("preview", path, "--out", tmp_path / "sheet.png").exit_code == 0
+    findings = tsds.check_store(path, tsds.CheckOptions(min_class=2))
+    assert [(each.field, each.name, each.count) for each in findings.classes] == [("labels", "bird", 1)]
+    assert command("verify", path).exit_code == 0
+
+
+def test_a_csv_file_has_a_column_for_each_class(tmp_path: Path) -> None:
+    path = tagged(tmp_path / "a.tsds")
+    summary = tsds.export(path, tmp_path / "out", "csv")
+    assert summary.left_out == {} and summary.files == len(TAGS) + 1
+    with (tmp_path / "out/labels.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["path", "split", *CLASSES]
+    assert [[int(cell) for cell in row[2:]] for row in rows] == multi_hot(TAGS, CLASSES).tolist()
+    for i, (name, split, *_) in enumerate(rows):
+        assert split == "train"
+        np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "out" / name)), image(i))
+    tsds.convert(tmp_path / "out", tmp_path / "b.tsds")
+    if tsds.open(tmp_path / "b.tsds")["train"].fields.get("labels") is None:
+        pytest.skip("lists are not read so yet")
+    assert is_like(path, tmp_path / "b.tsds")
+
+
+def is_like(one: Path, other: Path) -> bool:
+    """Whether two stores differ in keys alone."""
+    found = tsds.compare_stores(one, other, by="row")
+    return not found.fields and all(not each.fields and not each.only_first.count for each in found.splits.values())
+
+
+def test_one_label_a_line_and_classes_that_cannot_be_columns(tmp_path: Path) -> None:
+    labels = ["b", "a", None, "b"]
+    tsds.convert([(image(i), each) for i, each in enumerate(labels)], tmp_path / "a.tsds", classes=("a", "b"))
+    tsds.export(tmp_path / "a.tsds", tmp_path / "out", "csv")
+    with (tmp_path / "out/labels.csv").open(newline="") as file:
+        assert [row[2] for row in csv.reader(file)] == ["label", "b", "a", "", "b"]
+    tsds.convert(tmp_path / "out", tmp_path / "b.tsds")
+    assert is_like(tmp_path / "a.tsds", tmp_path / "b.tsds")
+    with pytest.raises(OptionError, match="expected classes that are not called path or split, found 'split'"):
+        tsds.export(tagged(tmp_path / "c.tsds", [("split",)], ("split", "b")), tmp_path / "other", "csv")
+
+
+def test_parquet_has_lists_of_classes(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    summary = tsds.export(tagged(tmp_path / "a.tsds"), tmp_path / "out", "parquet")
+    assert summary.left_out == {}
+    rows = parquet.read_table(tmp_path / "out/train-00000.parquet").to_pylist()
+    expected = [None if each is None else sorted(map(CLASSES.index, each)) for each in TAGS]
+    assert [row["labels"] for row in rows] == expected
+
+
+def test_others_leave_labels_out_and_say_so(tmp_path: Path) -> None:
+    path = tagged(tmp_path / "a.tsds")
+    assert tsds.export(path, tmp_path / "out", "folders").left_out == {"labels": len(TAGS)}
+    tsds.export(path, tmp_path / "npy", "npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "npy/train/labels.npy"), multi_hot(TAGS, CLASSES))
+    assert (tmp_path / "npy/classes.txt").read_text().split() == list(CLASSES)
+
+
+def test_a_source_whose_tags_grew_is_appended(tmp_path: Path) -> None:
+    """A class that the store or the source has not met applies to none of its samples."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(4):
+        Image.fromarray(image(i)).save(folder / f"{i}.png")
+    lines = ["path,labels", "0.png,cat|dog", "1.png,dog"]
+    (folder / "labels.csv").write_text("\n".join(lines))
+    tsds.convert(folder / "labels.csv", tmp_path / "a.tsds")
+    if tsds.open(tmp_path / "a.tsds")["train"].fields.get("labels") is None:
+        pytest.skip("lists are not read so yet")
+    (folder / "labels.csv").write_text("\n".join([*lines, "2.png,emu|dog", "3.png,"]))
+    summary = tsds.append(tmp_path / "a.tsds", folder / "labels.csv")
+    assert summary.added == ("2.png", "3.png")
+    split = tsds.open(tmp_path / "a.tsds")["train"]
+    assert split.fields["labels"].classes == ("cat", "dog", "emu")
+    assert split["labels"][:].tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 0]]
+    assert split.statistics["labels"]["class_counts"] == [1, 3, 1]
+    assert tsds.verify(tmp_path / "a.tsds") == []
+    (folder / "labels.csv").write_text("\n".join(["path,labels", "0.png,emu|cat", "1.png,dog"]))
+    assert tsds.update(tmp_path / "a.tsds", folder / "labels.csv").updated_fields == {"labels": 1}
+    assert tsds.open(tmp_path / "a.tsds")["train"]["labels"][:].tolist()[:2] == [[1, 0, 1], [0, 1, 0]]

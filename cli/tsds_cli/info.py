@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tensorstore_ds import Residency, Store
 
 _CLASSES = 24  # classes shown; `tsds stats --all` shows all
-_NOUNS = {"label": "samples", "objects": "objects"}  # what is counted, by kind of field
+_NOUNS = {"label": "samples", "labels": "samples", "objects": "objects"}  # what is counted, by kind of field
 _SPLIT_COLUMNS = 4  # beside the sum, no more splits than these get a column of their own
 
 

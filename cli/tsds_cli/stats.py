@@ -56,16 +56,18 @@ def _show(split: Split, *, every: bool) -> None:
     text.echo(text.Styled(split.name, bold=True), f"  {text.count(len(split), 'sample')}")
     text.echo_table([*_channels(split), *_objects(split), *_keypoints(split), *_sizes(split)])
     for name, counts in split.class_counts.items():
-        _show_classes(name, split.fields[name].kind, counts, every=every)
+        _show_classes(name, split.fields[name].kind, counts, len(split), every=every)
+        if unknown := sum(split.statistics_of(name).get("unknown", ())):
+            text.echo(f"    {unknown:,} of {len(counts) * len(split):,} are unknown")
         if "ignored" in (known := split.statistics_of(name)):
             text.echo(f"    {known['ignored']:,} pixels are ignored")
         if unlabelled := split.unlabelled.get(name):
             text.echo(f"    {unlabelled:,} unlabelled")
 
 
-def _show_classes(name: str, kind: str, counts: Mapping[str, int], *, every: bool) -> None:
-    total = sum(counts.values()) or 1
-    text.echo(f"  classes of {name}{', by pixels' if kind == 'mask' else ''}")
+def _show_classes(name: str, kind: str, counts: Mapping[str, int], samples: int, *, every: bool) -> None:
+    total = samples if kind == "labels" else sum(counts.values()) or 1  # several classes can apply to a sample
+    text.echo(f"  classes of {name}{ {'mask': ', by pixels', 'labels': ', by samples'}.get(kind, '') }")
     rows: list[list[text.Text]] = [
         [str(i), label, f"{n:,}", f"{100 * n / total:.1f} %", class_bar(n, counts.values())]
         for i, (label, n) in enumerate(counts.items())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.checking.findings import AbsentKeypoints, CheckedSample, FewSamples, OddBox
 from tensorstore_ds.checking.options import CheckOptions
 from tensorstore_ds.checking.quality import stored_sizes
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.reading.columns import RaggedColumn
@@ -27,6 +27,8 @@ def sample_of(split: Split, row: int) -> CheckedSample:
     for name, field in [*of_kind(split.fields, LabelField).items()][:1]:
         index = int(split[name][row])
         label = field.classes[index] if 0 <= index < len(field.classes) else None
+    for name, several in [*of_kind(split.fields, LabelsField).items()][:1] if label is None else ():
+        label = ", ".join(several.names_of(split[name][row])) or None
     return CheckedSample(split.name, row, split.key(row), label)
 
 
@@ -89,10 +91,18 @@ def _overlap(boxes: NDArray[Any], oriented: NDArray[Any], sizes: NDArray[Any]) -
 def few_samples(store: Store, least: int) -> Iterator[FewSamples]:
     """Classes with fewer samples, or objects, than `least` in a split."""
     for name, field in store.manifest.fields.items():
-        if not isinstance(field, LabelField | ObjectsField) or not field.classes:
+        if not isinstance(field, LabelField | LabelsField | ObjectsField) or not field.classes:
             continue
         for split in (store[each] for each in store if len(store[each])):
             values: Any = split[name]
+            if isinstance(field, LabelsField):
+                counts = (np.asarray(values[:]) > 0).sum(axis=0).tolist()
+                yield from (
+                    FewSamples(name, text, split.name, n)
+                    for text, n in zip(field.classes, counts, strict=True)
+                    if n < least
+                )
+                continue
             labels = values["labels"] if isinstance(values, RaggedColumn) else values
             found: Mapping[int, int] = Counter(np.asarray(labels[:]).tolist())
             for i, text in enumerate(field.classes):

@@ -98,8 +98,9 @@ def add_fields(
 
         split: name of the split of the values. In other splits, values of a new field are unknown, and values of an
             existing field do not change.
-        classes: names of the classes, by field. Integers or texts are then stored as labels. Labels of objects have the
-            classes of the objects of the store by default.
+        classes: names of the classes, by field. Integers or texts are then stored as labels. Numbers (N, C), for each
+            class 1, 0 or -1 (unknown), or lists of texts are stored as several labels per sample. Labels of objects
+            have the classes of the objects of the store by default.
         replace: whether to replace the values of an existing field.
         progress: function that is called with the progress, as in `convert`.
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.editing.given import Given, GivenRows, GivenTable, offsets_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.format.kinds.objects import LISTS
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, LIMIT, NAME, ArraySpec
@@ -66,7 +67,9 @@ def field_of(name: str, values: Mapping[str, Values], known: Known) -> tuple[Fie
         if kind == "numbers":
             return _numbers(values, known)
         if kind == "texts" and known.classes is not None:
-            return _numbers({split: _numbered(each, known.classes) for split, each in values.items()}, known)
+            is_many = any(isinstance(row, list | tuple) for each in values.values() for row in each)
+            numbered = _several if is_many else _numbered
+            return _numbers({split: numbered(each, known.classes) for split, each in values.items()}, known)
         if kind == "texts":
             return TextField(), {split: _texts(each) for split, each in values.items()}
         return _objects(values, known)
@@ -105,10 +108,15 @@ def _numbers(values: Mapping[str, Values], known: Known) -> tuple[Field, dict[st
         if (found := _spec(filled[split])) != spec:
             raise ValueError(f"expected rows of {spec} in {split}, as in {first}, found {found}")
     field: ArrayField = ArrayField(spec)
-    if known.classes is not None:
+    if known.classes is not None and spec.shape == (len(known.classes),):
+        field = LabelsField.of(known.classes)
+        if wrong := [each for array in arrays.values() for each in np.unique(array) if each not in (NOT_KNOWN, 0, 1)]:
+            raise ValueError(f"expected 1, 0 or -1 for each class, found {wrong[0]}")
+    elif known.classes is not None:
         field = LabelField(classes=known.classes)
         if spec.shape or np.dtype(spec.dtype).kind not in "iu":
-            raise ValueError(f"expected labels, whole numbers of shape (N,) or texts, found {spec}")
+            several = f"or (N, {len(known.classes)})"
+            raise ValueError(f"expected labels, whole numbers of shape (N,) {several}, or texts, found {spec}")
         if spec.dtype == "uint64" and any(len(array) and int(array.max()) >= LIMIT for array in filled.values()):
             raise ValueError(f"expected labels of {len(known.classes)} classes, found a larger number")
     given = {split: GivenRows(array, field.spec, range(len(array))) for split, array in arrays.items()}
@@ -142,6 +150,20 @@ def _numbered(texts: Values, classes: Sequence[str]) -> NDArray[np.int64]:
     if wrong := [each for each in names if each not in places]:
         raise ValueError(f"expected names of its classes, found {shortened(repr(wrong[0]))}.{meant(wrong[0], classes)}")
     return np.array([places[each] for each in names], np.int64)
+
+
+def _several(rows: Values, classes: Sequence[str]) -> NDArray[np.int8]:
+    """(N, C) 1 for the classes in the list of a row, else 0; -1 for all where it is None."""
+    field, places = LabelsField.of(classes), {name: i for i, name in enumerate(classes)}
+    found = np.full((len(rows), len(classes)), NOT_KNOWN, np.int8)
+    for row, names in enumerate(rows):
+        if names is None:
+            continue
+        if wrong := [each for each in texts_of(names) or () if each not in places]:
+            message = f"expected names of its classes, found {shortened(repr(wrong[0]))}"
+            raise ValueError(f"{message}.{meant(wrong[0], classes)}")
+        found[row] = field.row_of(places[each] for each in texts_of(names) or ())
+    return found
 
 
 def _one(text: object) -> str:

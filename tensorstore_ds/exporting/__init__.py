@@ -17,6 +17,7 @@ EXPORT_FORMATS = Plugins(
         "dota": ("dota", "DotaExporter", "DOTA: a text file of four corners for each object"),
         "cvat": ("cvat", "CvatExporter", "CVAT for images 1.1: an XML file"),
         "labelme": ("labelme", "LabelmeExporter", "labelme: a JSON file for each image"),
+        "csv": ("table", "CsvExporter", "a CSV file of labels, one or several per image"),
         "npy": ("npy", "NpyExporter", "NumPy's .npy files"),
         "webdataset": ("webdataset", "WebDatasetExporter", "WebDataset: tar files"),
         "parquet": ("parquet", "ParquetExporter", "Parquet, as of Hugging Face"),

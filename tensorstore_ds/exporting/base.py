@@ -12,7 +12,7 @@ import numpy as np
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting.samples import ExportedSample, Names, samples_of
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Exporter:
         self.files = 0
         fields = store.manifest.fields
         self.label = next(iter(of_kind(fields, LabelField).values()), None)
+        self.labels = next(iter(of_kind(fields, LabelsField).values()), None)
         self.objects = next(iter(of_image(fields, ObjectsField).values()), None)
         self.check()
 
@@ -80,7 +81,7 @@ class Exporter:
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names of the objects, or else of the labels."""
-        field = self.objects or self.label
+        field = self.objects or self.label or self.labels
         return () if field is None else field.classes
 
     def need_objects(self) -> ObjectsField:

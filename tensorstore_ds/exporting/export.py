@@ -14,7 +14,7 @@ from tensorstore_ds.durable import partial_of, writing
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting import EXPORT_FORMATS
 from tensorstore_ds.exporting.base import Exporter, sync_all
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.options import meant
 from tensorstore_ds.progress import notebook_bar
@@ -68,8 +68,8 @@ def export(
         store: path or URL of the store.
         out: path of the new folder, which must not exist. It is written to ``OUT.partial`` and renamed when it is
             complete.
-        to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``npy``,
-            ``webdataset``, ``parquet``, ``huggingface``.
+        to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``csv``,
+            ``npy``, ``webdataset``, ``parquet``, ``huggingface``.
         splits: names of the splits to write. None writes all.
         progress: function that is called with (samples done, samples in total).
 
@@ -109,8 +109,9 @@ def export(
         note = work.put_store(target)
     left_out = Counter(exporter.left_out)
     for name, each in opened.manifest.fields.items():
-        is_second = isinstance(each, LabelField | ObjectsField) and each is not exporter.label
-        is_second = is_second and each is not exporter.objects and ArrayField not in exporter.takes
+        firsts = exporter.label, exporter.labels, exporter.objects
+        is_second = isinstance(each, LabelField | LabelsField | ObjectsField) and all(each is not own for own in firsts)
+        is_second = is_second and ArrayField not in exporter.takes
         if is_second or not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
             left_out[name] += sum(len(opened[split]) for split in names)
     left_out |= dict.fromkeys(opened.manifest.unreadable, sum(len(opened[split]) for split in names))

@@ -34,10 +34,11 @@ class NpyExporter(Exporter):
         (self.folder / split).mkdir()
         for name, field in self.store.manifest.fields.items():
             column = self.store[split][name]
+            file_name = name if name == "label" and "labels" in self.store.manifest.fields else _NAMES.get(name, name)
             if not isinstance(column, Column) or isinstance(field, SizeField):
                 continue
             step = max(1, _NBYTES // max(1, column.spec.row_nbytes))
-            with (self.folder / split / f"{_NAMES.get(name, name)}.npy").open("xb") as file:
+            with (self.folder / split / f"{file_name}.npy").open("xb") as file:
                 header = {"descr": np.lib.format.dtype_to_descr(column.dtype), "fortran_order": False}
                 shape = (len(column), *column.spec.shape)
                 np.lib.format.write_array_header_1_0(file, {**header, "shape": shape})
@@ -48,5 +49,6 @@ class NpyExporter(Exporter):
 
     def finish(self) -> None:
         """The class names, a line each."""
-        if self.label is not None and self.label.classes:
-            self.write("classes.txt", "".join(f"{name}\n" for name in self.label.classes).encode())
+        label = self.label or self.labels
+        if label is not None and label.classes:
+            self.write("classes.txt", "".join(f"{name}\n" for name in label.classes).encode())

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, ClassVar
 
+import numpy as np
+
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting.base import Exporter
 from tensorstore_ds.exporting.samples import ExportedSample, Names, extent, short
-from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.outlines import split_polygons
 from tensorstore_ds.sources.hugging_face import class_feature, features_metadata, sequence_feature, value_feature
@@ -22,13 +24,15 @@ _VALUES = ("oriented_boxes", "keypoints", "visibility", "difficult", "truncated"
 
 
 class ParquetExporter(Exporter):
-    """Columns: `image` (bytes and path), `label`, texts, and `objects` with bbox (x y width height), category, ...
+    """Columns: `image` (bytes and path), `label`, `labels` (a list of classes), texts, and `objects`.
+
+    These have bbox (x y width height), category, ...
 
     The names of keypoints are in the schema's metadata, as `METADATA` has them.
     """
 
     name: ClassVar[str] = "parquet"
-    takes: ClassVar[tuple[type, ...]] = (LabelField, ObjectsField, TextField)
+    takes: ClassVar[tuple[type, ...]] = (LabelField, LabelsField, ObjectsField, TextField)
     _template: ClassVar[str] = "{split}-{index:05d}.parquet"
 
     def check(self) -> None:
@@ -62,6 +66,10 @@ class ParquetExporter(Exporter):
         row: dict[str, Any] = {"image": {"bytes": sample.image, "path": sample.name}}
         if self.label is not None:
             row["label"] = sample.label
+        if sample.labels is not None:
+            row["labels"] = np.flatnonzero(sample.labels > 0).tolist() if (sample.labels >= 0).any() else None
+            if row["labels"] is not None and (sample.labels < 0).any():
+                self.left_out["unknown labels"] += 1
         if self.objects is not None:
             values = sample.objects or {}
             self.leave_out(values, "boxes", "labels", "polygons", *_VALUES)
@@ -85,6 +93,9 @@ class ParquetExporter(Exporter):
         features: dict[str, Any] = {"image": {"_type": "Image"}}
         if self.label is not None:
             types["label"], features["label"] = pa.int64(), class_feature(self.label.classes)
+        if self.labels is not None:
+            types["labels"] = pa.list_(pa.int64())
+            features["labels"] = sequence_feature(class_feature(self.labels.classes))
         if self.objects is not None:
             own = dict(self._object_types(pa))
             types["objects"] = pa.struct({name: pa.list_(kind) for name, (kind, _) in own.items()})

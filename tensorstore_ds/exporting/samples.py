@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.imaging.codecs import encode_png
 from tensorstore_ds.machine import map_in_threads
@@ -51,6 +51,7 @@ class ExportedSample:
         label: class index, -1 if it is unknown, or None if the store has no labels.
         objects: the objects as in ``split["objects"][row]``, or None if the store has none.
         texts: texts of each field of kind `text`.
+        labels: (C,) 1, 0 or -1 for each class, or None if the store has no field of kind `labels`.
     """
 
     split: str
@@ -62,6 +63,7 @@ class ExportedSample:
     label: int | None
     objects: Mapping[str, Any] | None
     texts: Mapping[str, list[str]] = field(default_factory=dict)
+    labels: NDArray[np.int8] | None = None
 
     @property
     def stem(self) -> str:
@@ -109,7 +111,7 @@ def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[Exp
     """
     if "image" not in split.fields:
         raise OptionError(f"{split.name}: expected images, found none in this store. There is nothing to export.")
-    label = split.first(LabelField)
+    label, labels = split.first(LabelField), split.first(LabelsField)
     objects = next(iter(of_image(split.fields, ObjectsField)), None)
     keys = split.first(KeyField)
 
@@ -124,7 +126,8 @@ def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[Exp
         size = int(shape[0]), int(shape[1])
         values = None if objects is None else split[objects][row]
         texts = {each: split[each][row] for each in of_kind(split.fields, TextField)}
-        yield ExportedSample(split.name, row, name, image, size, int(shape[2]), number, values, texts)
+        several = None if labels is None else split[labels][row]
+        yield ExportedSample(split.name, row, name, image, size, int(shape[2]), number, values, texts, several)
 
 
 def image_file(stored: bytes | NDArray[Any], where: str) -> bytes:

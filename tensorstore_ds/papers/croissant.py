@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tensorstore_ds.format.kinds import KeyField, LabelField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.papers.citing import license_url
 from tensorstore_ds.papers.facts import COUNTED, Facts, options_of
@@ -228,6 +228,9 @@ def _preview(facts: Facts, split: str) -> dict[str, Any]:
         )
     for each in of_kind(fields, LabelField):
         found.append(_column(name, split, each, "sc:Integer", f"The class: an index of classes-{each}."))
+    for each in of_kind(fields, LabelsField):
+        told = f"The classes that apply: indices of classes-{each}."
+        found.append(_column(name, split, each, "sc:Integer", told, shape="-1"))
     for each, field in of_kind(fields, ObjectsField).items():
         if "boxes" in field.values:
             told = "Boxes of the objects: x, y, width and height in pixels of the small image."

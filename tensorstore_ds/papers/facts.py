@@ -11,7 +11,7 @@ from typing import Any
 from tensorstore_ds import words
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.skipped import skipped_in
-from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import first_of_kind, of_kind
 from tensorstore_ds.options import declarations
 from tensorstore_ds.papers.answers import Answers
@@ -116,7 +116,7 @@ class Facts:
         fields = self.store.manifest.fields
         objects = {value for field in of_kind(fields, ObjectsField).values() for value in field.values}
         found = {
-            "image-classification": bool(of_kind(fields, LabelField)),
+            "image-classification": bool(of_kind(fields, LabelField) or of_kind(fields, LabelsField)),
             "object-detection": "boxes" in objects,
             "keypoint-detection": "keypoints" in objects,
             "image-segmentation": bool(of_kind(fields, MaskField)),

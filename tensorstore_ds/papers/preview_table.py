@@ -9,7 +9,15 @@ import numpy as np
 from PIL import Image
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import (
+    ImageField,
+    KeyField,
+    LabelField,
+    LabelsField,
+    MaskField,
+    ObjectsField,
+    TextField,
+)
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.pictures.contact_sheet import draw_annotations, picture_of
@@ -89,6 +97,8 @@ def _sample(split: Split, row: int, image: str) -> dict[str, Any]:
     for name in _own(split, LabelField):
         label = int(split[name][row])
         sample[name] = label if label >= 0 else None
+    for name in _own(split, LabelsField):
+        sample[name] = np.flatnonzero(split[name][row] > 0).tolist()
     for name in _own(split, ObjectsField):
         sample[name] = _objects(split[name][row], scale)
     for name in _own(split, TextField):
@@ -128,6 +138,8 @@ def _columns(split: Split) -> tuple[dict[str, Any], dict[str, Any]]:
         types["drawn"], features["drawn"] = "image", {"_type": "Image"}
     for name, label in _own(split, LabelField).items():
         types[name], features[name] = "int64", class_feature(label.classes)
+    for name, several in _own(split, LabelsField).items():
+        types[name], features[name] = ["list", "int64"], sequence_feature(class_feature(several.classes))
     for name, field in _own(split, ObjectsField).items():
         own: dict[str, Any] = {}
         if "boxes" in field.values:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from tensorstore_ds.errors import OptionError, one_line
-from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.imaging.codecs import quiet_pillow
@@ -95,6 +95,9 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> Cell:
         "no label" if index == UNLABELLED else class_name(labelled[name].classes, index)
         for name, index in indices.items()
     ]
+    for name, several in of_kind(split.fields, LabelsField).items():
+        names = several.names_of(split[name][row])
+        labels.append(one_line(", ".join(names) or "no label")[:_SHOWN])
     for name in of_kind(split.fields, TextField):
         labels.append(one_line(next(iter(split[name][row]), "")[:_SHOWN]))
     return Cell(picture, labels, split.key(row))

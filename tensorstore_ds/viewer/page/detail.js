@@ -1,7 +1,7 @@
 // One sample: its picture in any size, all of its fields, and its neighbours.
 import { el, number } from "./elements.js";
 import { colorOf, countOf, drawObjects, pictureOf } from "./picture.js";
-import { drawOver, widthOf } from "./items.js";
+import { drawOver, namesOf, widthOf } from "./items.js";
 
 const MOST_SHOWN = 200;
 
@@ -128,6 +128,11 @@ async function describe(split, name, spec, row) {
   if (spec.kind === "label") {
     const label = (await split.fixed(name, row))[0];
     return label < 0 ? "no label" : `${spec.classes[label] ?? "?"} (${label})`;
+  }
+  if (spec.kind === "labels") {
+    const numbers = await split.fixed(name, row);
+    const unknown = numbers.filter((value) => value < 0).length;
+    return namesOf(spec.classes, numbers) + (unknown ? `; ${number(unknown)} unknown` : "");
   }
   if (spec.kind === "size") {
     const [height, width] = await split.fixed(name, row);

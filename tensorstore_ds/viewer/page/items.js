@@ -10,6 +10,10 @@ function facetsOfImages(split) {
   for (const name of split.all("label")) {
     found.push({ name, load: async () => new Facet(name, "class", await labels(split, name), { names: fields[name].classes }) });
   }
+  for (const name of split.all("labels")) {
+    const load = async () => new ManyFacet(name, ...appliesTo(await split.column(name), fields[name].classes.length), fields[name].classes, name);
+    found.push({ name, load, isMany: true });
+  }
   for (const name of split.all("objects")) {
     const label = name === "objects" ? "number of objects" : `number of ${name}`;
     const id = `${name}.count`;
@@ -64,6 +68,17 @@ async function hasClasses(split, name, id) {
   const names = split.fields[name].classes;
   // One class of each image is its value; images of several have a set, of which bars and tests count each.
   return new ManyFacet(id, offsets, found, names, name === "objects" ? "images with" : `${name}: images with`);
+}
+
+/** Where the classes of each image begin, and the classes that apply, from a number for each class of each image. */
+function appliesTo(numbers, count) {
+  const offsets = new Float64Array(numbers.length / count + 1);
+  const found = [];
+  for (let row = 0; row < offsets.length - 1; row++) {
+    for (let label = 0; label < count; label++) if (numbers[row * count + label] > 0) found.push(label);
+    offsets[row + 1] = found.length;
+  }
+  return [offsets, Int32Array.from(found)];
 }
 
 /** A facet of which an item has any number of values. */
@@ -277,11 +292,18 @@ async function drawRuns(context, values, split, field, row) {
   }
 }
 
+/** The names of the classes that apply to an image. */
+export function namesOf(classes, numbers) {
+  return classes.filter((_, label) => numbers[label] > 0).join(", ") || "no label";
+}
+
 async function captionOf(split, row) {
   const name = split.first("label");
   if (name) {
     const label = (await split.fixed(name, row))[0];
     return split.fields[name].classes[label] ?? "no label";
   }
+  const several = split.first("labels");
+  if (several) return namesOf(split.fields[several].classes, await split.fixed(several, row));
   return `row ${row.toLocaleString("en")}`;
 }
