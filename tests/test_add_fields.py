@@ -460,7 +460,7 @@ ZEROS = np.zeros(15)
         ({"label": ZEROS}, {"replace": True}, "label: expected a field of kind label of this name, found float64."),
         ({"label": [2] * 15}, {"replace": True, "classes": {"label": CLASSES}}, "expected labels in [-1, 2), found 2"),
         ({"q": ["x"] * 15}, {"classes": {"q": ("xx", "y")}}, "expected names of its classes, found 'x'. Did you mean"),
-        ({"q": ZEROS}, {"classes": {"q": ("x",)}}, "expected labels, whole numbers of shape (N,) or texts"),
+        ({"q": ZEROS}, {"classes": {"q": ("x",)}}, "expected labels, whole numbers of shape (N,) or (N, 1), or texts"),
         ({"q": ZEROS}, {"classes": {"r": ("x",)}}, "`classes`: expected names of the new fields, found r."),
         ({}, {}, "expected values by the name of a field, found none."),
         ({"p": [{"boxes": [[1, 2, 3]]}] * 15}, {}, "p: row 0 of train: expected boxes"),
