@@ -91,7 +91,8 @@ def test_an_export_as_label_studio_writes_it(tmp_path: Path) -> None:
     assert [(each.label, each.annotated_size) for each in samples] == [(0, (100, 200)), (-1, None)]
     assert [(p.where, p.reason, p.message.split()[2]) for p in contents.left_out] == [
         *(("images/c.jpg", "not-listed", "it"), ("images/d.jpg", "not-listed", "no")),
-        *((str(tmp_path), reason, "1") for reason in ("attributes", "points", "second-annotation", "shapes")),
+        *((str(tmp_path), reason, "1") for reason in ("points", "second-annotation", "shapes")),
+        ("export.json: task 1", "not-read", "results"),
     ]
 
 
@@ -163,20 +164,70 @@ def test_an_image_of_two_sizes() -> None:
 
 
 def test_problems(tmp_path: Path) -> None:
-    tasks = [task("a.jpg", BOX), task("a.jpg"), task("none.jpg"), {"image": "a.jpg"}, 3, task("", BOX)]
+    tasks = [
+        task("a.jpg", BOX),
+        task("a.jpg"),
+        task("none.jpg"),
+        {"image": "a.jpg"},
+        3,
+        task("", BOX),
+        task("b.jpg", BOX),
+    ]
     files = {
         "a.json": json.dumps(tasks),
         "b.json": '[{"annotations": [{"completed_by": 1}], ',
         "a.jpg": "",
+        "b.jpg": "",
         "c.json": "{}",
+        "d.json": "",
     }
     source, contents = scan(write(tmp_path, files), "labelstudio")
     assert reasons(contents.problems) == [
+        ("d.json", "json"),
         *(("a.jpg", "duplicate-key"), ("a.json: task 3", "no-image")),
         *((f"a.json: task {i}", "annotation") for i in (4, 5, 6)),
         ("b.json", "json"),
     ]
-    assert keys(source, contents) == {"train": ["a.jpg"]}
+    assert keys(source, contents) == {"train": ["b.jpg"]}  # for a.jpg has two tasks
+    assert reasons(contents.left_out) == [("c.json", "not-read")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_encodings_of_unicode(tmp_path: Path, encoding: str) -> None:
+    content = [task("図.jpg", region(rectanglelabels=["é"], x=10, y=20, width=30, height=40))]
+    files = {"a.json": json.dumps(content, ensure_ascii=False).encode(encoding), "図.jpg": ""}
+    source, contents = scan(write(tmp_path, files), "labelstudio")
+    assert (keys(source, contents), field(contents).classes) == ({"train": ["図.jpg"]}, ("é",))
+
+
+def test_tasks_that_begin_with_much_else(tmp_path: Path) -> None:
+    content = [{"predictions": [{"text": "x" * 100_000}], **task("a.jpg", BOX)}]
+    contents = scan(write(tmp_path, {"a.json": json.dumps(content), "a.jpg": ""}), "labelstudio")[1]
+    assert reasons(contents.left_out) == [("a.json: task 1", "not-read")]
+    assert contents.left_out[0].message == "not read: `predictions`."
+
+
+@pytest.mark.parametrize("bad", [{"x": "1"}, {"width": None}, {"rectanglelabels": [3]}])
+def test_no_object_becomes_background(tmp_path: Path, bad: dict[str, Any]) -> None:
+    """A wrong region makes its image bad, and is not said to be an image without a task."""
+    wrong = region(**{"x": 10, "y": 20, "width": 30, "height": 40, **bad}, id="other")
+    files = {"a.json": json.dumps([task("a.jpg", BOX, wrong), task("b.jpg", BOX)]), "a.jpg": "", "b.jpg": ""}
+    source, contents = scan(write(tmp_path, files), "labelstudio")
+    assert reasons(contents.problems) == [("a.json: task 1", "annotation")]
+    assert keys(source, contents) == {"train": ["b.jpg"]} and not contents.left_out
+
+
+def test_members_that_are_not_read(tmp_path: Path) -> None:
+    results = [{**BOX, "meta": {"text": ["wet"]}, "readonly": False}]
+    results += [{"id": str(i), "type": "textarea", "value": {"text": ["a"]}} for i in range(2)]
+    one = task("a.jpg", *results)
+    one["data"]["station"] = "north"
+    contents = scan(write(tmp_path, {"a.json": json.dumps([one]), "a.jpg": ""}), "labelstudio")[1]
+    assert [str(each) for each in contents.left_out] == [
+        "a.json: task 1: not read: results of type 'textarea'.",
+        "a.json: task 1: not read: `station`.",
+        "a.json: task 1: not read: `meta`.",
+    ]
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '[], "list": []', "[] ] ["])

@@ -213,8 +213,6 @@ _MAY_BE_EMPTY = frozenset({"Ultralytics, coco8", "Darknet", "DOTA"})
 #: What is not done yet.
 _GAPS = frozenset(
     {
-        ("Label Studio", "renamed"),
-        ("Label Studio", "extended"),
         ("Ultralytics, coco8", "moved"),
     }
 )

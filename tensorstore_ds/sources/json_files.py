@@ -68,6 +68,15 @@ def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[
         raise SourceError(Problem(where, "json", message), "Write the file again.") from error
 
 
+def check_json(data: bytes, where: str) -> None:
+    """Raise `SourceError` `json` if the bytes of a file are no JSON."""
+    _check_empty(data, where)
+    try:
+        msgspec.json.decode(as_utf8(data, where, "json"), type=msgspec.Raw)
+    except JSON_ERRORS as error:
+        raise SourceError(Problem(where, "json", f"{unlike(error)}."), "Write the file again.") from error
+
+
 def _check_empty(data: bytes, where: str) -> None:
     if not data[:64].strip(b"\0 \t\r\n") and not data.strip(b"\0 \t\r\n"):
         raise SourceError(Problem(where, "json", "expected JSON, found an empty file."), "Write the file again.")

@@ -10,17 +10,29 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
+import msgspec
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import is_file, read_head
+from tensorstore_ds.regular_files import as_utf8, decode_text, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.json_files import MemberError, finite, kind, members, read_list, text, values
+from tensorstore_ds.sources.json_files import (
+    JSON_ERRORS,
+    MemberError,
+    check_json,
+    finite,
+    kind,
+    members,
+    read_list,
+    text,
+    values,
+)
+from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.objects import AnnotatedObject, Box, attach_points, ellipse_box
 from tensorstore_ds.sources.packed import PackedSource, pack
@@ -31,12 +43,39 @@ FILE_LIMIT = 256 << 20  # bytes
 VALUES_LIMIT = 1 << 23  # of a file: about 300,000 boxes
 _HEAD = 1 << 16
 _PROBED = 16
-_TASKS = re.compile(rb"\s*\[\s*\{")
-_ANNOTATIONS = re.compile(rb'"annotations"\s*:\s*\[')
+_TASKS = re.compile(r"\s*\[\s*\{")
+_ANNOTATIONS = re.compile(r'"annotations"\s*:\s*\[')
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")
 _UPLOAD = re.compile(r"(?:^|/)data/upload/(?:[0-9]+/)?(.*)", re.DOTALL)
 _LOCAL = re.compile(r"(?:^|/)data/local-files/?\?d=([^&]*)", re.DOTALL)
 _HASH = re.compile(r"[0-9a-f]{8}-(?=.)")
+#: Members that are read, or say only who has annotated when. Those of results that are not read are reported by type.
+_BOOKKEEPING = (
+    *("id", "created_at", "updated_at", "created_username", "updated_by", "project", "file_upload", "inner_id"),
+    *("total_annotations", "cancelled_annotations", "total_predictions", "comment_count", "comment_authors"),
+    *("unresolved_comment_count", "last_comment_updated_at", "storage_filename", "is_labeled", "overlap", "allow_skip"),
+    *("completed_by", "was_cancelled", "ground_truth", "draft_created_at", "lead_time", "prediction", "result_count"),
+    *("unique_id", "import_id", "last_action", "bulk_created", "task", "parent_prediction", "parent_annotation"),
+    "last_created_by",
+)
+_OF_VALUES = (
+    *("x", "y", "width", "height", "rotation", "points", "closed", "radiusX", "radiusY", "format", "rle", "choices"),
+    *("labels", "rectanglelabels", "polygonlabels", "ellipselabels", "keypointlabels", "brushlabels"),
+    *("text", "rating", "number", "datetime", "taxonomy", "ranker"),
+)
+_OF_RESULTS = (
+    *("id", "type", "from_name", "to_name", "origin", "original_width", "original_height", "image_rotation"),
+    *("parentID", "from_id", "to_id", "direction"),
+)
+_KNOWN_RESULT = {**dict.fromkeys(_OF_RESULTS, USED), "value": dict.fromkeys(_OF_VALUES, USED)}
+_KNOWN_ANNOTATION = {**dict.fromkeys(_BOOKKEEPING, USED), "result": _KNOWN_RESULT}
+
+
+class _Task(msgspec.Struct):
+    """What tells a task."""
+
+    annotations: list[msgspec.Raw]
+    data: dict[str, msgspec.Raw]
 
 
 @dataclass(slots=True)
@@ -47,6 +86,7 @@ class Annotation:
     choice: str = ""  #: the class of the image; "" where it has none
     size: tuple[int, int] = (0, 0)  #: (height, width) of the image; 0 where nothing lies on it
     unstored: Counter[str] = field(default_factory=Counter)
+    unread: list[str] = field(default_factory=list)  #: kinds of results
 
 
 class LabelStudioSource(PackedSource):
@@ -64,18 +104,24 @@ class LabelStudioSource(PackedSource):
     def detect(cls, path: Path) -> bool:
         """Whether it is a JSON file that begins with a list of annotated tasks, or a folder with one."""
         if is_file(path):
-            return path.suffix.lower() == ".json" and _begins_with_tasks(read_head(path, _HEAD))
+            return path.suffix.lower() == ".json" and _has_tasks(path)
         files = [file for file in glance(path) if file.lower().endswith(".json")]
         return any(cls.detect(path / file) for file in files[:_PROBED])
 
     def scan(self) -> Contents:
         """Read every export."""
-        found = [self.path.name] if is_file(self.path) else walk_files(self.path, {".json"})
+        found = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".json"}))
         files = [file for file in found if is_file(self.path) or self.detect(self._root / file)]
         images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
         problems: list[Problem] = []
         left_out: list[Problem] = []
         entries: dict[str, str] = {}  # by the image's path
+        bad = set[str]()  # images of tasks that cannot be read
+        for file in sorted(set(found).difference(files)):  # it may have been an export
+            try:
+                check_json(read_file(self._root / file, file, FILE_LIMIT), file)
+            except SourceError as error:
+                problems += error.problems
         for file in files:
             try:
                 tasks = read_list(self._root / file, file, FILE_LIMIT, VALUES_LIMIT)
@@ -85,8 +131,9 @@ class LabelStudioSource(PackedSource):
             self.ledger.use(file)
             for i, task in enumerate(tasks, 1):
                 try:
-                    image, entry = self._task(task, f"{file}: task {i}", images)
-                    if image in entries:
+                    image, entry = self._task(task, f"{file}: task {i}", images, bad)
+                    if image in entries or image in bad:
+                        bad.add(image)
                         message = f"expected each image in one task, found it again in {file}: task {i}. Remove one."
                         raise SourceError(Problem(image, "duplicate-key", message))
                 except SourceError as error:
@@ -96,11 +143,14 @@ class LabelStudioSource(PackedSource):
                     entries[image] = entry
                 else:
                     left_out.append(Problem(image, "not-listed", "not stored: it is not annotated."))
+        self.ledger.use(*bad)
+        for image in bad:
+            entries.pop(image, None)
         if not entries:
             missing = Problem(str(self.path), "empty-source", "expected a list of annotated tasks, found none.")
             raise SourceError(problems or left_out or missing)
         keys = sorted(entries)
-        known = {*keys, *(problem.where for problem in left_out)}
+        known = {*keys, *bad, *(problem.where for problem in left_out)}
         beside = (image for image in images.paths if image not in known)
         left_out += [Problem(image, "not-listed", "not stored: no task has it.") for image in beside]
         splits, notes = folder_splits(keys, str(self.path))
@@ -137,13 +187,18 @@ class LabelStudioSource(PackedSource):
             for split, some in references.items()
         }
 
-    def _task(self, task: object, where: str, images: ImageIndex) -> tuple[str, str]:
-        """The image of a task and its reference, which is empty where nobody has annotated it."""
+    def _task(self, task: object, where: str, images: ImageIndex, bad: set[str]) -> tuple[str, str]:
+        """The image of a task and its reference, which is empty where nobody has annotated it.
+
+        `bad` receives the image if something else is wrong.
+        """
+        image = ""
         try:
             content = members(task, "a task")
             if "annotations" not in content or "data" not in content:
                 raise MemberError("expected annotations and data, as the export JSON has them, found neither")
-            image = find_image(members(content["data"], "data"), images)
+            data = members(content["data"], "data")
+            image = find_image(data, images)
             if problem := encoding_problem(image):
                 raise SourceError(problem)
             chosen, others = _chosen(values(content["annotations"], "annotations"))
@@ -151,21 +206,50 @@ class LabelStudioSource(PackedSource):
                 return image, ""
             annotation = read_results(values(chosen.get("result"), "result"))
         except MemberError as error:
+            bad.update([image] if image else [])
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the task, or remove it.")) from error
         except SourceError as error:
             raise SourceError(Problem(where, error.reason, error.problems[0].message)) from error
         annotation.unstored["second-annotation"] += others
-        self._table.note(annotation.objects, annotation.unstored)
+        self._table.note(annotation.objects, annotation.unstored, where)
+        for unread in annotation.unread:
+            self.ledger.unread(unread, where, "tasks")
+        about = {name: value for name, value in content.items() if name != "annotations"}
+        known = {**dict.fromkeys(_BOOKKEEPING, USED), "data": {_image_member(data): USED}}
+        self.ledger.members(about, known, where, "tasks")
+        self.ledger.members(chosen, _KNOWN_ANNOTATION, where, "tasks")
         if annotation.choice:
             self._choices.setdefault(annotation.choice, 0)
         choice = f"\0\0{annotation.choice}" if annotation.choice else ""
         return image, pack(image, annotation.size, annotation.objects) + choice
 
 
-def _begins_with_tasks(head: bytes) -> bool:
-    """Whether the first bytes of a JSON file are a list of objects, the first of them with annotations."""
-    found = _ANNOTATIONS.search(head) if _TASKS.match(head) else None
-    return found is not None and any(head.find(word, found.end()) >= 0 for word in (b'"result"', b'"completed_by"'))
+def _has_tasks(path: Path) -> bool:
+    """Whether a JSON file is a list of tasks with annotations: by its beginning, or the whole if that does not tell."""
+    head = read_head(path, _HEAD)
+    text = decode_text(head, path.name, errors="replace")
+    if not _TASKS.match(text):
+        return False
+    found = _ANNOTATIONS.search(text)
+    if found is not None and any(text.find(word, found.end()) >= 0 for word in ('"result"', '"completed_by"')):
+        return True
+    try:
+        data = read_file(path, path.name, FILE_LIMIT) if len(head) == _HEAD else b""
+        return bool(data) and bool(msgspec.json.decode(as_utf8(data, path.name), type=list[_Task]))
+    except (SourceError, *JSON_ERRORS):
+        return False
+
+
+def _image_member(data: Mapping[str, Any]) -> str:
+    """The name of the member that is the path of a task's image; raises `MemberError`."""
+    texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
+    suffixes = tuple(IMAGE_SUFFIXES)
+    likely = [key for key, value in texts.items() if unquote(value).partition("?")[0].lower().endswith(suffixes)]
+    likely += [key for key, value in texts.items() if _LOCAL.search(value) or _UPLOAD.search(value)]
+    name = "image" if "image" in texts else next(iter(likely), None)
+    if name is None:
+        raise MemberError("expected the path of an image in data, found none")
+    return name
 
 
 def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:
@@ -175,30 +259,19 @@ def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:
         MemberError: there is no text that could be one.
         SourceError: `no-image` where it is the URL of another server, or no file has its name.
     """
-    texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
-    suffixes = tuple(IMAGE_SUFFIXES)
-    likely = [key for key, value in texts.items() if unquote(value).partition("?")[0].lower().endswith(suffixes)]
-    likely += [key for key, value in texts.items() if _LOCAL.search(value) or _UPLOAD.search(value)]
-    written = texts.get("image") or texts.get(next(iter(likely), ""))
-    if not written:
-        raise MemberError("expected the path of an image in data, found none")
+    written = str(data[_image_member(data)])
     match = _LOCAL.search(written) or _UPLOAD.search(written)
     if match is None and _URL.match(written):
         message = f"expected a file, found the URL {written[:100]!r}."
         advice = "Download the images, and write their names in its place."
         raise SourceError(Problem("", "no-image", f"{message} {advice}"))
     path = unquote(match[1] if match else written).replace("\\", "/")
-    parts = [part for part in path.split("/") if part not in ("", ".", "..")] or [""]
-    for i in range(len(parts)):
-        if (row := images.row("/".join(parts[i:]))) >= 0:
+    folder, _, name = path.rpartition("/")
+    for each in dict.fromkeys((name, _HASH.sub("", name, count=1))):  # with and without the letters that an upload gets
+        if (row := images.find_by_end(f"{folder}/{each}", "")) >= 0:
             return images.paths[row]
-    try:
-        return images.paths[images.find(parts[-1], parts[-1], ())]
-    except SourceError as error:
-        if error.reason != "no-image" or not _HASH.match(parts[-1]):
-            raise
-    name = _HASH.sub("", parts[-1], count=1)  # without the letters that an upload gets
-    return images.paths[images.find(name, name, ())]
+    message = f"expected an image named {name[:200]}, found none. Add it, or name its folder with `images`."
+    raise SourceError(Problem("", "no-image", message))
 
 
 def _chosen(annotations: Sequence[Any]) -> tuple[Mapping[str, Any] | None, int]:
@@ -223,7 +296,7 @@ def read_results(results: Sequence[Any]) -> Annotation:
         elif result.get("type") == "choices":
             _choose(values(value.get("choices"), "choices"), annotation)
         else:
-            annotation.unstored["attributes"] += 1
+            annotation.unread.append(f"results of type {kind(result.get('type'))}")
     points: list[tuple[object, str, Place]] = []
     groups: dict[object, list[int]] = {}  # the object of each region
     for key, region in regions.items():
