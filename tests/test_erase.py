@@ -164,7 +164,7 @@ def test_no_byte_is_left(tmp_path: Path, layout: str, encoding: str, one_size: b
     assert tsds.compare_stores(path, tmp_path / "fresh.tsds").is_empty
     step = made.manifest.provenance["history"][-1]
     assert (step["command"], step["erased"]) == ("erase", {"train": 6, "val": 1})
-    assert step.keys() == {"command", "erased", "tool_version", "created", "before"}
+    assert step.keys() == {"command", "erased", "tombstones", "tool_version", "created", "before"}
     assert step["before"] == [store.sha256]
     assert not [name for split in made for name in made._files.replaced()]
 
@@ -268,7 +268,8 @@ def test_numbers_of_shards_after_append(tmp_path: Path) -> None:
     last = tsds.open(path)["train"].key(3)
     tsds.erase(path, keys=[last])
     tsds.erase(path, rows={"val": [0]})
-    tsds.append(path, root, workers=0)
+    assert tsds.append(path, root, workers=0).added == ()  # they were erased
+    tsds.append(path, root, workers=0, restore_erased=True)
     used = tsds.open(path).manifest.splits["train"].numbers
     assert used[:3] == [0, 1, 2] and min(used[3:]) > 3
     assert tsds.verify(path) == []

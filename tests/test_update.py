@@ -284,7 +284,10 @@ def test_a_moved_file_and_another_source_are_named(tmp_path: Path) -> None:
     moved.rename(root / "dog" / f"moved{moved.suffix}")
     told = command("update", path, root, "--workers", 0).output
     assert "nothing changed" in told and "nothing new" not in told
-    assert f"not added: 1 sample: dog/moved{moved.suffix}" in told and "kept: 1 sample that SRC lacks" in told
+    assert (
+        f"not added: 1 sample: dog/moved{moved.suffix}" in told
+        and f"kept: 1 sample that SRC lacks: cat/{moved.name}\n" in told
+    )
     assert "A moved or renamed file has a new key: to drop its old sample, convert SRC again." in told
     told = command("update", path, class_folders(tmp_path / "others", "emu"), "--workers", 0).output
     assert "The store has none of the keys of SRC" in told and "moved or renamed" not in told
@@ -303,10 +306,10 @@ def test_files_in_another_class_folder_are_named(tmp_path: Path) -> None:
     (root / "cat" / "gone.png").unlink()
     images(root / "dog", "gone.png", seed=3)  # has its name, and is another image
     done = command("update", path, root, "--workers", 0).output
-    assert "note: these new files have the file name of a stored sample that is no longer in the source: " in done
-    assert "dog/gone.png (cat/gone.png), dog/two's.png (cat/two's.png). If you moved them, convert" in done
+    assert "note: 1 new sample has the image of a stored sample that the source no longer contains, such as " in done
+    assert "dog/two's.png (stored as cat/two's.png). The store keeps the old ones. If you moved or" in done
     done = command("append", path, root, "--workers", 0).output
-    assert "no longer in the source: dog/two's.png (cat/two's.png). The store keeps both." in done
+    assert "no longer contains, such as dog/two's.png (stored as cat/two's.png). The store keeps both." in done
     where = done.split("tsds filter, condition: ")[1].splitlines()[0].removesuffix(".")
     tsds.filter_store(path, tmp_path / "new.tsds", where)  # as advised
     split = tsds.open(tmp_path / "new.tsds")["train"]

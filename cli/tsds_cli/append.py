@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import tensorstore_ds
-from tsds_cli.growing import dry_run_option, from_source, grown
+from tsds_cli.growing import dry_run_option, from_source, grown, restore_erased_option
 from tsds_cli.options import Command, json_option, option, path_argument
 
 
@@ -32,6 +32,7 @@ from tsds_cli.options import Command, json_option, option, path_argument
     "faster.",
     group="Essential",
 )
+@restore_erased_option
 @dry_run_option
 @json_option
 @click.pass_context

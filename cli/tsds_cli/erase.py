@@ -33,6 +33,13 @@ _NAMED = 3  # keys that are printed; --json prints all
 )
 @splits_option
 @sha256_option
+@option(
+    "--tombstones/--no-tombstones",
+    default=True,
+    show_default=True,
+    help="Keep hashes of the samples, so that tsds append, update and merge do not store them again.",
+)
+@option("--receipt", type=path, metavar="FILE", help="Write what was erased, without names, to a new JSON file.")
 @option("--dry-run", is_flag=True, help="Change nothing. Print the samples to erase.")
 @json_option
 def erase(
@@ -42,20 +49,23 @@ def erase(
     rows: Path | None,
     splits: tuple[str, ...],
     sha256: str | None,
+    tombstones: bool,
+    receipt: Path | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Erase samples from a STORE permanently, in place.
 
     Only the shards with these samples are rewritten. The manifest is replaced in one step. Then the old shards are
-    removed. Rows after an erased sample move up, keys stay, and the digest of the store changes. Copies of the store,
-    packed files, stores at URLs and backups still contain the samples.
+    removed. Rows after an erased sample move up, keys stay, and the digest of the store changes. The source, copies of
+    the store, packed files, stores at URLs and backups still contain the samples.
 
     \b
     Examples:
       tsds erase photos.tsds --keys keys.txt --dry-run
       tsds erase photos.tsds --where "key == 'anna/001.jpg'"
       tsds erase photos.tsds --rows findings.json
+      tsds erase photos.tsds --keys keys.txt --receipt receipt.json
     """
     if sum(each is not None for each in (where, keys, rows)) != 1:
         raise click.UsageError("Give one of --where, --keys and --rows.")
@@ -68,6 +78,8 @@ def erase(
         "rows": None if listed is None else listed.rows,
         "splits": splits or None,
         "sha256": sha256 or (None if listed is None else listed.sha256),
+        "tombstones": tombstones,
+        "receipt": receipt,
     }
     done: list[ErasureSummary] = []
     before = _digest(store)
@@ -80,7 +92,7 @@ def erase(
         return done[-1]
 
     again = shlex.join(each for each in _arguments() if each != "--dry-run") if dry_run else ""
-    made(Path(store), as_json, run, told=lambda: _tell(done[-1], dry_run=dry_run), following=again)
+    made(Path(store), as_json, run, told=lambda: _tell(done[-1], receipt, dry_run=dry_run), following=again)
 
 
 def _arguments() -> tuple[str, ...]:
@@ -102,7 +114,7 @@ def _interrupted(*, is_erased: bool) -> str:
     return "interrupted; nothing was erased"
 
 
-def _tell(summary: ErasureSummary, *, dry_run: bool) -> None:
+def _tell(summary: ErasureSummary, receipt: Path | None, *, dry_run: bool) -> None:
     count = sum(summary.erased.values())
     if summary.completed:
         text.echo("completed: an erasure that was interrupted")
@@ -117,4 +129,9 @@ def _tell(summary: ErasureSummary, *, dry_run: bool) -> None:
         text.echo(f"removed: {text.count(summary.removed_shards, 'shard')}, {words.size(summary.removed_nbytes)}")
     if count:
         text.echo("Rows behind the erased ones have moved up. Keys are the same. The digest of the store has changed.")
-        text.echo("Copies, packed files, stores at URLs, caches and backups keep the samples.")
+        first, *others = summary.receipt["not_reached"]
+        text.echo(f"{first[0].upper()}{first[1:]}, {', '.join(others[:-1])} and {others[-1]} keep the samples.")
+        if summary.receipt["samples"]:
+            text.echo("Tombstones remain: tsds append, update and merge do not store the samples again.")
+    if receipt is not None and summary.receipt:
+        text.echo(f"receipt: {receipt}")

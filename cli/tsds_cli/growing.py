@@ -29,6 +29,14 @@ dry_run_option = option(
 )
 
 
+restore_erased_option = option(
+    "--restore-erased",
+    is_flag=True,
+    help="Store samples that tsds erase has removed from the STORE before.",
+    group="Essential",
+)
+
+
 def from_source(*names: str) -> Callable[[F], F]:
     """The options of a conversion that may differ from the options of the store."""
 
@@ -75,11 +83,13 @@ def _tell(summary: GrowthSummary, *, is_update: bool) -> None:
         ("already there", summary.already_there),
         ("already there, not compared", summary.not_compared),
         ("not added", summary.not_added),
+        ("not stored, because they were erased before (--restore-erased stores them)", summary.erased),
     ):
         if keys:
             text.echo(f"{what}: {_named(keys)}")
     if summary.only_in_store and is_update:
-        text.echo(f"kept: {text.count(summary.only_in_store, 'sample')} that SRC lacks")
+        some = ", ".join(summary.kept) + (", ..." if summary.only_in_store > len(summary.kept) else "")
+        text.echo(f"kept: {text.count(summary.only_in_store, 'sample')} that SRC lacks: {some}")
     if summary.not_added and not summary.updated and not summary.already_there:
         text.echo("The store has none of the keys of SRC: name the folder that the store was made of.")
     elif summary.not_added and summary.only_in_store:

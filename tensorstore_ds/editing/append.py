@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections import Counter
@@ -9,15 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Unpack
+
+import numpy as np
 
 from tensorstore_ds import words
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
+from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
@@ -28,6 +32,7 @@ from tensorstore_ds.durable import lock, partial_of
 from tensorstore_ds.editing.compare import NAMED, differing_fields
 from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
+from tensorstore_ds.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import Numbers
@@ -35,12 +40,15 @@ from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, 
 from tensorstore_ds.format.kinds.base import Field, first_of_kind
 from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import declarations, takes_options, with_changes
+from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.chosen import ChosenSource
 
 #: Options that a store's own tell nothing of, or that were for the samples of before.
+#: New samples of a source that `update` converts to see whether they were moved, or twice as many as are gone.
+_MOVED = 1000
 _NOT_TAKEN_OVER = ("layout", "split_into", "split_by", "class_map", "encoding", "color")
 
 
@@ -57,6 +65,12 @@ class GrowthSummary(Summary):
         not_compared: keys of samples that are in the store, and that `append` did not compare.
         not_added: keys of samples of the source that are not in the store, and that `update` did not add.
         only_in_store: number of samples that are not in the source. They are kept.
+        kept: keys of the first of these samples, at most 3.
+        erased: keys of samples of the source that were not stored, because they were erased from the store before.
+        other_split: keys of samples that are in another split of the source than of the store, which keeps them in
+            theirs.
+        moved: by the key of a new sample, the key of a stored sample with the same image that is no longer in the
+            source. The file was moved or renamed.
     """
 
     added: tuple[str, ...] = ()
@@ -66,6 +80,10 @@ class GrowthSummary(Summary):
     not_compared: tuple[str, ...] = ()
     not_added: tuple[str, ...] = ()
     only_in_store: int = 0
+    kept: tuple[str, ...] = ()
+    erased: tuple[str, ...] = ()
+    other_split: tuple[str, ...] = ()
+    moved: Mapping[str, str] = field(default_factory=dict)
 
 
 @takes_options(ConvertOptions, default=...)
@@ -75,6 +93,7 @@ def append(
     *,
     update: bool = False,
     compare: bool = True,
+    restore_erased: bool = False,
     dry_run: bool = False,
     progress: OnProgress | None = None,
     **keywords: Unpack[ConvertKeywords],
@@ -91,7 +110,8 @@ def append(
     Otherwise, an error is raised. The source may therefore be the folder that the store was made from, with new files.
 
     The fields, values of objects, classes and keypoints of both are combined. Missing values are unknown, and new
-    classes follow the existing ones. If the store gets a new field or value, all its shards are written again.
+    classes follow the existing ones. Samples that were erased from the store are not appended, also under other keys.
+    If the store gets a new field or value, all its shards are written again.
 
     The manifest is replaced last, in one step, which changes the digest. If you have the store open, you continue to
     see the old state. If you open it afterwards, you see the new samples. If the call is interrupted, the store does
@@ -103,6 +123,7 @@ def append(
         update: whether to update samples with the same keys but different content from the source, as `update` does.
         compare: if False, samples whose keys are in the store are skipped whatever their content is. They are not
             converted, which takes less time.
+        restore_erased: whether to store samples that were erased with `erase` before. Their tombstones are removed.
         dry_run: if True, return what would be done, and do not change the store. The samples are converted
             nevertheless.
         progress: function that is called with the progress, as in `convert`.
@@ -121,7 +142,8 @@ def append(
     """
     if update and not compare:
         raise OptionError("`update` compares the samples: leave out `compare`.")
-    return _Growing(store, source, True, update, compare, dry_run, progress or in_notebook(), keywords).run()
+    wanted = _Wanted(True, update, compare, restore_erased, dry_run)
+    return _Growing(store, source, wanted, progress or in_notebook(), keywords).run()
 
 
 @takes_options(ConvertOptions, default=...)
@@ -129,6 +151,7 @@ def update(
     store: str | os.PathLike[str],
     source: str | os.PathLike[str],
     *,
+    restore_erased: bool = False,
     dry_run: bool = False,
     progress: OnProgress | None = None,
     **keywords: Unpack[ConvertKeywords],
@@ -142,7 +165,8 @@ def update(
 
     The samples of the source are converted with the options of the store, and compared with the stored bytes. Fields,
     values of objects and samples that are missing in the source are kept. Samples that are missing in the store are
-    counted, but not added. To do both, use `append` with ``update=True``.
+    counted, but not added. To do both, use `append` with ``update=True``. Samples that have moved to a different split,
+    and files that were moved or renamed, are reported, and the store keeps them as they are.
 
     Only shards with changed samples are written again. In them, the files of unchanged fields are copied. The manifest
     is replaced last, in one step. If you have the store open, you continue to see the old state: replaced shards remain
@@ -151,6 +175,7 @@ def update(
     Args:
         store: path of a store, a folder.
         source: path of a folder or file, as in `convert`.
+        restore_erased: whether a sample may get an image that was erased with `erase` before.
         dry_run: if True, return what would be done, and do not change the store. The samples are converted
             nevertheless.
         progress: function that is called with the progress, as in `convert`.
@@ -162,7 +187,19 @@ def update(
     Raises:
         OptionError, SourceError, FormatError, ConversionError: as in `append`.
     """
-    return _Growing(store, source, False, True, True, dry_run, progress or in_notebook(), keywords).run()
+    wanted = _Wanted(False, True, True, restore_erased, dry_run)
+    return _Growing(store, source, wanted, progress or in_notebook(), keywords).run()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be done: add new samples, update and compare those that the store has, store erased ones again."""
+
+    adds: bool
+    updates: bool
+    compares: bool
+    restores: bool
+    dry_run: bool
 
 
 @dataclass
@@ -171,10 +208,7 @@ class _Growing:
 
     store: str | os.PathLike[str]
     source: str | os.PathLike[str]
-    adds: bool
-    updates: bool
-    compares: bool
-    dry_run: bool
+    wanted: _Wanted
     notify: OnProgress
     changes: Mapping[str, Any]
     _unreadable: list[Problem] = field(default_factory=list)
@@ -191,38 +225,45 @@ class _Growing:
             opened.check_rewritable()
             if opened.manifest.chunk_size != CHUNK_SIZE:
                 raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found others. Repack the store.")
-            if not self.dry_run:
+            if not self.wanted.dry_run:
                 opened, _ = remove_leftovers(opened)
             options = with_changes(_options(opened), self.changes)
             check_apart(source, path)
             known = _Known(opened)
-            listed = _Listed(open_any(source, options), known)
+            erased = Tombstones() if self.wanted.restores else Tombstones(opened.manifest.provenance)
+            listed = _Listed(open_any(source, options), known, erased)
             image = opened.manifest.fields["image"]
             like = image if isinstance(image, RaggedImageField) else None
             called = one_line(listed.source.path.name)
             converting = partial(
                 convert_source, notify=self.notify, like=like, check=partial(_check_images, opened, called)
             )
-            wanted = {"known": listed.known if self.compares else [], "new": listed.new if self.adds else []}
+            wanted = {"known": listed.known if self.wanted.compares else [], "new": listed.new}
+            if not self.wanted.adds:  # they are looked at to see which of them were moved, unless they are too many
+                wanted["new"] = listed.new if len(listed.new) <= max(_MOVED, 2 * listed.only_in_store) else []
+                wanted["new"] = wanted["new"] if listed.only_in_store and listed.known else []
             folder = path.with_name(f"{path.name}.append")
             # finished shards, from which the same call goes on
             work = WorkFolder(folder, keeps=lambda: any(partial_of(folder / name).exists() for name in wanted))
             if not any(wanted.values()):
                 work.remove_leftover()  # of a call that compared, and was interrupted
                 return self._summary(opened, listed, _Found())
-            for name in ("class_map", "split_into"):
-                if opened.manifest.conversion_options.get(name) and not getattr(options, name):
-                    self._note(f"the store was made with `{name}`, and new samples are not.")
+            for note in self._notes_of_options(opened, options, listed):
+                self._note(note)
             with work:
                 work.remove_all_but({f"{name}.partial" for name in wanted})
                 converted: dict[str, Summary] = {}
                 for name in [name for name in wanted if wanted[name]]:
-                    own = options if name == "new" else _of_known(options, opened)
+                    own = options if name == "new" and self.wanted.adds else _of_known(options, opened)
                     chosen = listed.chosen(wanted[name])
                     try:
+                        if name == "new" and not self.wanted.adds:
+                            own = replace(own, on_error="skip")
                         converted[name] = converting(chosen, folder / name, own)
-                    except SourceError as error:
-                        if error.advice != NOTHING_LEFT:
+                    except (SourceError, OptionError) as error:
+                        if name == "new" and not self.wanted.adds:
+                            continue  # `update` stores none of these
+                        if not isinstance(error, SourceError) or error.advice != NOTHING_LEFT:
                             raise
                         self._unreadable += error.problems  # all of these are bad, and are to be left out
                 summary = self._change(opened, converted, listed, known, called)
@@ -236,37 +277,50 @@ class _Growing:
     ) -> GrowthSummary:
         """Compare samples that were converted just now with those of a store, and change that."""
         others = {name: open_store(each.path) for name, each in converted.items()}
-        unused = {} if self.adds else _unused_classes(store, others.values())
+        looked_at = others.get("new")
+        if not self.wanted.adds:
+            others.pop("new", None)
+            converted = {name: each for name, each in converted.items() if name != "new"}
+        unused = {} if self.wanted.adds else _unused_classes(store, others.values())
         # a class that the store or the source has not met applies to none of its samples: both have the same classes
         joined = joined_stores([store, *others.values()], [store.name, *[source] * len(others)], unused, absent=0)
         numbers = dict(zip(others, joined.numbers[1:], strict=True))
         sources = {name: (others[name], numbers[name]) for name in others}
-        found = _found((store, joined.numbers[0]), sources, known, joined.fields)
-        if found.differing and not self.updates:
+        tombstones = Tombstones(store.manifest.provenance)
+        refused = Tombstones() if self.wanted.restores else tombstones
+        found = _found((store, joined.numbers[0]), sources, known, joined.fields, refused)
+        if found.differing and not self.wanted.updates:
             raise _taken(source, found)
         for each in [note for summary in converted.values() for note in summary.notes]:
             found.notes[each] = None
-        for note in _note_of_moved(listed, known, sources.get("new"), (store, joined.numbers[0]), joined.fields):
+        found.moved = _moved(listed, looked_at, store)
+        for note in _notes_of_moves(store, listed, found, adds=self.wanted.adds):
             self._note(note)
             found.notes[note] = None
         own = store.manifest.fields
         reshapes = any(name not in own or own[name].arrays != each.arrays for name, each in joined.fields.items())
-        if found.changes.is_empty and not (self.updates and reshapes):
+        if found.changes.is_empty and not (self.wanted.updates and reshapes):
             return self._summary(store, listed, found, converted)
         for note in joined.notes:
             self._note(note)
             found.notes[note] = None
-        if self.dry_run:
+        if self.wanted.dry_run:
             return self._summary(store, listed, found, converted)
         step = {
-            "command": "append" if self.adds else "update",
+            "command": "append" if self.wanted.adds else "update",
             "source": source,
             "rows": {name: len(rows) for name, rows in found.changes.added.items()},
-            **({"updated": found.counts()} if self.updates else {}),
+            **({"updated": found.counts()} if self.wanted.updates else {}),
         }
         skipped = self._skipped(store, others.values(), found, known)
         changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
-        manifest = changed.run(step)
+        for name, row in [(name, row) for name, rows in found.changes.added.items() for row in rows]:
+            if len(tombstones):
+                tombstones.remove(others["new"][name].key(row), others["new"], name, row)
+        for key, fields in found.differing.items() if len(tombstones) else ():
+            if "image" in fields and (place := known.place("", key)):
+                tombstones.remove(key, others["known"], *found.changes.replaced[place[0]]["image"][place[1]])
+        manifest = changed.run(step, tombstones.noted)
         replaced = open_store(store.path).replaced[1]
         if replaced:
             note = f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store open. "
@@ -281,9 +335,10 @@ class _Growing:
 
         def is_of_step(problem: Problem) -> bool:
             if known.place("", problem.where) is None:
-                return self.adds
+                return self.wanted.adds and not tombstones.has_key(problem.where.partition(":")[0])
             return problem.where in found.differing
 
+        tombstones = Tombstones(store.manifest.provenance)
         skipped, left_out = list(self._unreadable), list[Problem]()
         for other in others:
             reasons = other.manifest.provenance["skipped"]
@@ -314,10 +369,30 @@ class _Growing:
             updated=tuple(found.differing),
             updated_fields=found.counts(),
             already_there=tuple(found.same),
-            not_compared=() if self.compares else tuple(listed.keys(listed.known)),
-            not_added=() if self.adds else tuple(listed.keys(listed.new)),
-            only_in_store=sum(rows.values()) - len(listed.known),
+            not_compared=() if self.wanted.compares else tuple(listed.keys(listed.known)),
+            not_added=() if self.wanted.adds else tuple(listed.keys(listed.new)),
+            only_in_store=listed.only_in_store,
+            kept=tuple(store[name].key(row) for name, row in islice(listed.gone(), NAMED)),
+            erased=tuple(listed.keys(listed.erased)) + tuple(found.erased),
+            other_split=tuple(listed.other_split),
+            moved=found.moved,
         )
+
+    def _notes_of_options(self, store: Store, options: ConvertOptions, listed: _Listed) -> Iterator[str]:
+        """What the store was made with, and new samples are not unless it is given again."""
+        if not self.wanted.adds or not listed.new:
+            return
+        made = store.manifest.conversion_options
+        if made.get("class_map") and not options.class_map:
+            yield "the store was made with `class_map`, which new samples are not. Give it again to map their classes."
+        shares = made.get("split_into")
+        if shares and not options.split_into:
+            went = ", ".join(f"{count:,} to {name}" for name, count in listed.counts().items())
+            given = ",".join(f"{name}={share}" for name, share in shares.items()) if isinstance(shares, Mapping) else ""
+            yield (
+                f"the store was made with `split_into`, and new samples are not divided: {went}. To divide them, give "
+                f"`split_into` {given}."
+            )
 
     def _note(self, text: str) -> None:
         self.notify(Progress("copy", 0, 0, 0, text))
@@ -332,6 +407,8 @@ class _Found:
         same: keys of samples that are equal.
         differing: by the key of a sample that is not, its fields that differ.
         notes: for the user, each once.
+        erased: keys of samples whose image was erased before.
+        moved: as `GrowthSummary.moved`.
     """
 
     changes: Changes = field(default_factory=Changes)
@@ -339,6 +416,8 @@ class _Found:
     same: list[str] = field(default_factory=list)
     differing: dict[str, list[str]] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    erased: list[str] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """In how many samples each field differs."""
@@ -354,9 +433,9 @@ class _Known:
             raise OptionError(f"{store.path}: expected samples with keys, found none. Convert the source anew.")
         self._rows = {split: {store[split].key(i): i for i in range(len(store[split]))} for split in store}
 
-    def keys(self) -> Iterator[str]:
-        """Of all samples."""
-        return chain.from_iterable(self._rows.values())
+    def counts(self) -> dict[str, int]:
+        """Samples of each split."""
+        return {split: len(rows) for split, rows in self._rows.items()}
 
     def place(self, split: str, key: str) -> Place | None:
         """Where a sample is: in this split, or in another one."""
@@ -372,25 +451,43 @@ class _Listed:
 
     Attributes:
         new, known: by whether a store has their keys.
+        erased: those that are new, and whose keys were erased from the store.
+        other_split: for each known key that is in another split of the source than of the store both splits: of the
+            store and of the source.
+        only_in_store: samples of the store that the source lacks.
     """
 
-    def __init__(self, source: Source, known: _Known) -> None:
+    def __init__(self, source: Source, known: _Known, tombstones: Tombstones) -> None:
         self.source = source
         self._contents = source.contents()
-        self.new, self.known = list[Place](), list[Place]()
+        self.new, self.known, self.erased = list[Place](), list[Place](), list[Place]()
+        self.other_split: dict[str, tuple[str, str]] = {}
+        self._seen = {name: np.zeros(count, np.bool_) for name, count in known.counts().items()}
         for name, listed in self._contents.splits.items():
             for i, each in enumerate(listed):
-                is_known = known.place(name, source.key(name, each)) is not None
-                (self.known if is_known else self.new).append((name, i))
-        self._known = known
+                key = source.key(name, each)
+                place = known.place(name, key)
+                if place is None:
+                    (self.erased if len(tombstones) and tombstones.has_key(key) else self.new).append((name, i))
+                    continue
+                self.known.append((name, i))
+                self._seen[place[0]][place[1]] = True
+                if place[0] != name:
+                    self.other_split[key] = place[0], name
+        splits = self._contents.splits.keys()
+        # of a store whose samples were divided anew, the splits say nothing of those of the source
+        self.other_split = {
+            key: both for key, both in self.other_split.items() if {*both} <= self._seen.keys() & splits
+        }
+        self.only_in_store = sum(int((~seen).sum()) for seen in self._seen.values())
 
-    def moved(self) -> dict[str, str]:
-        """Keys that are new, and for each the one key of the store that the source lacks and that has its file name."""
-        gone: dict[str, list[str]] = {}
-        for key in {*self._known.keys()} - {*self.keys(self.known)}:
-            gone.setdefault(PurePosixPath(key).name, []).append(key)
-        candidates = {key: gone.get(PurePosixPath(key).name, []) for key in self.keys(self.new)}
-        return {key: old[0] for key, old in candidates.items() if len(old) == 1}
+    def gone(self) -> Iterator[Place]:
+        """The split and the row of each sample of the store that the source lacks."""
+        return ((name, row) for name, seen in self._seen.items() for row in np.flatnonzero(~seen).tolist())
+
+    def counts(self) -> Counter[str]:
+        """New samples of each split."""
+        return Counter(name for name, _ in self.new)
 
     def keys(self, places: Sequence[Place]) -> Iterator[str]:
         """Of some samples."""
@@ -409,10 +506,14 @@ def _found(
     sources: Mapping[str, tuple[Store, Numbers]],
     known: _Known,
     fields: Mapping[str, Field],
+    tombstones: Tombstones,
 ) -> _Found:
     """What is new in a store of samples, and what differs in one of samples that another store has."""
     found, (store, numbers) = _Found(), own
     for name, key, row in _rows(sources["new"][0]) if "new" in sources else ():
+        if tombstones.has_image(sources["new"][0], name, row):
+            found.erased.append(key)
+            continue
         found.added.append(key)
         found.changes.added.setdefault(name, []).append(row)
     for name, key, row in _rows(sources["known"][0]) if "known" in sources else ():
@@ -423,42 +524,83 @@ def _found(
         if not differing:
             found.same.append(key)
             continue
+        if "image" in differing and tombstones.has_image(other, name, row):
+            found.erased.append(key)
+            continue
         found.differing[key] = differing
         for each in differing:
             found.changes.replaced.setdefault(place[0], {}).setdefault(each, {})[place[1]] = (name, row)
     return found
 
 
-def _note_of_moved(
-    listed: _Listed,
-    known: _Known,
-    new: tuple[Store, Numbers] | None,
-    own: tuple[Store, Numbers],
-    fields: Mapping[str, Field],
-) -> list[str]:
-    """What the user should know where a file seems to have been moved, such as to the folder of another class."""
-    moved = listed.moved() if listed.known or new else {}
-    if new is not None:  # by their images; `update` does not convert what it does not add
-        rows, (store, numbers) = {key: (name, row) for name, key, row in _rows(new[0])}, own
-        pairs, moved = {key: old for key, old in moved.items() if key in rows}, {}
-        for key, old in pairs.items():
-            place = known.place("", old)
-            if place and "image" not in differing_fields(
-                (store, *place, numbers), (new[0], *rows[key], new[1]), fields
-            ):
-                moved[key] = old
-    if not moved:
-        return []
-    named = ", ".join(f"{key} ({old})" for key, old in list(moved.items())[:NAMED])
-    named += f" and {len(moved) - NAMED:,} more" if len(moved) > NAMED else ""
-    if new is None:
-        what = "these new files have the file name of a stored sample that is no longer in the source"
-        return [f"{what}: {named}. If you moved them, convert the source again: `update` keeps the old samples."]
-    what = "these new samples have the file name and the image of a stored sample that is no longer in the source"
-    advice = "convert the source again to drop the old samples"
-    if len(moved) <= NAMED:
-        advice = f"drop the old samples with tsds filter, condition: key not in {[*moved.values()]}"
-    return [f"{what}: {named}. The store keeps both. If you moved the files, {advice}."]
+def _moved(listed: _Listed, new: Store | None, store: Store) -> dict[str, str]:
+    """For the keys of new samples: the key of a sample with the same image that the source lacks.
+
+    Only of a source that has some samples of the store: each file of another one would be a candidate.
+    """
+    if not listed.known or not listed.only_in_store or new is None:
+        return {}
+    found: dict[str, str] = {}
+    places = [(name, row) for name, _, row in _rows(new)]
+    prints = np.array([_print(new, *place) for place in places], np.uint64)
+    sizes = {_nbytes(new, *place) for place in places}
+    gone: dict[int, list[Place]] = {}
+    for place in listed.gone():
+        if _nbytes(store, *place) in sizes:
+            gone.setdefault(_print(store, *place), []).append(place)
+    for (name, row), each in zip(places, prints.tolist(), strict=True):
+        candidates = [store[split].key(old) for split, old in gone.get(each, ())]
+        if candidates:
+            key = new[name].key(row)
+            same = [old for old in candidates if PurePosixPath(old).name == PurePosixPath(key).name]
+            found[key] = (same or candidates)[0]
+    return found
+
+
+def _print(store: Store, split: str, row: int) -> int:
+    """A hash of the stored image of a row, of 8 bytes; 0 without images."""
+    return int.from_bytes(hashlib.blake2b(image_bytes(store, split, row) or b"", digest_size=8).digest())
+
+
+def _nbytes(store: Store, split: str, row: int) -> int:
+    """Bytes of the stored image of a row, which are known without reading it; 0 where all have one size."""
+    name = first_of_kind(store.manifest.fields, ImageField)
+    column = store[split][name] if name else None
+    return int(np.diff(column.offsets[row : row + 2])[0]) if isinstance(column, RaggedColumn) else 0
+
+
+def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool) -> list[str]:
+    """What the user should know where samples seem to have been moved: to another split, folder or name."""
+    notes = []
+    options = store.manifest.conversion_options
+    divided = options.get("split_into") or any(
+        each.get("command") == "split" for each in steps_of(store.manifest.provenance)
+    )
+    if divided:
+        listed.other_split.clear()
+    if listed.other_split:
+        key, (before, now) = next(iter(listed.other_split.items()))
+        count = len(listed.other_split)
+        notes.append(
+            f"{count:,} {'samples are' if count > 1 else 'sample is'} in a different split in the source, such as "
+            f"{key} ({before} in the store, {now} in the source). The store keeps its splits: convert the source "
+            "again to change them."
+        )
+    if found.moved:
+        key, old = next(iter(found.moved.items()))
+        count = len(found.moved)
+        are = (
+            "new samples have the images of stored samples"
+            if count > 1
+            else "new sample has the image of a stored sample"
+        )
+        what = f"{count:,} {are} that the source no longer contains, such as {key} (stored as {old})"
+        advice = "convert the source again to drop the old samples"
+        if adds and len(found.moved) <= NAMED:
+            advice = f"drop the old samples with tsds filter, condition: key not in {[*found.moved.values()]}"
+        stays = "The store keeps both" if adds else "The store keeps the old ones"
+        notes.append(f"{what}. {stays}. If you moved or renamed the files, {advice}.")
+    return notes
 
 
 def _rows(store: Store) -> Iterator[tuple[str, str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_n
 from tensorstore_ds.editing.compare import NAMED, differing_fields
 from tensorstore_ds.editing.expression import Condition
 from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
+from tensorstore_ds.editing.tombstones import Tombstones
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField
@@ -246,7 +247,9 @@ def relabel_store(
     return write_store(target, pieces, fields, {"command": "relabel", "class_map": dict(class_map)}, notify)
 
 
-def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgress | None = None) -> Summary:
+def merge_stores(
+    stores: Sequence[PathLike], out: PathLike, *, restore_erased: bool = False, progress: OnProgress | None = None
+) -> Summary:
     """Write a new store with the samples of several stores. Splits with the same name are concatenated.
 
     >>> for name in ("cat", "dog"):
@@ -258,9 +261,12 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     Classes and keypoints are matched by name. New ones follow the ones of the first store. If stores have keys in
     common, each key is prefixed with the name of its store, and a note reports how many.
 
+    Samples that were erased from one of the stores are not taken from the others. A note reports how many.
+
     Args:
         stores: paths or URLs of the stores, at least two.
         out: path of the new store, which must not exist.
+        restore_erased: whether to take samples that were erased from one of the stores from the others.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
@@ -275,16 +281,24 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     opened = [opened_for_editing(store, notify) for store in stores]
     joined = joined_stores(opened)
     repeated = _repeated(opened, joined)
-    notes = (*joined.notes, *_note_of_repeated(repeated))
+    left = {} if restore_erased else _erased_elsewhere(opened)
+    if sum(map(len, left.values())) == sum(len(store[name]) for store in opened for name in store):
+        raise OptionError(f"{target}: expected samples that were not erased, found none.")
+    notes = (*joined.notes, *_note_of_repeated(repeated), *_note_of_erased(opened, left))
     for note in notes:
         notify(Progress("copy", 0, 0, 0, note))
     prefixes = _prefixes(opened) if repeated else [""] * len(opened)
     pieces: dict[str, list[Piece]] = {}
-    for store, classes, prefix in zip(opened, joined.numbers, prefixes, strict=True):
+    for i, (store, classes, prefix) in enumerate(zip(opened, joined.numbers, prefixes, strict=True)):
         for name in store:
-            pieces.setdefault(name, []).append(Piece(store, name, np.arange(len(store[name])), classes, prefix))
+            rows = np.setdiff1d(np.arange(len(store[name])), left.get((i, name), ()))
+            pieces.setdefault(name, []).append(Piece(store, name, rows.astype(np.int64), classes, prefix))
     step = {"command": "merge", "stores": [store.path.name for store in opened]}
-    summary = write_store(target, in_order(pieces), joined.fields, step, notify)
+    tombstones = Tombstones(*(store.manifest.provenance for store in opened))
+    for i, store in enumerate(opened if restore_erased and len(tombstones) else ()):
+        for name, row in _erased_rows(opened, i):
+            tombstones.remove(store[name].key(row), store, name, row)
+    summary = write_store(target, in_order(pieces), joined.fields, step, notify, tombstones)
     return replace(summary, notes=(*notes, *summary.notes))
 
 
@@ -342,6 +356,39 @@ def _note_of_repeated(repeated: Mapping[str, bool]) -> list[str]:
         f"{len(repeated):,} key{'s are' if len(repeated) > 1 else ' is'} in several stores, such as {first}: "
         f"{equal:,} of them with equal samples. All are stored, and keys begin with the name of their store. "
         "tsds check finds copies."
+    ]
+
+
+def _erased_rows(stores: Sequence[Store], place: int) -> Iterator[tuple[str, int]]:
+    """Split and row of the samples of a store that were erased from one of the others."""
+    store = stores[place]
+    own = Tombstones(store.manifest.provenance)  # what it has besides these was not erased from it
+    tombstones = Tombstones(*(other.manifest.provenance for i, other in enumerate(stores) if i != place)).without(own)
+    has_keys = first_of_kind(store.manifest.fields, KeyField) is not None
+    for name in store if len(tombstones) else ():
+        for row in range(len(store[name])):
+            if (has_keys and tombstones.has_key(store[name].key(row))) or tombstones.has_image(store, name, row):
+                yield name, row
+
+
+def _erased_elsewhere(stores: Sequence[Store]) -> dict[tuple[int, str], list[int]]:
+    """The rows of `_erased_rows` by the place of their store and their split."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for i in range(len(stores)):
+        for name, row in _erased_rows(stores, i):
+            found.setdefault((i, name), []).append(row)
+    return found
+
+
+def _note_of_erased(stores: Sequence[Store], left: Mapping[tuple[int, str], Sequence[int]]) -> list[str]:
+    if not left:
+        return []
+    count = sum(map(len, left.values()))
+    (i, name), rows = next(iter(left.items()))
+    return [
+        f"not merged: {count:,} sample{'s' if count > 1 else ''} that {'were' if count > 1 else 'was'} erased from a "
+        f"different store, such as {stores[i][name].key(rows[0])} of {stores[i].name}. Pass `restore_erased` to keep "
+        f"{'them' if count > 1 else 'it'}."
     ]
 
 

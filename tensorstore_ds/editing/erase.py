@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
 from tensorstore_ds.conversion.skipped import fewer_skipped
+from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.editing.append import locked
 from tensorstore_ds.editing.edit import chosen_splits, listed_rows, no_sample_meets
 from tensorstore_ds.editing.expression import Condition
@@ -30,8 +32,9 @@ from tensorstore_ds.editing.in_place import (
     remove_leftovers,
     removed_after,
 )
-from tensorstore_ds.editing.mentions import Mentions, problems_of, texts_in
+from tensorstore_ds.editing.mentions import Mentions, literals_in, problems_of, texts_in
 from tensorstore_ds.editing.rows import reading_progress
+from tensorstore_ds.editing.tombstones import ERASED, Tombstones
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.kinds.base import first_of_kind
@@ -39,7 +42,9 @@ from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.format.statistics import parse_summary
 from tensorstore_ds.options import shortened
 from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.reading.verification import require_whole_shards
+from tensorstore_ds.regular_files import tidied
 
 _NAMED = 3  # keys and classes in a message
 _ROWS = 10_000  # keys that are read at a time
@@ -58,6 +63,9 @@ class ErasureSummary(Summary):
         removed_shards: number of shards that were removed, including shards that earlier changes had replaced.
         removed_nbytes: number of bytes of these shards.
         completed: whether an interrupted erasure was completed.
+        receipt: what was done, for your records, as a JSON object that names no sample: counts, hashes of the samples,
+            time, the digests of the store before and after, and the places that `erase` does not reach. It is empty
+            after a dry run.
     """
 
     erased: Mapping[str, int] = field(default_factory=dict)
@@ -65,6 +73,7 @@ class ErasureSummary(Summary):
     removed_shards: int = 0
     removed_nbytes: int = 0
     completed: bool = False
+    receipt: Mapping[str, Any] = field(default_factory=dict)
 
 
 def erase(
@@ -75,6 +84,8 @@ def erase(
     keys: Collection[str] | None = None,
     splits: Collection[str] | None = None,
     sha256: str | None = None,
+    tombstones: bool = True,
+    receipt: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     progress: OnProgress | None = None,
 ) -> ErasureSummary:
@@ -90,8 +101,13 @@ def erase(
     about the samples are removed from ``skipped.jsonl``, and statistics are computed again. The provenance records how
     many samples were erased, but not which ones.
 
-    Rows after an erased sample move up within their split. Keys do not change. Copies of the store, packed files,
-    stores at URLs and their caches, and backups still contain the samples.
+    Tombstones remain: keyed hashes of the key and of the stored image of each sample, which do not name it. With them,
+    `append`, `update` and `merge_stores` leave out samples that were erased, also renamed copies, and report how many.
+    Pass ``restore_erased=True`` to these functions to store them again. If you have the store, you can test whether a
+    key or image that you guess was erased.
+
+    Rows after an erased sample move up within their split. Keys do not change. The source, copies of the store, packed
+    files, stores at URLs and their caches, and backups still contain the samples.
 
     If you have the store open, you can still read the files that you have mapped, and open the files of all other
     shards. Opening a file of a removed shard raises a `FormatError` with the reason ``replaced``.
@@ -107,12 +123,15 @@ def erase(
         splits: names of the splits to erase from. None is all. It cannot be combined with `rows`.
         sha256: expected digest of the store or of its content, such as `CheckFindings.sha256` for rows. None accepts
             any store.
+        tombstones: if False, no tombstones are kept, for example because the hashes themselves must not be stored. Then
+            `append` adds the samples again if the source still contains them.
+        receipt: path of a new JSON file for `ErasureSummary.receipt`. None writes none.
         dry_run: if True, return what would be erased, and do not change the store.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
         OptionError: no sample meets `where`, a row or key does not exist, all samples would be erased, or the store is
-            packed or given by URL.
+            packed or given by URL. Or the file of `receipt` exists, or would be in a store.
         FormatError: the store is damaged, or has a different digest than `sha256`. It was not changed.
         ConversionError: the disk is full, a different process is changing the store, or old shards cannot be removed.
     """
@@ -121,10 +140,28 @@ def erase(
     if rows is not None and splits is not None:
         raise OptionError("`rows` names the splits itself: leave out `splits`.")
     began, path = time.monotonic(), check_in_place(store, "erase the samples")
+    target = None if receipt is None else _free_file(receipt)
     with locked(path), one_line_for_failures(path, goes_on=False):
         choice = _Choice(None if where is None else Condition(where), rows, keys, splits, sha256)
-        erasure = _Erasure(open_store(path), choice, progress or in_notebook())
-        return replace(erasure.run(dry_run=dry_run), seconds=time.monotonic() - began)
+        erasure = _Erasure(open_store(path), choice, tombstones, progress or in_notebook())
+        summary = erasure.run(dry_run=dry_run)
+    if target is not None and summary.receipt:
+        with writing(target):
+            write_file(
+                target, (json.dumps(summary.receipt, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+            )
+    return replace(summary, seconds=time.monotonic() - began)
+
+
+def _free_file(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that can be made; raises an error before anything is done if it cannot."""
+    target = tidied(path)
+    check_outside_stores(target)
+    if os.path.lexists(target):
+        raise OptionError(f"{target}: expected no such file, because receipts are not replaced. Choose another name.")
+    if not target.parent.is_dir():
+        raise OptionError(f"{target}: expected a folder {target.parent} to write to, found none. Make it first.")
+    return target
 
 
 @dataclass(frozen=True)
@@ -183,8 +220,8 @@ class _NoSuchKeysError(OptionError):
 class _Erasure:
     """One call of `erase`, of a store that is locked."""
 
-    def __init__(self, store: Store, choice: _Choice, notify: OnProgress) -> None:
-        self._store, self._choice, self._notify = store, choice, notify
+    def __init__(self, store: Store, choice: _Choice, tombstones: bool, notify: OnProgress) -> None:
+        self._store, self._choice, self._tombstones, self._notify = store, choice, tombstones, notify
         self._notes: list[str] = []
         store.check_rewritable()
 
@@ -216,7 +253,7 @@ class _Erasure:
         self._check(rows)
         keys = tuple(self._store[name].key(row) for name, some in rows.items() for row in some.tolist())
         if dry_run:
-            return self._summary(rows, keys, removed)
+            return self._summary(rows, keys, removed, dry_run=True)
         more = self._change(rows, keys)
         removed = Leftovers(removed.shards + more.shards, removed.nbytes + more.nbytes)
         return self._summary(rows, keys, removed, completed=completes)
@@ -239,11 +276,15 @@ class _Erasure:
         self._store, before = remove_leftovers(self._store)
         store, manifest = self._store, self._store.manifest
         names = _names(store, rows, keys)
-        mentions = Mentions(names, texts_in(manifest.provenance))
-        step = {"command": "erase", "erased": {name: len(some) for name, some in rows.items()}}
+        told = names | _names_in_texts(store, rows, keys)
+        mentions = Mentions(told, texts_in(manifest.provenance))
+        tombstones = Tombstones(manifest.provenance)
+        places = ((name, row) for name, some in rows.items() for row in some.tolist())
+        count = len(tombstones.add(store, places)) if self._tombstones else 0
+        step = {"command": "erase", "erased": {name: len(some) for name, some in rows.items()}, "tombstones": count}
         skipped = fewer_skipped(store, partial(problems_of, names))
         changed = InPlace((store, {}), {}, manifest.fields, Changes(erased=dict(rows)), self._notify, skipped)
-        found = changed.run(step, partial(_without_mentions, mentions))
+        found = changed.run(step, lambda known: tombstones.noted(_without_mentions(mentions, known)))
         after = self._remove()
         for note in (
             *_notes_of_classes(manifest, found),
@@ -260,7 +301,7 @@ class _Erasure:
         return removed
 
     def _summary(
-        self, rows: Rows, keys: tuple[str, ...], removed: Leftovers, *, completed: bool = False
+        self, rows: Rows, keys: tuple[str, ...], removed: Leftovers, *, completed: bool = False, dry_run: bool = False
     ) -> ErasureSummary:
         store = self._store
         return ErasureSummary(
@@ -274,11 +315,41 @@ class _Erasure:
             removed_shards=removed.shards,
             removed_nbytes=removed.nbytes,
             completed=completed,
+            receipt={} if dry_run else self._receipt(removed),
         )
+
+    def _receipt(self, removed: Leftovers) -> dict[str, Any]:
+        """What was done, from the last erasure that the provenance notes, which another call may have begun."""
+        store, provenance = self._store, self._store.manifest.provenance
+        steps = [each for each in steps_of(provenance) if each.get("command") == "erase"]
+        step: Mapping[str, Any] = steps[-1] if steps else {}
+        before, count = step.get("before"), step.get("tombstones")
+        ids = Tombstones(provenance).last(count) if type(count) is int else []
+        return {
+            "erased": step.get("erased"),
+            "samples": [{"key": key.hex(), "image": image.hex()} for key, image in ids],
+            "store": store.path.name,
+            "created": step.get("created"),
+            "tool_version": step.get("tool_version"),
+            "sha256_before": before[0] if isinstance(before, list) and before else None,
+            "sha256_after": store.sha256,
+            "content_sha256_after": store.content_sha256,
+            "removed_shards": removed.shards,
+            "removed_nbytes": removed.nbytes,
+            "not_reached": list(_not_reached(store)),
+        }
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
         self._notify(Progress("copy", 0, 0, 0, text))
+
+
+def _not_reached(store: Store) -> Iterator[str]:
+    """The places that may still contain what was erased."""
+    source = store.manifest.provenance.get("source")
+    yield f"the source {source}" if isinstance(source, str) else "the source"
+    yield from ("copies of the store", "exports, contact sheets and dataset cards", "packed files", "stores at URLs")
+    yield from ("caches of stores at URLs", "backups and snapshots", "freed blocks of the disk", "trained models")
 
 
 def _was_interrupted(store: Store) -> bool:
@@ -313,9 +384,31 @@ def _names(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
     return names
 
 
+def _names_in_texts(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
+    """What earlier steps call the samples, if it is not their key: a file name without its folder, and texts of
+    conditions that are in their keys. A text that is in the key of a sample that stays is not among them.
+    """
+    if first_of_kind(store.manifest.fields, KeyField) is None:
+        return set()
+    texts = texts_in({name: value for name, value in store.manifest.provenance.items() if name != ERASED})
+    whole = "\n".join(texts)
+    found = {last for key in keys if (last := key.rpartition("/")[2]) and last in whole}
+    literals = {each for each in literals_in(texts) if len(each) > 1}
+    found |= {each for key in keys for each in literals if each in key}
+    for name in store if found else ():
+        column = store[name].table(next(n for n, f in store.manifest.fields.items() if isinstance(f, KeyField)))
+        erased = {*rows.get(name, np.empty(0, np.int64)).tolist()}
+        for start in range(0, len(column), _ROWS):
+            for row, key in enumerate(map(str, column[start : start + _ROWS]), start):
+                if row not in erased:
+                    found -= {each for each in found if each in key}
+    return found
+
+
 def _without_mentions(mentions: Mentions, provenance: dict[str, Any]) -> dict[str, Any]:
     """A provenance that does not name samples, except in the description, which is a text of the user."""
-    return {name: value if name == "description" else mentions.without(value) for name, value in provenance.items()}
+    kept = ("description", ERASED)
+    return {name: value if name in kept else mentions.without(value) for name, value in provenance.items()}
 
 
 def _notes_of_classes(before: Manifest, after: Manifest) -> Iterator[str]:

@@ -60,6 +60,15 @@ def texts_in(value: Any) -> list[str]:
     return [text for one in each for text in texts_in(one)]
 
 
+def literals_in(texts: Iterable[str]) -> set[str]:
+    """The quoted texts in conditions.
+
+    >>> sorted(literals_in(["'b.jpg' not in key or \\"anna\\" in key"]))
+    ['anna', 'b.jpg']
+    """
+    return {match[2] for text in texts for match in re.finditer(r"(['\"])([^'\"]+)\1", text)}
+
+
 def problems_of(names: Collection[str], problems: Collection[Problem]) -> set[Problem]:
     """The problems that name one of these samples, or the file of its annotation.
 

@@ -23,6 +23,7 @@ from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import copied, linked, sync, write_all
 from tensorstore_ds.editing.behind import Behind
+from tensorstore_ds.editing.tombstones import Tombstones
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
 from tensorstore_ds.format.joining import unknown_object
@@ -91,6 +92,7 @@ def write_store(
     fields: Mapping[str, Field],
     step: Mapping[str, Any],
     notify: OnProgress,
+    tombstones: Tombstones | None = None,
 ) -> Summary:
     """Write a store of rows, each split of its pieces one after the other.
 
@@ -99,6 +101,7 @@ def write_store(
     Args:
         fields: of the new store.
         step: what is done, for the provenance: ``command`` and its options.
+        tombstones: of the new store; None for those of all stores that rows come from.
 
     Raises:
         FormatError: a store is damaged.
@@ -139,12 +142,14 @@ def write_store(
             summary = {**statistics.summary(), **known}
             entries[name] = SplitEntry(tuple(shards), {each: summary[each] for each in fields if each in summary})
         before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
+        if tombstones is None:
+            tombstones = Tombstones(*(store.manifest.provenance for store in stores.values()))
         manifest = replace(
             first.manifest,
             chunk_size=CHUNK_SIZE,
             fields=fields,
             splits=entries,
-            provenance=with_step(before, **step, sha256=list(stores)),
+            provenance=tombstones.noted(with_step(before, **step, sha256=list(stores))),
             **{name: _common(stores, name, workspace) for name in ("license", "citation")},
         )
         manifest = workspace.commit(manifest, [], check_keys="key" in fields)
