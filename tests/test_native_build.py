@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import struct
 import sys
 import sysconfig
 from pathlib import Path
@@ -152,3 +153,45 @@ def test_without_the_gil_a_module_is_for_one_version(monkeypatch: pytest.MonkeyP
     assert compiling._libraries() == ["-lm"]
     monkeypatch.setattr(compiling, "IS_WINDOWS", True)
     assert compiling._libraries()[-1] == f"-lpython{sys.version_info.major}{sys.version_info.minor}t"
+
+
+def elf_of(data: bytes) -> tuple[set[str], int, bool]:
+    """Names of the dynamic symbols of a 64-bit ELF file, its DT_FLAGS_1, and whether it has RELRO."""
+    assert data[:6] == b"\x7fELF\x02\x01"
+    places = struct.unpack_from("<QQ", data, 0x20)
+    sizes = struct.unpack_from("<HHHH", data, 0x36)
+    programs = [struct.unpack_from("<II6Q", data, places[0] + i * sizes[0]) for i in range(sizes[1])]
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, places[1] + i * sizes[2]) for i in range(sizes[3])]
+    names, flags = set[str](), 0
+    for _, kind, _, _, offset, size, link, *_ in sections:
+        if kind == 11:  # dynamic symbols
+            texts = data[sections[link][4] : sections[link][4] + sections[link][5]]
+            starts = (struct.unpack_from("<I", data, at)[0] for at in range(offset, offset + size, 24))
+            names |= {texts[start : texts.index(b"\0", start)].decode() for start in starts}
+        if kind == 6:  # the dynamic section: DT_FLAGS_1
+            entries = (struct.unpack_from("<QQ", data, at) for at in range(offset, offset + size, 16))
+            flags |= sum(value for tag, value in entries if tag == 0x6FFFFFFB)
+    return names, flags, any(each[0] == 0x6474E552 for each in programs)
+
+
+@pytest.mark.skipif(FORBIDDEN or sys.platform != "linux", reason="flags of Linux")
+def test_the_module_is_hardened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CFLAGS", "LDFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        module = compiling.compile_module(tmp_path / "m.so")
+    except compiling.CompileError as error:
+        pytest.skip(str(error))
+    names, flags, has_relro = elf_of(module.read_bytes())
+    assert "__stack_chk_fail" in names and "__memcpy_chk" in names
+    assert flags & 1 and has_relro  # bound when it is loaded, and read-only after that
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux")
+def test_a_compiler_that_takes_no_such_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "refuses.py"
+    script.write_text(
+        "import sys\nsys.exit(any(each.startswith(('-fstack', '-D_FORTIFY_SOURCE=3')) for each in sys.argv))"
+    )
+    command = [sys.executable, str(script)]
+    assert compiling._hardening(command, tmp_path) == ["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]

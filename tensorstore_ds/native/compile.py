@@ -26,6 +26,12 @@ FLAGS = (
     *("-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-Wno-psabi"),
     *(() if IS_WINDOWS else ("-fPIC",)),
 )
+#: Where the compiler takes them without a warning: the first ones that it takes of each line, to compile and to link.
+HARDENING: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("-fstack-protector-strong",),),
+    (("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"), ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2")),
+)
+LINK_HARDENING = ("-Wl,-z,relro,-z,now",)
 _AVX2 = {"plain": (), "avx2": ("-mavx2", "-mbmi", "-mbmi2", "-mlzcnt")}
 #: By processor, the sets of instructions that kernels.c is compiled for, and their flags.
 VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {"x86_64": _AVX2, "AMD64": _AVX2}
@@ -60,19 +66,20 @@ def compile_module(out: Path = HERE / MODULE, *more: str) -> Path:
     if not Path(headers, "Python.h").is_file():
         raise CompileError(f"Python.h is not in {headers}: install the headers of Python, such as python3-dev")
     compiler = shlex.split(os.environ.get("CC") or ("clang" if IS_WINDOWS else "cc"))
-    common = [*_words("CFLAGS"), *FLAGS, *more, f"-I{headers}"]
+    common = [*_words("CFLAGS"), *FLAGS]
     gil = {"Py_GIL_DISABLED": "1"} if IS_FREE_THREADED and IS_WINDOWS else {}  # elsewhere pyconfig.h has it
     fresh = out.with_name(f".{os.getpid()}{out.name}")
     try:
         with tempfile.TemporaryDirectory(prefix="tsds-compile-") as folder:
             linked, objects = str(Path(folder, out.name)), [str(Path(folder, "module.o"))]
+            common += [*_hardening([*compiler, *common, *more], Path(folder)), *more, f"-I{headers}"]
             defined = _defined(SOURCES=f'"{sources_digest()}"', **gil)
             _call([*compiler, *common, *defined, "-c", str(HERE / "module.c"), "-o", objects[0]])
             for name, own in VARIANTS.get(platform.machine(), {"plain": ()}).items():
                 objects.append(str(Path(folder, f"{name}.o")))
                 defined = _defined(VARIANT=name, KERNELS=f"kernels_{name}")
                 _call([*compiler, *common, *own, *defined, "-c", str(HERE / "kernels.c"), "-o", objects[-1]])
-            _call([*compiler, *_words("LDFLAGS"), *more, *_link(), *objects, *_libraries(), "-o", linked])
+            _call([*compiler, *_words("LDFLAGS"), *_link(), *more, *objects, *_libraries(), "-o", linked])
             shutil.copy(linked, fresh)
         fresh.replace(out)  # in one step: a process that runs keeps the module that it has
     except OSError as error:
@@ -120,7 +127,25 @@ def _defined(**values: str) -> list[str]:
 
 
 def _link() -> list[str]:
-    return ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
+    if sys.platform == "darwin":
+        return ["-bundle", "-undefined", "dynamic_lookup"]
+    return ["-shared", *(LINK_HARDENING if sys.platform == "linux" else ())]
+
+
+def _hardening(command: list[str], folder: Path) -> list[str]:
+    """The flags of `HARDENING` that a compiler takes, on Linux; they cost no time in the kernels."""
+    import subprocess
+
+    probe, found = folder / "probe.c", list[str]()
+    probe.write_text("#include <string.h>\nint main(void) { return 0; }\n", encoding="ascii")
+    for choices in HARDENING if sys.platform == "linux" else ():
+        for flags in choices:
+            tried = [*command, *flags, "-Werror", "-c", str(probe), "-o", str(folder / "probe.o")]
+            with contextlib.suppress(OSError):  # the next call reports it
+                if subprocess.run(tried, capture_output=True).returncode == 0:
+                    found += flags
+                    break
+    return found
 
 
 def _libraries() -> list[str]:
