@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensorstore_ds
-from small_stores import class_folders, tsds
+from small_stores import class_folders, tsds, voc
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.ledger import ANY, TEXT, USED, Ledger
 
@@ -96,3 +96,11 @@ def test_the_command_prints_every_kind_and_strict_refuses(tmp_path: Path) -> Non
     for name in ("metadata.jsonl", "boxes.xyz"):
         (source / name).unlink()
     assert tensorstore_ds.convert(source, tmp_path / "c.tsds", strict=True, workers=0).left_out == ()
+
+
+def test_images_of_another_folder_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    voc(tmp_path / "voc", "a", "b")
+    monkeypatch.chdir(tmp_path)
+    for images in ("voc/JPEGImages", "../" + tmp_path.name + "/voc/JPEGImages"):
+        found = tensorstore_ds.estimate("voc", images=Path(images))
+        assert (found.rows, found.left_out) == ({"train": 2}, ())

@@ -94,8 +94,10 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
     Raises:
         OptionError: a folder of images is named that is none, or for a source that has its own.
     """
-    if options.images is not None and not options.images.is_dir():
-        raise refusal("images", "a folder", options.images)
+    if options.images is not None:
+        if not options.images.is_dir():
+            raise refusal("images", "a folder", options.images)
+        options = replace(options, images=tidied(options.images))
     if isinstance(source, Sources):
         if options.images is not None:
             raise OptionError("`images` is the folder of one source: leave it out, or convert each alone.")
