@@ -42,7 +42,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return one_line(f"{self.where}: {self.message}")
+        return one_line(f"{self.where}: {self.message.removeprefix(f'{self.where}: ')}")
 
 
 class TsdsError(Exception):

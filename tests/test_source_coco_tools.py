@@ -139,6 +139,8 @@ def test_a_file_among_many_images(tmp_path: Path) -> None:
     put(root, "valid/_annotations.coco.json", coco(*names))
     assert {split: len(some) for split, some in scan(root).splits.items()} == {"train": 1, "valid": 1500}
     assert open_source(root / "valid").name == "coco"
+    (root / "train/_annotations.coco.json").unlink()
+    assert open_source(root).name == "coco"
 
 
 # --- types --------------------------------------------------------------------------------------------------------
@@ -272,6 +274,11 @@ def test_images_that_annotations_name_and_no_list(tmp_path: Path) -> None:
     assert "annotation 3 and 1 more annotations" in contents.problems[1].message
 
 
+def test_no_message_has_its_file_twice() -> None:
+    problem = tsds.Problem("a.json", "annotation", "a.json: annotation 1: expected a box, found none.")
+    assert str(problem) == "a.json: annotation 1: expected a box, found none."
+
+
 # --- keypoints ----------------------------------------------------------------------------------------------------
 
 POINTS = [10, 10, 2, 20, 10, 1, 0, 0, 0]
@@ -359,7 +366,11 @@ def test_lvis_names_images_by_url(tmp_path: Path) -> None:
     ("files", "splits"),
     [
         (["annotations.json", "annotations_unofficial.json"], {"annotations", "annotations_unofficial"}),
+        (["data/annotations.json", "data/annotations_unofficial.json"], {"annotations", "annotations_unofficial"}),
         (["labels/a.json", "labels/b.json"], {"a", "b"}),
+        (["a/annotations.json", "b/annotations.json"], {"a", "b"}),
+        (["annotations/instances_val.json", "annotations/labels_val.json"], {"val"}),
+        (["labels_train.json", "labels_val.json"], {"train", "val"}),
         (["train_1.json", "train_2.json", "val.json"], {"train_1", "train_2", "val"}),
         (
             ["annotations/image_info_test2017.json", "annotations/image_info_test-dev2017.json"],

@@ -22,6 +22,7 @@ LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
 
 _GLANCE_FOLDER = 1_000  # entries of one folder below the root, and of all, that `glance` looks at
 _GLANCE_ALL = 10_000
+_ANNOTATIONS = ("_annotations.coco.json", "annotations.json", "labels.json")  # beside many images
 _glances: ContextVar[dict[str, list[str]] | None] = ContextVar("glances", default=None)
 
 
@@ -148,7 +149,7 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
 
 
 def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
-    """Name, and whether it is a folder, of some entries; of a folder with more, also an XML file beside the first."""
+    """Name, and whether it is a folder, of some entries; of a folder with more, also annotations that are likely."""
     try:
         shown = (each for each in entries(folder) if each[0][0] != "." and each[0].lower() not in LITTER)
         some = list(islice(shown, limit))
@@ -156,8 +157,9 @@ def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
         check_machine(folder, error)
         return []
     if some and len(some) == limit:  # some file systems list files as they were written: images first, then XML
-        annotation = Path(folder, some[0][0]).with_suffix(".xml")
-        some += [(annotation.name, False)] if is_file(annotation) else []
+        stem = some[0][0].rpartition(".")[0]
+        likely = dict.fromkeys([f"{stem}.xml", f"{stem}.json", *_ANNOTATIONS])
+        some += [(name, False) for name in likely if (name, False) not in some and is_file(f"{folder}/{name}")]
     return some
 
 

@@ -19,7 +19,7 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 CAPTIONS = "captions"
 #: What the names of COCO's own files begin with: those that are read, the richest first; and those that are read only
 #: if there are no others.
-_PREFIXES = ("instances_", "person_keypoints_", "stuff_", "captions_")
+_PREFIXES = ("instances_", "person_keypoints_", "stuff_", "captions_", "labels_")
 _OTHERS = {"image_info_": "no annotations", "panoptic_": "masks as PNG files"}
 #: Names of files that say nothing; the folder may.
 _PLAIN = frozenset({"", "_annotations", "annotations", "annotation", "coco", "labels", "result", "default"})
@@ -134,10 +134,11 @@ def choose(jsons: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[Probl
     if len(others) < len(jsons):
         left_out += [Problem(json, "no-more-annotated", f"not stored: it has {others[json]}.") for json in others]
         jsons = [json for json in jsons if json not in others]
-    captions = {short_name(json): json for json in jsons if _name(json).startswith(f"{CAPTIONS}_")}
+    shorts = _short_names(jsons)
+    captions = {shorts[json]: json for json in jsons if _name(json).startswith(f"{CAPTIONS}_")}
     best: dict[str, str] = {}
     for json in sorted(jsons, key=_rank):
-        short = short_name(json)
+        short = shorts[json]
         known = best.setdefault(short, json)
         if known != json and _rank(known) == _rank(json):
             raise _two_of_one(known, json, short)
@@ -157,6 +158,16 @@ def choose(jsons: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[Probl
             raise _two_of_one(chosen[name][0], json, name)
         chosen[name] = json, captions.get(short, json)
     return chosen, left_out
+
+
+def _short_names(jsons: Sequence[str]) -> dict[str, str]:
+    """The short name of each file; its own name if others are in its folder, which means no split."""
+    folders = Counter(json.rpartition("/")[0] for json in jsons)
+    shorts = {json: short_name(json) for json in jsons}
+    for json, short in shorts.items():
+        if folders[json.rpartition("/")[0]] > 1 and short.lower() not in SPLIT_NAMES:
+            shorts[json] = stem_of(json) or short
+    return shorts
 
 
 def _two_of_one(first: str, second: str, split: str) -> SourceError:
