@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 from tensorstore_ds.adapters.framework import imported
-from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
@@ -29,6 +29,8 @@ class ImageCollator:
     Gray images become RGB if the processor has 3 means. Tested with transformers 5.23 (`TESTED`).
 
     - Labels: ``pixel_values`` (B, C, H, W) float32 and ``labels`` (B,) int64.
+    - Several labels per sample: ``labels`` (B, C) float32, as ``problem_type="multi_label_classification"`` takes them.
+      Unknown labels are NaN.
     - Masks: ``labels`` (B, H, W) int64, from processors that accept ``segmentation_maps``.
     - Objects with boxes, of a data set with ``return_as="torchvision"`` and ``as_pil=True``: ``labels`` is a list of
       dicts with ``class_labels`` (m,) int64, ``boxes`` (m, 4) float32, center and size relative to the image, and
@@ -60,6 +62,7 @@ class ImageCollator:
             raise refusal("return_as", "torchvision for objects", f"dict, with the field {objects}: {advice}")
         self.is_rgb = len(getattr(processor, "image_mean", None) or ()) == 3
         self.label, self.mask = first_of_kind(fields, LabelField), first_of_kind(fields, MaskField)
+        self.labels = first_of_kind(fields, LabelsField)
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
         """A batch of samples as the data set returns them: dicts, or pairs of an image and a target."""
@@ -79,6 +82,8 @@ class ImageCollator:
         batch = dict(self.processor(images=images, **given))
         if self.label and "labels" not in batch:
             batch["labels"] = torch.as_tensor([int(sample[self.label]) for sample in samples])
+        elif self.labels and "labels" not in batch:
+            batch["labels"] = torch.stack([sample[self.labels] for sample in samples])
         elif self.mask and isinstance(batch["labels"], list):
             batch["labels"] = torch.stack(batch["labels"])
         return batch

@@ -26,7 +26,7 @@ from tensorstore_ds.comparison.stopwatch import Clock, Step
 from tensorstore_ds.diagnosis.measure_loading import finish
 from tensorstore_ds.diagnosis.measure_training import student_of
 from tensorstore_ds.errors import ResidencyError, TsdsError, one_line
-from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import EncodedImageField, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.fields import is_decoded
@@ -213,6 +213,8 @@ def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
             for name in of_kind(split.fields, kind):
                 return {"image": "image", kind.kind: name}, str(error)
         return {"image": "image"}, str(error)
+    if isinstance(split.fields.get(task.label_field), LabelsField):
+        return {"image": "image"}, "images with several labels are loaded alone: training needs one label per image."
     fields = {"image": "image", "label": task.label_field, "objects": task.objects_field}
     image, reason = split.fields["image"], ""
     if isinstance(image, EncodedImageField):

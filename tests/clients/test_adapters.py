@@ -252,6 +252,20 @@ def test_transformers_gray_images(digits: Path, tmp_path: Path, as_pil: bool) ->
     assert_same(batch["pixel_values"], expected["pixel_values"])
 
 
+def test_transformers_several_labels(tmp_path: Path) -> None:
+    from tensorstore_ds.adapters.transformers import ImageCollator
+
+    rows = [[1, 0, 1], [0, 0, 0], [0, 1, 1]]
+    samples = [{"image": np.full((32, 32, 3), 80 * i, np.uint8), "labels": row} for i, row in enumerate(rows)]
+    tsds.convert(samples, tmp_path / "a.tsds", classes=("a", "b", "c"))
+    dataset, processor = tsds.StoreDataset(tmp_path / "a.tsds"), processors("vit")[0]
+    batch = next(iter(tsds.DataLoader(dataset, 3, collate_fn=ImageCollator(processor, dataset))))
+    assert batch["labels"].dtype == torch.float32 and batch["labels"].tolist() == rows
+    logits = torch.linspace(-1, 1, 9).view(3, 3)
+    loss = torch.nn.BCEWithLogitsLoss()(logits, batch["labels"])  # as transformers computes it
+    assert loss.isfinite()
+
+
 def annotations_of(store: Path) -> list[tuple[Image.Image, dict[str, Any]]]:
     """The images of a Pascal VOC folder, read by torchvision and Pillow, and their objects in COCO's form."""
     root = store.with_name("files")
