@@ -73,6 +73,20 @@ def test_data_sets_of_hugging_face(tmp_path: Path) -> None:
     assert (list(train["label"]), bytes(train["image"][0])) == ([1], data)
 
 
+@pytest.mark.parametrize(
+    "feature", [[ClassLabel("cat", "dog", "emu")], Data([], feature=ClassLabel("cat", "dog", "emu"))]
+)
+@pytest.mark.parametrize("name", ["labels", "label", "tags"])
+def test_several_labels_of_hugging_face(tmp_path: Path, feature: Any, name: str) -> None:
+    data = png_bytes(COLOR)
+    cells: list[list[int] | None] = [[2, 0], [], None, [1]]
+    rows = [{"image": {"bytes": data, "path": None}, name: cell} for cell in cells]
+    tsds.convert(Rows(rows, {"image": Image(), name: feature}), tmp_path / "o.tsds", workers=0)
+    train = tsds.open(tmp_path / "o.tsds")["train"]
+    assert train.fields["labels"].classes == ("cat", "dog", "emu")
+    assert train["labels"][:].tolist() == [[1, 0, 1], [0, 0, 0], [-1, -1, -1], [0, 1, 0]]
+
+
 def test_label_and_objects_of_hugging_face_with_other_classes_are_refused() -> None:
     features = {"image": Image(), "label": ClassLabel("a"), "objects": {"bbox": None, "category": ClassLabel("b")}}
     with pytest.raises(SourceError, match="to_parquet"):

@@ -196,6 +196,39 @@ def test_the_command(tmp_path: Path) -> None:
     assert inside.exit_code == 1 and "lies inside the source" in inside.output
 
 
+def test_the_same_source_twice_is_refused(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "faces", "cat", "dog")
+    for other in (source, tmp_path / "x" / ".." / "faces", f"{source}/"):
+        with pytest.raises(OptionError, match=r"which are the same\. Leave one of them out"):
+            tsds.Sources(source, other)
+    done = command("convert", source, source, tmp_path / "o.tsds")
+    assert done.exit_code == 1 and "which are the same" in done.output
+    (tmp_path / "all").mkdir()
+    source = class_folders(tmp_path / "all" / "cat", "cat", "dog")
+    inner = class_folders(tmp_path / "all" / "cat" / "more", "cat")
+    summary = tsds.convert(tsds.Sources(source, inner), tmp_path / "p.tsds", workers=0)
+    assert f"{inner} lies inside {source}: its images may be stored twice." in summary.notes
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("Train", "test", "val")])
+def test_sources_named_as_splits_are_splits(tmp_path: Path, names: tuple[str, ...]) -> None:
+    sources = [class_folders(tmp_path / name, "cat", "dog", count=i + 1) for i, name in enumerate(names)]
+    store = convert(tmp_path / "out.tsds", *sources)
+    assert {name: len(store[name]) for name in store} == {name.lower(): 2 * (i + 1) for i, name in enumerate(names)}
+    for name, source in zip(names, sources, strict=True):
+        alone = convert(tmp_path / f"{name}.tsds", source)["train"]
+        split = store[name.lower()]
+        np.testing.assert_array_equal(split["image"][:], alone["image"][:])
+        np.testing.assert_array_equal(split["label"][:], alone["label"][:])
+        assert keys(split) == [f"{name}/{key}" for key in keys(alone)]
+
+
+def test_sources_with_other_names_are_one_split(tmp_path: Path) -> None:
+    sources = [class_folders(tmp_path / name, "cat", "dog", count=2) for name in ("train", "more")]
+    store = convert(tmp_path / "out.tsds", *sources)
+    assert {name: len(store[name]) for name in store} == {"train": 8}
+
+
 def test_names_that_differ_in_case_become_one_by_the_map(tmp_path: Path) -> None:
     source = class_folders(tmp_path / "src", "Dog", "dog", "cat", count=2)
     with pytest.raises(tsds.SourceError, match=r"found Dog and dog\. Make them one with `class_map`"):

@@ -531,6 +531,19 @@ def test_all_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_lists_without_labels_are_told(tmp_path: Path) -> None:
+    cases = {
+        "path,breed,age\na.png,pug,3\n": "If one of breed, age is the label, name it label.",
+        "path,age\na.png,3\n": "If age is the label, name it label.",
+        "path\ncat/1.png\ndog/1.png\n": "The images are in 2 folders, such as cat: "
+        "the `format` folders reads these as classes.",
+        "path\na.png\n": "",
+    }
+    for number, (text, advice) in enumerate(cases.items()):
+        _, contents = scan(write(tmp_path, f"{number}.csv", text))
+        assert contents.notes == (f"no labels: the list has no column of them. {advice}".strip(),)
+
+
 # --- images that are found ------------------------------------------------------------------------------------------
 
 

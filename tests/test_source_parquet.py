@@ -78,6 +78,41 @@ def test_labels_paths_and_numbers(tmp_path: Path) -> None:
     assert tsds.verify(tmp_path / "o.tsds") == []
 
 
+@pytest.mark.parametrize(
+    ("column", "cells", "kind", "named", "classes", "expected"),
+    [
+        (
+            "labels",
+            [["sky", "sea"], [], None, ["sun"]],
+            pa.string(),
+            False,
+            ("sea", "sky", "sun"),
+            [[1, 1, 0], [0, 0, 1]],
+        ),
+        ("tags", [[0, 2], [], None, [1]], pa.int64(), False, ("0", "1", "2"), [[1, 0, 1], [0, 1, 0]]),
+        ("things", [[1], [], None, [0, 1]], pa.int8(), True, ("cat", "dog"), [[0, 1], [1, 1]]),
+    ],
+)
+def test_lists_of_labels(
+    tmp_path: Path, column: str, cells: list[Any], kind: Any, named: bool, classes: tuple[str, ...], expected: list[Any]
+) -> None:
+    features = (
+        {"image": {"_type": "Image"}, column: {"_type": "Sequence", "feature": LABEL["label"]}} if named else None
+    )
+    columns = {"image": images("a.png", "b.png", "c.png", "d.png"), column: pa.array(cells, pa.list_(kind))}
+    write(tmp_path / "x.parquet", columns, features)
+    tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+    train = tsds.open(tmp_path / "o.tsds")["train"]
+    assert train.fields["labels"].classes == classes
+    assert train["labels"][:].tolist() == [expected[0], [0] * len(classes), [-1] * len(classes), expected[1]]
+
+
+def test_a_list_of_labels_with_null(tmp_path: Path) -> None:
+    columns = {"image": images("a.png", "b.png"), "labels": pa.array([["x", None], ["y"]])}
+    _, contents = scan(write(tmp_path / "x.parquet", columns), "parquet")
+    assert reasons(contents.problems) == [("x.parquet (group 0, row 0)", "annotation")]
+
+
 def test_splits_of_numbered_files_and_bytes_without_a_path(tmp_path: Path) -> None:
     for name, value in (("data/train-00001-of-00002", 1), ("data/train-00000-of-00002", 0), ("data/test-00000", 2)):
         write(tmp_path / "d" / f"{name}.parquet", {"image": pa.array([png(value)] * 2), "class": pa.array(["b", "a"])})

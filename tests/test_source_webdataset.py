@@ -75,7 +75,8 @@ def test_an_archive_byte_by_byte(tmp_path: Path) -> None:
     assert keys(source, contents) == {"train": ["b/0001.png"]}
     sample = source.read("train", contents.splits["train"][0])
     assert (sample.key, sample.image, sample.label, sample.objects) == ("b/0001.png", image, 1, None)
-    assert (contents.problems, contents.left_out, source.common_files()) == ((), (), (path,))
+    assert (contents.problems, source.common_files()) == ((), (path,))
+    assert [str(each) for each in contents.left_out] == ["train-000000.tar: not read: `time`."]
 
 
 def test_members_in_any_order_and_what_is_not_taken_in(tmp_path: Path) -> None:
@@ -98,12 +99,44 @@ def test_members_in_any_order_and_what_is_not_taken_in(tmp_path: Path) -> None:
     samples = [source.read("train", each) for each in contents.splits["train"]]
     assert [(each.image, each.label) for each in samples] == [(png(1), 1), (png(2), -1), (png(3), 0)]
     assert getattr(contents.fields["label"], "classes", ()) == ("cat", "dog")
-    assert [(each.where.rpartition("*")[2], each.message.split()[2]) for each in contents.left_out] == [
-        (".png", "1"),
+    assert [(each.where.partition("*")[2], each.message.split()[2]) for each in contents.left_out] == [
+        (".*.png", "1"),
         (".pyd", "1"),
         (".txt", "2"),
     ]
     assert [each.texts for each in samples] == [{}, {"captions": ["it"]}, {}]
+
+
+def test_names_with_dots_are_no_names_of_samples(tmp_path: Path) -> None:
+    """The rule of WebDataset, of which the user learns: the images are not lost in silence."""
+    members = [("22.05.jpg", png()), ("22.05.cls", b"1"), ("22.06.jpg", png()), ("a.jpg", png()), ("a.seg.png", png())]
+    members += [("a.cls", b"0"), ("b.left.jpg", png())]
+    source, contents = scan(tar(tmp_path / "a.tar", members), "webdataset")
+    assert keys(source, contents) == {"train": ["a.jpg"]}
+    (problem,) = contents.problems
+    assert (problem.where, problem.reason) == ("a.tar: 22.05.jpg", "no-image")
+    assert "and 1 more" in problem.message and "ends at its first dot, and there is no 22.jpg" in problem.message
+    assert [str(each).rpartition("/")[2] for each in contents.left_out] == [
+        "a.tar: *.*.jpg: not stored: 1 members, because the name of a sample ends at its first dot.",
+        "a.tar: *.cls: not stored: 1 members.",
+        "a.tar: *.png: not stored: 1 members.",
+    ]
+    for lost in (members[:2], members[-1:]):
+        with pytest.raises(SourceError, match="ends at its first dot"):
+            open_source(tar(tmp_path / "b.tar", lost), "webdataset").scan()
+
+
+def test_lists_of_labels_and_members_that_are_not_read(tmp_path: Path) -> None:
+    described = [{"labels": ["sky", "sea"], "mood": "good"}, {"labels": []}, {"labels": ["sun"], "mood": "bad"}, {}]
+    members = [(f"{i}.png", png(i)) for i in range(4)]
+    members += [(f"{i}.json", json.dumps(each).encode()) for i, each in enumerate(described)]
+    path = tar(tmp_path / "a.tar", members)
+    tsds.convert(path, tmp_path / "o.tsds", workers=0)
+    train = tsds.open(tmp_path / "o.tsds")["train"]
+    assert train.fields["labels"].classes == ("sea", "sky", "sun")
+    assert train["labels"][:].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [-1, -1, -1]]
+    said = open_source(path).contents().left_out
+    assert [str(each) for each in said] == ["a.tar: not read: `mood`."]
 
 
 def test_keys_that_archives_share_have_the_archive_before(tmp_path: Path) -> None:

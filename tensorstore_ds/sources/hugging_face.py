@@ -35,7 +35,7 @@ class HuggingFaceRows:
                 dataset = dataset.cast_column(name, type(feature)(decode=False))
         self._rows = dataset.with_format(None)
         self._image = image
-        classed = [name for name, feature in features.items() if _names(feature)]
+        classed = [name for name, feature in features.items() if _names(_below_lists(feature))]
         self._label = next((name for name in ("label", "labels") if name in features), classed[0] if classed else "")
         objects = _below_lists(features.get("objects"))
         self._has_objects = isinstance(objects, Mapping) and not {"bbox", "oriented_boxes", "keypoints"}.isdisjoint(
@@ -43,13 +43,15 @@ class HuggingFaceRows:
         )
         category = next((name for name in CATEGORY_NAMES if name in objects), "") if self._has_objects else ""
         labels, categories = (
-            _names(features.get(self._label)),
+            _names(_below_lists(features.get(self._label))),
             _names(_below_lists(objects.get(category))) if category else (),
         )
         if labels and categories and labels != categories:
             message = "expected the same classes for label and objects, found others."
             raise SourceError(Problem(self._label, "unknown-class", message), "Convert what its to_parquet() writes.")
         self.classes = labels or categories
+        feature = features.get(self._label)
+        self._has_several = feature is not None and _below_lists(feature) is not feature
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -58,7 +60,10 @@ class HuggingFaceRows:
         row = dict(self._rows[index])
         image = row.pop(self._image) or {}
         sample: dict[str, Any] = {"image": image.get("bytes") or (Path(image["path"]) if image.get("path") else None)}
-        if self._label:
+        if self._has_several:
+            found = row.pop(self._label)
+            sample["labels"] = found if found is None else [self._name(each) for each in found]
+        elif self._label:
             sample["label"] = row.pop(self._label)
         if self._has_objects:
             objects = struct_objects(row.pop("objects"))
@@ -66,6 +71,10 @@ class HuggingFaceRows:
             labels = {} if objects.labels is None else {"labels": list(objects.labels)}
             sample["objects"] = {**empty, **objects.values, **labels}
         return sample | row
+
+    def _name(self, label: Any) -> str:
+        is_index = isinstance(label, int) and 0 <= label < len(self.classes)
+        return self.classes[label] if is_index else str(label)
 
 
 # --- features as the schema of a Parquet file has them --------------------------------------------------------------

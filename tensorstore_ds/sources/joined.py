@@ -24,9 +24,10 @@ from tensorstore_ds.format.kinds import LabelField, LabelsField, MaskField, Obje
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.options import meant
-from tensorstore_ds.regular_files import is_file
+from tensorstore_ds.regular_files import is_dir, is_file
 from tensorstore_ds.sources.base import LISTS, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings
+from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 
 class Sources:
@@ -37,8 +38,9 @@ class Sources:
     >>> tsds.open("both.tsds")["val"].key(0)
     'voc/JPEGImages/4.jpg'
 
-    Splits with the same name are joined, and classes with the same name become one class. Every key begins with the
-    name of the folder or file of its sample.
+    Splits with the same name are joined, and classes with the same name become one class. If all sources are named as
+    splits, such as ``photos/train`` and ``photos/val``, and have none, they become these splits. Every key begins with
+    the name of the folder or file of its sample.
 
     Attributes:
         paths: two or more paths of folders or files.
@@ -48,6 +50,12 @@ class Sources:
         if len(paths) < 2:
             raise OptionError(f"expected two sources or more, found {len(paths)}. Pass one as it is.")
         self.paths = tuple(Path(path) for path in paths)
+        real: dict[str, Path] = {}
+        for path in self.paths:
+            same = real.setdefault(os.path.realpath(path), path)
+            if same is not path:
+                message = f"expected sources that differ, found {same} and {path}, which are the same."
+                raise OptionError(f"{message} Leave one of them out.")
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.paths))
@@ -97,6 +105,7 @@ class JoinedSource(Source):
             self._prefixes = [""]
         self._prefixes = [(options.key_prefix or "") + prefix for prefix in self._prefixes]
         self._parts: list[_Part] = []
+        self._is_renamed = False  # whether the only split of each source, train, has the source's name
         self._fields: Mapping[str, Field] = {}
         self._arrays: Mapping[str, NDArray[Any]] = {}  # what stands for an unknown value of each
 
@@ -109,6 +118,13 @@ class JoinedSource(Source):
         """
         contents = [source.contents() for source in self._sources]
         notes = [note for each in contents for note in each.notes]
+        contents, own = self._named_splits(contents)
+        notes += own + [
+            f"{one.path} lies inside {other.path}: its images may be stored twice."
+            for one in self._sources
+            for other in self._sources
+            if other.path in one.path.parents and is_dir(one.path)
+        ]
         joined = self._joined(contents)
         notes += joined.notes
         self._fields = joined.fields
@@ -137,9 +153,30 @@ class JoinedSource(Source):
         )
         return Contents(self._fields, splits, known, problems, left_out, tuple(notes))
 
+    def _named_splits(self, contents: list[Contents]) -> tuple[list[Contents], list[str]]:
+        """The contents with their only split named as their source, if all sources are named as splits; and a note.
+
+        So are ``d/train`` and ``d/val``, each of which alone is a data set without splits.
+        """
+        names = [source.path.name.lower() for source in self._sources]
+        is_plain = all(list(each.splits) == ["train"] for each in contents)
+        if not is_plain or len(set(names)) < 2 or not SPLIT_NAMES.issuperset(names):
+            return contents, []
+        self._is_renamed = True
+        found = [
+            replace(
+                each,
+                splits={name: each.splits["train"]},
+                labels=None if each.labels is None else {name: each.labels["train"]},
+            )
+            for name, each in zip(names, contents, strict=True)
+        ]
+        return found, [f"the splits have the names of the sources: {', '.join(dict.fromkeys(names))}."]
+
     def read(self, split: str, reference: Reference) -> Sample:
         key, i, own = self._own(str(reference))
         part = self._parts[i]
+        split = "train" if self._is_renamed else split
         try:
             sample = self._sources[i].read(split, own)
         except SourceError as error:
@@ -171,7 +208,7 @@ class JoinedSource(Source):
 
         def value(split: str, reference: Reference) -> str:
             _, i, own = self._own(str(reference))
-            return values[i](split, own)
+            return values[i]("train" if self._is_renamed else split, own)
 
         return value
 
@@ -186,7 +223,7 @@ class JoinedSource(Source):
         source, prefix = self._sources[i], self._prefixes[i]
         for own in listed:
             rest = f"\0{own}" if not isinstance(own, str) else "" if "\0" not in own else own[own.index("\0") :]
-            yield f"{prefix}{source.key(split, own)}\0{i}{rest}"
+            yield f"{prefix}{source.key('train' if self._is_renamed else split, own)}\0{i}{rest}"
 
     def _own(self, reference: str) -> tuple[str, int, Reference]:
         """The key, the number of the source, and its own reference."""

@@ -49,6 +49,7 @@ class ParquetSource(Source):
         "_table",
         "_image",
         "_label",
+        "_several",
         "_objects",
         "_flat",
         "_corners",
@@ -60,7 +61,7 @@ class ParquetSource(Source):
         super().__init__(path, options)
         self._files: list[Path] = []
         self._table = RowTable()
-        self._image, self._label, self._objects = "", "", ""  # names of columns
+        self._image, self._label, self._several, self._objects = "", "", "", ""  # names of columns
         self._flat: dict[str, str] = {}  # member of the objects -> a column of its own, such as objects.bbox
         self._boxes = BoxForm()
         self._corners = False  # boxes are x1 y1 x2 y2
@@ -167,7 +168,7 @@ class ParquetSource(Source):
     @property
     def _columns(self) -> tuple[str, ...]:
         objects = self._flat.values() if self._flat else (self._objects,)
-        return self._image, self._label, *objects, *self._numbers, *self._texts
+        return self._image, self._label, self._several, *objects, *self._numbers, *self._texts
 
     def _objects_of(self, values: Row) -> Any:
         """The objects of a row, as a struct or a list of structs has them."""
@@ -186,9 +187,13 @@ class ParquetSource(Source):
             message = f"expected a column image with the bytes of files, found {', '.join(schema.names)[:200]}."
             raise SourceError(Problem(where, "packed-file", message), "Rename the column of the images to image.")
         named = {name: _class_names(features.get(name)) for name in schema.names}
-        is_label = {
-            each.name for each in schema if kinds.is_integer(each.type) or is_text(each.type) or named[each.name]
-        }
+        is_value = {each.name for each in schema if kinds.is_integer(kind := element_of(each.type)) or is_text(kind)}
+        are_lists = {each.name for each in schema if element_of(each.type) != each.type}
+        is_label = is_value - are_lists
+        several = [name for name in schema.names if name in is_value & are_lists and not _is_member(name)]
+        several = [name for name in several if name.lower() in LABEL_NAMES or named[name]]
+        self._several = several[0] if len(several) == 1 else ""
+        self._table.several, self._table.has_several = ClassNames(named.get(self._several)), bool(self._several)
         labels = [name for name in schema.names if name.lower() in LABEL_NAMES and name in is_label]
         classed = [name for name in schema.names if named[name] and name in is_label and not _is_member(name)]
         self._label = next(iter(labels), classed[0] if len(classed) == 1 else "")
@@ -212,7 +217,7 @@ class ParquetSource(Source):
         is_whole = {each.name for each in schema if kinds.is_integer(each.type)}
         self._size = ("height", "width") if {"height", "width"} <= is_whole else ()
         left_out = []
-        fields: set[str] = set()
+        fields = {"labels"} if self._several else set[str]()
         for column in schema:
             if column.name in self._columns:
                 continue
@@ -264,7 +269,8 @@ class ParquetSource(Source):
             parquet.schema_arrow, self._image
         )
         objects = list(self._flat.values()) or [self._objects]
-        columns = [f"{self._image}.path"] * has_path + [name for name in (self._label, *objects, *self._size) if name]
+        named = (self._label, self._several, *objects, *self._size)
+        columns = [f"{self._image}.path"] * has_path + [name for name in named if name]
         count = parquet.metadata.row_group(group).num_rows
         if not columns:
             yield from ((row, None) for row in range(count))
@@ -279,6 +285,8 @@ class ParquetSource(Source):
                     values = {name: table.column(name)[row].as_py() for name in table.column_names}
                 if self._label and (label := label_of(values[self._label], self._label)) is not None:
                     self._table.labels.note(label)
+                if self._several:
+                    self._table.note_several(values[self._several], self._several)
                 if self._objects:
                     found = struct_objects(self._objects_of(values), corners=True)
                     sides = [values[name] for name in self._size]
@@ -309,13 +317,16 @@ class ParquetSource(Source):
             if self._label:
                 known = label_of(values[self._label], self._label)
                 label = UNLABELLED if known is None else self._table.labels.index(known, where)
+            several = {}
+            if self._several:
+                several["labels"] = self._table.several_of(values[self._several], self._several, where)
             texts = {field: _texts(name, values[name]) for name, field in self._texts.items()}
             arrays = {
                 field: _array(name, values[name], dtype, shape) for name, (field, dtype, shape) in self._numbers.items()
             }
         except MemberError as error:
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the row.")) from error
-        return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays, texts=texts)
+        return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays | several, texts=texts)
 
 
 def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

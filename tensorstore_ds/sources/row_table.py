@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds.errors import FormatError, Problem, SourceError
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.manifest_parser import parse_fields
@@ -249,16 +250,18 @@ class RowTable:
 
     Attributes:
         labels, categories: the classes of rows, and of objects.
+        several: the classes of rows that have several each.
         values: the names of what objects have, and `keypoints` of them.
-        has_labels, has_objects: whether some row has them.
+        has_labels, has_several, has_objects: whether some row has them.
     """
 
     def __init__(self) -> None:
         self.labels = ClassNames()
-        self.categories = ClassNames()
+        self.categories, self.several = ClassNames(), ClassNames()
         self.values: dict[str, None] = {}
         self.keypoints = 0
-        self.has_labels = self.has_objects = False
+        self.has_labels = self.has_several = self.has_objects = False
+        self._labels_field = LabelsField.of(("",))
         self._keypoints: Keypoints | None = None  # as `give` has them
         self._skeleton: tuple[tuple[int, int], ...] = ()
 
@@ -277,6 +280,8 @@ class RowTable:
             raise SourceError(Problem(where, "annotation", message), "Export again, or remove the names.") from error
         if isinstance(label := fields.get("label"), LabelField):
             self.has_labels, self.labels.given = True, label.classes or None
+        if isinstance(labels := fields.get("labels"), LabelsField):
+            self.has_several, self.several.given = True, labels.classes
         if isinstance(objects := fields.get("objects"), ObjectsField):
             self.has_objects, self.categories.given = True, objects.classes or None
             if objects.keypoints:
@@ -295,11 +300,27 @@ class RowTable:
             self.categories.note(label)
         self.values.update(dict.fromkeys(objects.names))
 
+    def note_several(self, labels: object, name: str) -> None:
+        """Take in a row's list of labels; raises `MemberError` for anything else."""
+        self.has_several = True
+        for label in _labels_in(labels, name) or ():
+            self.several.note(label)
+
+    def several_of(self, labels: object, name: str, where: str) -> NDArray[np.int8]:
+        """A number for each class of a row's list of labels; -1, not known, for null."""
+        found = _labels_in(labels, name)
+        field = self._labels_field
+        if found is None:
+            return np.full(field.spec.shape, field.unknown, np.int8)
+        return field.row_of(self.several.index(label, where) for label in found)
+
     def fields(self, options: SourceOptions, where: str) -> dict[str, Field]:
         """The fields of labels and objects."""
         fields: dict[str, Field] = {}
         if self.has_labels:
             fields["label"] = LabelField(classes=self.labels.choose(options.classes, where))
+        if self.has_several:
+            fields["labels"] = self._labels_field = LabelsField.of(self.several.choose(options.classes, where))
         if self.has_objects:
             classes = self.categories.choose(options.classes, where) if "labels" in self.values else ()
             if self._keypoints is not None and "keypoints" in self.values and not self.keypoints:
@@ -337,6 +358,17 @@ class RowTable:
     def _empty(self, name: str, count: int) -> Any:
         dtype, shape = OBJECT_VALUES[name]
         return np.zeros((count, *(self.keypoints if n == "K" else n for n in shape)), dtype)
+
+
+def _labels_in(value: object, name: str) -> list[Label] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise MemberError(f"expected {name}, a list of numbers or names, found {kind(value)}")
+    labels = [label_of(each, name) for each in value]
+    if None in labels or UNLABELLED in labels:
+        raise MemberError(f"expected {name}, a list of numbers or names, found none among them")
+    return [each for each in labels if each is not None]
 
 
 def label_of(value: object, name: str) -> Label | None:

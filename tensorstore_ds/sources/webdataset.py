@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import TextField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, TextField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions, no_column
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.json_files import MemberError, kind, parse_object, read_object
+from tensorstore_ds.sources.ledger import NOT_READ, USED, Known
 from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import numbered_splits
@@ -31,6 +32,12 @@ _CAPTIONS = "captions"
 #: Beside the archives: JSON with the names of classes and keypoints. With the suffix .json, Hugging Face's
 #: `load_dataset` could take it for the data.
 NAMES_FILE = "FIELDS"
+#: Members of JSON that are read, or that tell nothing of the sample.
+_KNOWN: Known = dict.fromkeys(
+    {"label", "class", "classes", "tags", "objects", "key", "__key__", "__url__", *OBJECT_VALUES, *TEXT_NAMES}, USED
+)
+#: Why an image is none whose name has another dot.
+_RULE = ", because the name of a sample ends at its first dot"
 _HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long name
 _END_LIMIT = 16 << 20  # zeros behind the last member
 _MEMBERS = 1 << 12  # names in JSON that are remembered
@@ -91,12 +98,17 @@ class WebDatasetSource(Source):
                     if reference is not None:
                         rows.setdefault(split, []).append((entry.image, i, reference))
         if not rows:
-            missing = Problem(str(self.path), "empty-source", "expected images in the archives, found none.")
+            others = f", but {sum(unread.values()):,} other members" if unread else ""
+            rule = _RULE if any(suffix.startswith(".*") for suffix in unread) else ""
+            message = f"expected images in the archives, found none{others}{rule}."
+            missing = Problem(str(self.path), "empty-source", message)
             raise SourceError(problems or missing)
         fields = self._table.fields(self.options, str(self.path)) | {name: TextField() for name in self._texts}
         references = {split: PackedStrings(self._keyed(each)) for split, each in rows.items()}
         left_out = tuple(
-            Problem(f"{self.path}: *{suffix}", "not-listed", f"not stored: {count:,} members.")
+            Problem(
+                f"{self.path}: *{suffix}", NOT_READ, f"not stored: {count:,} members{_RULE * suffix.startswith('.*')}."
+            )
             for suffix, count in sorted(unread.items())
         )
         return Contents(fields, references, None, tuple(problems), left_out, notes)
@@ -113,16 +125,19 @@ class WebDatasetSource(Source):
                 texts[_CAPTIONS] = [_text(_pread(archive, *caption, where), ".txt")]
             except MemberError as error:
                 raise SourceError(Problem(where, "annotation", f"{error}. Correct the member.")) from error
-        if described[1] and (self._table.has_objects or self._texts):
+        arrays = {"labels": self._table.several_of(None, "labels", where)} if self._table.has_several else {}
+        if described[1] and (self._table.has_objects or self._table.has_several or self._texts):
             about = _Described(_pread(archive, *described, where), where)
             objects = about.objects
+            if arrays:
+                arrays["labels"] = self._table.several_of(about.several(), "labels", where)
             for name, found in about.texts().items():
                 texts[name] = list(dict.fromkeys([*texts.get(name, ()), *found])) if name in texts else list(found)
         index: int | None = None
         if self._table.has_labels:
             known = label_of(label or None, "label")
             index = UNLABELLED if known is None else self._table.labels.index(known, where)
-        return Sample(key, data, index, self._table.arrays(objects, where), texts=texts)
+        return Sample(key, data, index, self._table.arrays(objects, where), arrays=arrays, texts=texts)
 
     def column(self, name: str) -> Callable[[str, Reference], str]:
         """As of any source: a member of each sample's JSON."""
@@ -170,11 +185,14 @@ class WebDatasetSource(Source):
             if ".json" in entry.places:
                 described = _Described(_read_at(file, *entry.places[".json"]), here)
                 self._members.update(dict.fromkeys(list(described.members)[: _MEMBERS - len(self._members)]))
+                self.ledger.members(described.members, _KNOWN, where)
                 label, name = described.agreed(label)
                 if described.objects is not None:
                     self._table.note(described.objects)
                     described.note_names(self._table)
                 self._texts.update(dict.fromkeys(described.texts()))
+                if (several := described.several()) is not None:
+                    self._table.note_several(several, "labels")
             if label is not None:
                 self._table.has_labels = True
                 self._table.labels.note(label, name)
@@ -215,6 +233,12 @@ class _Described:
         """Those of each field that is named after what it says."""
         named = ((_CAPTIONS if name == "caption" else name, self.members.get(name)) for name in sorted(TEXT_NAMES))
         return {name: texts for name, value in named if value is not None and (texts := texts_of(value)) is not None}
+
+    def several(self) -> list[Any] | None:
+        """The labels of the sample, if there is a list of them, and not one for each object."""
+        found = (self.members.get(name) for name in ("labels", "tags", "classes"))
+        lists = (each for each in found if isinstance(each, list))
+        return next(lists, None) if self.objects is None else None
 
     def agreed(self, label: Label | None) -> tuple[Label | None, str | None]:
         """The label of the sample, where .cls says `label`, and its name."""
@@ -292,6 +316,7 @@ def _key_of(name: str) -> tuple[str, str]:
 def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Entry]:
     """The samples of an archive, by name, in the order of their first members; `unread` counts what is not taken in."""
     entries: dict[str, _Entry] = {}
+    dotted: dict[str, list[tuple[str, str]]] = {}  # images with more in their suffix, such as a.seg.png or 22.05.jpg
     for info in _members(file, where):
         name = info.name
         key, suffix = _key_of(name)
@@ -299,7 +324,11 @@ def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Ent
             continue
         is_image = suffix in IMAGE_SUFFIXES
         if not is_image and suffix not in _READ:
-            unread["." + suffix.rpartition(".")[2] if suffix else ""] += 1
+            last = "." + suffix.rpartition(".")[2] if suffix else ""
+            if last in IMAGE_SUFFIXES:
+                dotted.setdefault(key, []).append((name, last))
+            else:
+                unread[last] += 1
             continue
         entry = entries.setdefault(key, _Entry())
         if problem := _problem(info, name, suffix, f"{where}: {name}"):
@@ -313,6 +342,17 @@ def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Ent
         else:
             entry.image = name if is_image else entry.image
             entry.places["image" if is_image else suffix] = info.offset_data, info.size
+    for key, names in dotted.items():
+        entry = entries.setdefault(key, _Entry())
+        if entry.image or not any(re.search("[0-9]", name.partition(".")[2]) for name, _ in names):
+            unread.update(f".*{last}" if not entry.image else last for _, last in names)
+            if not entry.places:
+                del entries[key]
+            continue
+        (name, last), more = names[0], f", and {len(names) - 1:,} more" if len(names) > 1 else ""
+        rule = f"the name of a sample ends at its first dot, and there is no {key}{last}"
+        message = f"not stored{more}: {rule}. Write the other dots as _."
+        entry.problems.append(Problem(f"{where}: {name}", "no-image", message))
     lonely = [key for key, each in entries.items() if each.places.keys() == {".txt"} and not each.problems]
     for key in lonely:  # such as a README
         del entries[key]

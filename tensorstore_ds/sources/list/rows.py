@@ -44,6 +44,10 @@ class Rows:
         """Of the path of each row: (rows,) int64."""
         return np.asarray(self._hash, np.int64)
 
+    def paths(self) -> Iterator[str]:
+        """The path of each row."""
+        return (row.partition("\0")[0] for row in self.packed)
+
     def in_split(self, split: str) -> NDArray[np.bool_]:
         """Which rows a split has: (rows,) bool."""
         chosen: NDArray[np.bool_] = np.asarray(self._split, np.int64) == self.splits[split]

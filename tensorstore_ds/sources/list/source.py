@@ -109,6 +109,8 @@ class ListSource(Source):
             problems.append(problem)
         if self._has_objects and not self._columns.are_objects:
             self._notes.append("images have several rows: each row is an object with its label.")
+        if note := self._note_of_no_labels(rows, columns):
+            self._notes.append(note)
         if not keep.any():
             nothing = Problem(str(self.path), "empty-source", "expected lines that name images, found none.")
             raise SourceError(problems or nothing)
@@ -225,6 +227,20 @@ class ListSource(Source):
                 split = names[cells[place]]
             rows.add(packed, split, table.where, line)
         self._notes += notes_of_renamed(names)
+
+    def _note_of_no_labels(self, rows: Rows, columns: list[Columns]) -> str:
+        """What to say of lists without labels or objects; empty if they have some, or texts."""
+        if self._has_labels or self._columns.values:
+            return ""
+        note = "no labels: the list has no column of them."
+        if unread := list(dict.fromkeys(name for each in columns for name, _, _ in each.unread)):
+            one = "one of " if len(unread) > 1 else ""
+            return f"{note} If {one}{', '.join(unread)[:200]} is the label, name it label."
+        folders = {path.rpartition("/")[0] for path in rows.paths()} - {""}
+        if len(folders) > 1:
+            found = f"{len(folders):,} folders, such as {min(folders)}"
+            return f"{note} The images are in {found}: the `format` folders reads these as classes."
+        return note
 
     def _not_listed(self, rows: Rows) -> list[Problem]:
         """The images of the folder that no line names; not looked for where the source is a file."""
