@@ -470,7 +470,7 @@ def test_numbered_keypoints_get_names(tmp_path: Path) -> None:
     source, contents = scan(file, keypoints=Keypoints(("left_eye", "right_eye", "nose"), ((0, 1),)))
     field = contents.fields["objects"]
     assert field.keypoints == ("left_eye", "right_eye", "nose") and field.flip_pairs == ((0, 1),)  # type: ignore[union-attr]
-    assert contents.notes == ("x1 to y3 are read as 3 keypoints.",)
+    assert contents.notes == ("l.csv: x1 to y3 are read as 3 keypoints.",)
     assert samples(source, contents)[0].objects["keypoints"].tolist() == [[[1, 2], [3, 4], [5, 6]]]  # type: ignore[index]
 
 
@@ -541,7 +541,7 @@ def test_lists_without_labels_are_told(tmp_path: Path) -> None:
     }
     for number, (text, advice) in enumerate(cases.items()):
         _, contents = scan(write(tmp_path, f"{number}.csv", text))
-        assert contents.notes == (f"no labels: the list has no column of them. {advice}".strip(),)
+        assert contents.notes == (f"no labels: {number}.csv has no column of them. {advice}".strip(),)
 
 
 # --- images that are found ------------------------------------------------------------------------------------------
@@ -636,7 +636,7 @@ def test_cells_with_several_labels(tmp_path: Path, column: str, separator: str, 
     assert multi_hot(source, contents) == {key: set(text.split()) for key, text in TAGS.items()}
     assert "several labels each" in contents.notes[0] and not contents.left_out
     has_empty = separator != "[]"
-    assert ("images without a text as labels, to which no class applies: 1." in contents.notes) is has_empty
+    assert (f"{name}: images without a text as labels, to which no class applies: 1." in contents.notes) is has_empty
 
 
 def test_several_numbers_are_class_indices(tmp_path: Path) -> None:
@@ -700,7 +700,7 @@ def test_one_column_of_each_row_is_its_label(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path, "l.csv", "path,dog,cat,bird\na.png,0,1,0\nb.png,1,0,0\n"))
     assert classes(contents) == ("dog", "cat", "bird")
     assert [s.label for s in samples(source, contents)] == [1, 0]
-    assert contents.notes == ("one of the columns dog to bird is 1 in each row: it is the label.",)
+    assert contents.notes == ("l.csv: one of the columns dog to bird is 1 in each row: it is the label.",)
 
 
 def test_flags_beside_a_label_are_not_read(tmp_path: Path) -> None:

@@ -87,6 +87,36 @@ SOURCES: Mapping[str, Files] = {
         "val.csv": "filename,class,xmin,ymin,xmax,ymax\nc.jpg,cat,1,2,9,8\n",
         **dict.fromkeys(("a.jpg", "b.jpg", "c.jpg"), ""),
     },
+    "CSV, names without suffixes": {"labels.csv": "id,breed\na,cat\nb,dog\n", "img/a.jpg": "", "img/b.jpg": ""},
+    "CSV, landmarks": {
+        "points.csv": "file,X1,Y1,X2,Y2,X3,Y3\na.jpg,5,6,20,30,40,10\nb.jpg,6,7,21,31,41,11\n",
+        "a.jpg": "",
+        "b.jpg": "",
+    },
+    "CSV, several labels": {
+        "labels.csv": "image,labels\na.jpg,sky sea\nb.jpg,sea sun\nc.jpg,sky\n",
+        **dict.fromkeys(("a.jpg", "b.jpg", "c.jpg"), ""),
+    },
+    "CSV, a column for each class": {
+        "labels.csv": "image,sky,sea,sun\na.jpg,1,1,0\nb.jpg,0,1,1\nc.jpg,1,0,0\n",
+        **dict.fromkeys(("a.jpg", "b.jpg", "c.jpg"), ""),
+    },
+    "CSV in split folders": {
+        "train/_annotations.csv": "filename,class,xmin,ymin,xmax,ymax\na.jpg,cat,1,2,9,8\n",
+        "valid/_annotations.csv": "filename,class,xmin,ymin,xmax,ymax\nc.jpg,cat,1,2,9,8\n",
+        "train/a.jpg": "",
+        "valid/c.jpg": "",
+    },
+    "imagefolder, labels": {
+        "train/metadata.jsonl": '{"file_name": "a.jpg", "label": "cat"}\n{"file_name": "b.jpg", "label": "dog"}\n',
+        "test/metadata.jsonl": '{"file_name": "c.jpg", "label": "dog"}\n',
+        **dict.fromkeys(("train/a.jpg", "train/b.jpg", "test/c.jpg"), ""),
+    },
+    "imagefolder, objects": {
+        "metadata.jsonl": '{"file_name": "a.jpg", '
+        '"objects": {"bbox": [[1, 2, 3, 4], [2, 2, 5, 6]], "categories": [0, 1]}}\n',
+        "a.jpg": "",
+    },
     "text list": {"train.txt": "a.jpg 0\nb.jpg 1\n", "val.txt": "c.jpg 1\n", "a.jpg": "", "b.jpg": "", "c.jpg": ""},
 }
 
@@ -119,7 +149,7 @@ def renamed(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
                     yield f"{tag} as {name}", path, re.sub(rf"(</?){tag}\b", rf"\1{name}", text).encode()
         for attribute in dict.fromkeys(re.findall(r"\s([a-z_]+)=['\"]", text.partition("?>")[2])):
             yield f"@{attribute}", path, re.sub(rf"\b{attribute}=(?=['\"])", f"{attribute}x=", text).encode()
-    elif path.endswith(".json"):
+    elif path.endswith((".json", ".jsonl")):
         for key in dict.fromkeys(re.findall(r'"(\w+)":', text)):
             for name in (f"{key}x", key.capitalize()):
                 yield f"{key} as {name}", path, text.replace(f'"{key}":', f'"{name}":').encode()
@@ -128,6 +158,22 @@ def renamed(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
         for key in head.split(","):
             for name in (f"{key}x", key.capitalize()):
                 yield f"{key} as {name}", path, (re.sub(rf"\b{key}\b", name, head) + f"\n{rows}").encode()
+
+
+def divided(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
+    """With other characters between cells, other ends of lines, and quotes."""
+    if path.endswith(".csv"):
+        for delimiter in ";\t|":
+            yield repr(delimiter), path, text.replace(",", delimiter).encode()
+        yield "ends of lines", path, text.replace("\n", "\r\n").encode()
+        rows = [",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()]
+        yield "quotes", path, "\n".join(rows).encode()
+        yield (
+            "columns in another order",
+            path,
+            "\n".join(",".join(line.split(",")[::-1]) for line in text.splitlines()).encode(),
+        )
+        yield "upper case", path, (text.partition("\n")[0].upper() + "\n" + text.partition("\n")[2]).encode()
 
 
 def wrapped(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
@@ -150,6 +196,11 @@ def extended(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
             yield f"in {tag}", path, text.replace(f"</{tag}>", f"<mood>good</mood></{tag}>").encode()
     elif path.endswith(".json"):
         yield from ((f"{i}", path, data) for i, data in enumerate(_with_member(json.loads(text))))
+    elif path.endswith(".jsonl"):
+        yield "member", path, text.replace("}\n", ', "mood": "good"}\n').encode()
+        inner = re.sub(r"(\[[01, ]+\])\}", r'\1, "mood": ["good", "bad"]}', text)
+        if inner != text:
+            yield "objects", path, inner.encode()
     elif path.endswith(".csv"):
         lines = text.splitlines()
         yield "column", path, "\n".join([f"{lines[0]},mood", *(f"{line},good" for line in lines[1:])]).encode()
@@ -180,7 +231,7 @@ def moved(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
     yield "suffix", f"{path}.bak", text.encode()
 
 
-CHANGES: tuple[Change, ...] = (encoded, shortened, renamed, wrapped, extended, moved)
+CHANGES: tuple[Change, ...] = (encoded, shortened, renamed, divided, wrapped, extended, moved)
 
 
 def samples(root: Path) -> tuple[Any, str]:
@@ -195,7 +246,7 @@ def samples(root: Path) -> tuple[Any, str]:
             except TsdsError as error:
                 found.append((split, str(error)))
                 continue
-            values = {name: _plain(value) for name, value in (sample.objects or {}).items()}
+            values = {name: _plain(value) for name, value in {**(sample.objects or {}), **sample.arrays}.items()}
             found.append((split, sample.key, sample.label, values, dict(sample.texts), sample.annotated_size))  # type: ignore[arg-type]
     said = [*contents.problems, *contents.left_out, *contents.notes]
     fields = {name: field.describe() for name, field in contents.fields.items()}

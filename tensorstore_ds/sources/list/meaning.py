@@ -32,19 +32,19 @@ class _Cells:
     count: int = 0
     example: str = ""
     values: set[str] = field(default_factory=set)
-    are_numbers: bool = True
+    are_texts: bool = False  #: whether some are neither numbers nor lists nor JSON
 
     def note(self, cell: str) -> None:
         self.count += 1
         self.example = self.example or cell
         if len(self.values) < _MOST:
             self.values.add(cell.lower())
-        self.are_numbers = self.are_numbers and is_number(cell)
+        self.are_texts = self.are_texts or not (cell[0] in "[{" or is_number(cell))
 
     def merge(self, other: _Cells) -> None:
         self.count += other.count
         self.values |= other.values
-        self.are_numbers = self.are_numbers and other.are_numbers
+        self.are_texts = self.are_texts or other.are_texts
 
 
 def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns]:
@@ -68,9 +68,9 @@ def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns
         if len(flags) > 1 and flags.keys() <= places.keys():
             chosen = tuple(replace(flag, place=places[name]) for name, flag in flags.items())
             each = replace(each, flags=chosen)
-        elif not told and not each.keypoints and len(lone) == len(each.ignored) == 1 and not seen[lone[0]].are_numbers:
+        elif not told and not each.keypoints and len(lone) == len(each.ignored) == 1 and seen[lone[0]].are_texts:
             name, place = each.ignored[0]
-            note = f"the column {name} is read as the label of each image."
+            note = f"{table.where}: the column {name} is read as the label of each image."
             each = replace(each, label=place, notes=(*each.notes, note))
         if len(each.box) == 1:
             each = _with_form(table, each)

@@ -66,6 +66,7 @@ class ListSource(Source):
         self._columns = Columns(1)
         self._images = ListedImages(self.images)
         self._notes: list[str] = []
+        self._names = ""  # of the lists, for notes
         self._labels: dict[str, int] = {}  # the text in the list -> class index
         self._divided = ""  # how cells are divided that have several labels
         self._count = 0  # of classes of `labels`
@@ -85,6 +86,7 @@ class ListSource(Source):
         """Read all lines; no image is opened or looked for."""
         divided = self.tables()
         tables = [table for table, _ in divided]
+        self._names = ", ".join(table.where for table in tables)[:200]
         columns = self._agreed_columns(tables)
         rows, problems = Rows(), list[Problem]()
         for (table, split), each in zip(divided, columns, strict=True):
@@ -232,7 +234,7 @@ class ListSource(Source):
         """What to say of lists without labels or objects; empty if they have some, or texts."""
         if self._has_labels or self._columns.values:
             return ""
-        note = "no labels: the list has no column of them."
+        note = f"no labels: {self._names} has no column of them."
         if unread := list(dict.fromkeys(name for each in columns for name, _, _ in each.unread)):
             one = "one of " if len(unread) > 1 else ""
             return f"{note} If {one}{', '.join(unread)[:200]} is the label, name it label."
@@ -269,7 +271,9 @@ class ListSource(Source):
             if self._divided:
                 fields["labels"] = LabelsField.of(names)
                 if empty := rows.count("", keep) if self._divided not in (BRACKETS, ONE_HOT) else 0:
-                    self._notes.append(f"images without a text as labels, to which no class applies: {empty:,}.")
+                    self._notes.append(
+                        f"{self._names}: images without a text as labels, to which no class applies: {empty:,}."
+                    )
             elif not self._has_objects:
                 fields["label"] = LabelField(classes=names)
         if self._columns.count:
@@ -325,22 +329,23 @@ class ListSource(Source):
         if columns.flags:
             first, last = columns.flags[0].name, columns.flags[-1].name
             if all(text.count("1") == 1 and "?" not in text for text in texts):
-                self._notes.append(f"one of the columns {first} to {last} is 1 in each row: it is the label.")
+                self._notes.append(
+                    f"{self._names}: one of the columns {first} to {last} is 1 in each row: it is the label."
+                )
             else:
                 self._divided = ONE_HOT
                 count = len(columns.flags)
-                self._notes.append(
-                    f"the columns {first} to {last} show which of {count} classes apply: the field labels."
-                )
+                what = f"the columns {first} to {last} show which of {count} classes apply"
+                self._notes.append(f"{self._names}: {what}: the field labels.")
         elif not set(texts) <= set(self.options.classes or ()):
             self._divided = divided_by(texts, columns.is_plural)
             if self._divided:
                 what = {BRACKETS: "brackets", " ": "spaces"}.get(self._divided, self._divided)
                 example = next((text for text in texts if len(words_of(text, self._divided)) > 1), texts[0])
                 how = f"cells have several labels each, divided by {what}, such as {example[:60]}"
-                self._notes.append(f"{how}. They become the field labels.")
+                self._notes.append(f"{self._names}: {how}. They become the field labels.")
             elif columns.is_plural and (several := next((text for text in texts if re.search(r"\s", text)), None)):
-                self._notes.append(f"labels such as {several[:60]!r} are one class each.")
+                self._notes.append(f"{self._names}: labels such as {several[:60]!r} are one class each.")
 
     def _objects_field(self, classes: tuple[str, ...]) -> Field:
         names = tuple(name for name, _, _ in self._columns.keypoints)

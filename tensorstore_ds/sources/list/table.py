@@ -439,7 +439,11 @@ def _keypoints(
             raise SourceError(Problem(table.where, "keypoint-count", message), advice)
         places = dict(zip(wanted.names, places.values(), strict=True))  # names for numbers, in their order
     order = wanted.names if wanted is not None and places else places
-    note = f"{numbered[0]} to {numbered[-1]} are read as {len(numbered) // 2} keypoints." if numbered else ""
+    note = (
+        f"{table.where}: {numbered[0]} to {numbered[-1]} are read as {len(numbered) // 2} keypoints."
+        if numbered
+        else ""
+    )
     return tuple((name, places[name]["x"], places[name]["y"]) for name in order), (note,) if note else ()
 
 
