@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,23 @@ def test_a_row_larger_than_the_memory(tmp_path: Path) -> None:
         file.create_dataset("x", (3, 1 << 22, 1 << 22), np.uint8, chunks=(1, 64, 64))
     with pytest.raises(SourceError, match="expected a row, a chunk or labels of at most"):
         open_source(tmp_path / "a.h5").contents()
+
+
+def test_a_chunk_that_unpacks_to_more_than_its_data(tmp_path: Path) -> None:
+    """HDF5 unpacks whatever a chunk has, here 600 times its size, and cuts it after that."""
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        images = file.create_dataset("images", (4, 32, 32, 3), np.uint8, chunks=(1, 32, 32, 3), compression="gzip")
+        images.id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(range(256)) * 400_000, 1))
+        file["labels"] = np.zeros(4, np.int64)
+    with pytest.raises(
+        SourceError, match=r"expected chunks of at most 68,992 bytes in the file, found one of \d"
+    ) as caught:
+        open_source(tmp_path / "b.h5", "hdf5").scan()
+    assert len(str(caught.value).splitlines()) == 1
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:  # noise, which no filter makes smaller
+        noise = rng.integers(0, 256, (4, 64, 64, 3), np.uint8)
+        file.create_dataset("images", data=noise, chunks=(1, 64, 64, 3), compression="gzip", shuffle=True)
+    source = open_source(tmp_path / "a.h5", "hdf5")
+    (split,) = source.scan().splits.items()
+    assert np.array_equal(source.read(split[0], split[1][2]).image, noise[2])

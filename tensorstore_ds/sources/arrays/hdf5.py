@@ -31,6 +31,7 @@ _IMAGE_WORDS = {"features": "images"}
 _CACHE_NBYTES = 1 << 20  # HDF5's own, of the chunks of a dataset
 _CACHE_SLOTS = 521
 _CLASSES_LIMIT = 1 << 20
+_CHUNK_HEAD = 1 << 16  # bytes that a filter may add to a chunk
 _SAMPLED = 1 << 16  # labels that are texts, read at once
 
 
@@ -281,6 +282,24 @@ def _check_readable(dataset: Any, where: str) -> None:
             message = f"expected a compression that HDF5 has, found the filter {shown}, which is not installed."
             advice = "Where the filter is installed, write the file again: h5repack -f GZIP=4 old.h5 new.h5"
             raise SourceError(Problem(where, "array-file", message), advice)
+    _check_stored(dataset, where)
+
+
+def _check_stored(dataset: Any, where: str) -> None:
+    """Refuse chunks that take more room than their data: HDF5 unpacks whatever is in them, and cuts it after that."""
+    if not dataset.chunks or not hasattr(dataset.id, "chunk_iter"):
+        return
+    nbytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    limit, largest = nbytes + nbytes // 8 + _CHUNK_HEAD, 0
+
+    def note(chunk: Any) -> None:
+        nonlocal largest
+        largest = max(largest, chunk.size)
+
+    dataset.id.chunk_iter(note)
+    if largest > limit:
+        message = f"expected chunks of at most {limit:,} bytes in the file, found one of {largest:,}."
+        raise SourceError(Problem(where, "array-file", message), "Write the file again: h5repack old.h5 new.h5")
 
 
 def _check_fits(where: str, nbytes: int) -> None:
