@@ -63,7 +63,7 @@ static int reserve_planes(context *ctx, part *p) {
     return 1;
 }
 
-/* The next `count` units from `unit` on, of which those of the part go to its planes. 0 if the codes are broken. */
+/* The next `count` units from `unit` on, of which those of the part go to its planes. 0 if codes or numbers are broken. */
 static int decode_units(part *p, bit_reader *reader, const uint8_t *stop, int32_t last[3], int64_t unit, int count) {
     const jpeg_header *h = p->header;
     int row = (int)(unit / h->across), column = (int)(unit % h->across);
@@ -82,7 +82,7 @@ static int decode_units(part *p, bit_reader *reader, const uint8_t *stop, int32_
                     if (!is_seen) continue;
                     size_t top = (size_t)((row - p->top) * c->down + y) * (size_t)c->size;
                     size_t left = (size_t)((column - p->left) * c->across + x) * (size_t)c->size;
-                    inverse_dct(block, end, h, i, c->size, c->samples + top * c->stride + left, c->stride);
+                    if (!inverse_dct(block, end, h, i, c->size, c->samples + top * c->stride + left, c->stride)) return 0;
                 }
         }
         if (++column == h->across) column = 0, row++;

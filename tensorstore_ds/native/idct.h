@@ -1,7 +1,7 @@
 /* The inverse DCT, accurate in integers, to 8 x 8, 4 x 4, 2 x 2 and 1 x 1 samples: the same bits as libjpeg's `islow`.
  *
  * Loeffler, Ligtenberg and Moschytz, Practical fast 1-D DCT algorithms with 11 multiplications, 1989. A vector is a line
- * of eight coefficients. Coefficients of a broken file may overflow: -fwrapv says that they wrap around. */
+ * of eight coefficients. Where those of a broken file would overflow, there is no result. */
 #ifndef TSDS_IDCT_H
 #define TSDS_IDCT_H
 #include "jpeg.h"
@@ -23,6 +23,8 @@ typedef uint8_t u8x8 __attribute__((vector_size(8)));
 
 /* Constants times 2^13. */
 enum { BITS = 13, MORE = 2 };
+/* Eight times the samples that libjpeg's table of limits knows, 512 from the middle. */
+enum { MOST_DC = 4080 };
 
 INLINE void transpose(i32x8 v[8]) {
     i32x8 t[8], u[8];
@@ -72,6 +74,16 @@ INLINE void two(i32x8 v[8], int shift) {
     int32_t half = 1 << (shift - 1);
     v[0] = (even + odd + half) >> shift, v[1] = (even - odd + half) >> shift;
     v[2] = v[3] = v[4] = v[5] = v[6] = v[7] = (i32x8){0};
+}
+
+/* Whether the numbers have 15 bits. libjpeg adds up pairs of them in 16 bits, which then have room. */
+INLINE int is_in_range(const i32x8 v[8]) {
+    i32x8 any = {0};
+    for (int i = 0; i < 8; i++) any |= v[i] + (1 << 14);
+    any &= -(1 << 15);
+    int64_t lanes[4];
+    memcpy(lanes, &any, sizeof lanes);
+    return !(lanes[0] | lanes[1] | lanes[2] | lanes[3]);
 }
 
 INLINE uint8_t sample_of(int32_t value) {
@@ -267,23 +279,59 @@ INLINE int inverse_dct_in_halves(const int16_t *block, const uint16_t *quantizer
 }
 #endif
 
-/* A block of `size` x `size` samples; `end`: coefficients from there on are zero. */
-static inline void inverse_dct(const int16_t *block, int end, const jpeg_header *h, int component, int size, uint8_t *out,
+#if defined(__AVX2__)
+enum { HAS_PAIRS = 1 }; /* which were tried, and found no room */
+INLINE int is_small_block(const int16_t *block, const uint16_t *quantizers) {
+    __m256i v[4], by[4];
+    for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_load_si256((const __m256i *)(const void *)(block + 16 * i));
+        by[i] = _mm256_loadu_si256((const __m256i *)(const void *)(quantizers + 16 * i));
+    }
+    return is_small(v, by);
+}
+#else
+enum { HAS_PAIRS = 0 };
+INLINE int is_small_block(const int16_t *block, const uint16_t *quantizers) {
+    int32_t sum = 0;
+    for (int i = 0; i < 64; i++) sum += (block[i] < 0 ? -block[i] : block[i]) * (int16_t)quantizers[i];
+    return sum <= 5800;
+}
+#endif
+
+/* Whether the numbers of a block that is not small, and those after the first pass, have room in 16 bits. */
+static __attribute__((noinline, cold)) int has_room(const int16_t *block, const uint16_t *quantizers, int size) {
+    i32x8 v[8];
+    load_block(block, quantizers, v);
+    if (!is_in_range(v)) return 0;
+    if (size == 8) eight(v, BITS - MORE);
+    else if (size == 4) four(v, BITS - MORE + 1);
+    else two(v, BITS - MORE + 2);
+    return is_in_range(v);
+}
+
+/* A block of `size` x `size` samples; `end`: coefficients from there on are zero. 0 if numbers leave the 16 bits that
+ * libjpeg has for them: only broken files and odd quantizers have such, and their samples are for libjpeg to say. */
+static inline int inverse_dct(const int16_t *block, int end, const jpeg_header *h, int component, int size, uint8_t *out,
                                size_t stride) {
     const uint16_t *quantizers = h->quantizers[component];
     if (end == 1 || size == 1) {
         int32_t dc = block[0] * quantizers[0];
+        if (dc < -MOST_DC || dc > MOST_DC) return 0;
         uint8_t sample = sample_of((dc + 4) >> 3);
         for (int i = 0; i < size; i++) memset(out + (size_t)i * stride, sample, (size_t)size);
-        return;
+        return 1;
     }
 #if defined(__AVX2__)
-    if (size == 8 && !h->has_wide_quantizers && inverse_dct_in_pairs(block, quantizers, out, stride)) return;
+    if (size == 8 && !h->has_wide_quantizers && inverse_dct_in_pairs(block, quantizers, out, stride)) return 1;
 #elif defined(HAS_NEON)
-    if (size == 8 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 8, out, stride)) return;
-    if (size == 4 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 4, out, stride)) return;
-    if (size == 2 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 2, out, stride)) return;
+    if (size == 8 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 8, out, stride)) return 1;
+    if (size == 4 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 4, out, stride)) return 1;
+    if (size == 2 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 2, out, stride)) return 1;
 #endif
+    /* At a scale only where quantizers are larger than of any usual quality: the test takes a twentieth of the time. */
+    if (size == 8 || h->has_large_quantizers)
+        if ((size == 8 && HAS_PAIRS) || h->has_wide_quantizers || !is_small_block(block, quantizers))
+            if (!has_room(block, quantizers, size)) return 0;
     i32x8 v[8];
     load_block(block, quantizers, v);
     if (size == 8) {
@@ -298,11 +346,12 @@ static inline void inverse_dct(const int16_t *block, int end, const jpeg_header 
             u8x8 samples = __builtin_convertvector(x, u8x8);
             memcpy(out + (size_t)i * stride, &samples, 8);
         }
-        return;
+        return 1;
     }
     if (size == 4) four(v, BITS - MORE + 1), transpose(v), four(v, BITS + MORE + 3 + 1);
     else two(v, BITS - MORE + 2), transpose(v), two(v, BITS + MORE + 3 + 2);
     for (int x = 0; x < size; x++)
         for (int y = 0; y < size; y++) out[(size_t)y * stride + (size_t)x] = sample_of(v[x][y]);
+    return 1;
 }
 #endif

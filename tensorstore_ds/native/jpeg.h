@@ -14,6 +14,7 @@ typedef struct {
     int across, down;         /* units */
     uint16_t quantizers[3][64]; /* by component, each at the PLACE of its coefficient */
     int has_wide_quantizers;    /* of more than 8 bits */
+    int has_large_quantizers;   /* larger than 128, as of no quality from 48 on */
     const huffman_table *dc[3], *ac[3];
 } jpeg_header;
 
@@ -185,6 +186,7 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
         for (int k = 0; k < 64; k++)
             h->quantizers[i][place_of[k]] =
                 (uint16_t)(is_wide ? quantizer[1 + 2 * k] << 8 | quantizer[2 + 2 * k] : quantizer[1 + k]);
+        for (int k = 0; k < 64; k++) h->has_large_quantizers |= h->quantizers[i][k] > 128;
         h->has_wide_quantizers |= is_wide;
         if (!is_table(&c->dc[dc], dcs, dcs + 16, 1) || !is_table(&c->ac[ac], acs, acs + 16, 0)) return CROP_OTHER;
         h->dc[i] = &c->dc[dc], h->ac[i] = &c->ac[ac];
