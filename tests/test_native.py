@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tensorstore_ds as tsds
+from jpeg_files import drawn, jpeg
 from tensorstore_ds import native
 from tensorstore_ds.imaging.codecs import decode_image, read_image_header
-from tensorstore_ds.imaging.jpeg import find_restarts
+from tensorstore_ds.imaging.jpeg import decode_jpeg, find_restarts, read_header
 from tensorstore_ds.loading import crops
 
 simplejpeg = pytest.importorskip("simplejpeg")
@@ -315,3 +316,41 @@ def test_entries_are_checked(core: Any, value: int) -> None:
         if status[0] == 0:
             np.testing.assert_array_equal(out[0], expected)
             assert value == whole[row, column] or (column == 2 and (value ^ int(whole[row, 2])) & 0xFFFF == 0)
+
+
+def decoded_by_the_kernel(data: bytes, scale: int, out: NDArray[np.uint8]) -> bool:
+    """Whether the kernel decodes a whole JPEG file at a scale into `out` (H, W, C)."""
+    header = read_header(data)
+    job, status = np.zeros(1, native.JOB), np.zeros(1, np.int32)
+    job["end"], job["scale"] = len(data), scale
+    job["height"], job["width"], job["components"] = header.height, header.width, header.components
+    for axis, (length, count) in {"y": (header.height, out.shape[0]), "x": (header.width, out.shape[1])}.items():
+        job[axis] = (0, length, count, 0, count, 0)
+    native.core.crops(native.own_context(), ((data, b"", b""),), job, out[None], *out.shape, status)
+    return status[0] == 0
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_numbers_that_leave_16_bits_are_left_to_libjpeg(is_plain: bool) -> None:
+    """Quantizers that the codes were not made for: the kernel gives libjpeg's samples, or none; of sound files, all."""
+    rng = np.random.default_rng(1)
+    taken = {False: 0, True: 0}
+    native.core.use_plain(is_plain)
+    try:
+        for number in range(60):
+            data = bytearray(jpeg(drawn(48, 64), quality=[5, 75, 100][number % 3], subsampling=number % 2 * 2))
+            is_sound = number % 5 == 0
+            at = data.index(b"\xff\xdb") + 5
+            for place in () if is_sound else rng.integers(0, 64, [1, 5, 60][number % 3]):
+                data[at + int(place)] = rng.integers(128, 256)
+            for scale in (1, 2, 4, 8):
+                out = np.zeros((48 // scale, 64 // scale, 3), np.uint8)
+                if decoded_by_the_kernel(bytes(data), scale, out):
+                    taken[is_sound] += 1
+                    expected = decode_jpeg(bytes(data), read_header(bytes(data)), channels=3, scale=scale)
+                    np.testing.assert_array_equal(out, expected, f"{number} at 1/{scale}")
+                else:
+                    assert not is_sound
+    finally:
+        native.core.use_plain(False)
+    assert taken[True] == 48 and taken[False] >= 20

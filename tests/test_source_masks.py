@@ -166,3 +166,46 @@ def test_images_of_several_sizes_get_advice_that_masks_can_follow(tmp_path):
     with pytest.raises(SourceError, match="images are of differing sizes") as caught:
         tsds.convert(write_voc(tmp_path), tmp_path / "o.tsds", ConvertOptions(workers=0))
     assert "Masks are stored as pixels of one size: pass `size` with `fit=" in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "VOC2012"])
+@pytest.mark.parametrize("ignored", ["", "__ignore__\n"])
+def test_labelme2voc_names_its_classes(tmp_path, prefix, ignored):
+    masks = tmp_path / prefix / "SegmentationClass"
+    masks.mkdir(parents=True)
+    (tmp_path / prefix / "JPEGImages").mkdir()
+    mask = np.array([[0, 1, 2], [2, 1, 255]], np.uint8)
+    Image.fromarray(mask).save(masks / "0.png")
+    Image.new("RGB", (3, 2)).save(tmp_path / prefix / "JPEGImages/0.jpg")
+    (tmp_path / prefix / "class_names.txt").write_text(f"{ignored}_background_\nscratch\ndent\n")
+    summary = tsds.convert(tmp_path, tmp_path.with_suffix(".tsds"), IN_PROCESS)
+    split = tsds.open(tmp_path.with_suffix(".tsds"))["train"]
+    assert split.fields["mask"].classes == ("_background_", "scratch", "dent")
+    np.testing.assert_array_equal(split["mask"][0], mask)
+    assert summary.left_out == ()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGB"])
+def test_cvat_names_its_classes_and_their_colors(tmp_path, mode):
+    """Masks of colors, with a palette of them, or of numbers; the colors are not those of Pascal VOC."""
+    colors = [(0, 0, 0), (250, 50, 83), (52, 209, 183)]
+    rows = [f"{n}:{','.join(map(str, c))}::" for n, c in zip(("background", "scratch", "dent"), colors, strict=True)]
+    for folder in ("SegmentationClass", "JPEGImages"):
+        (tmp_path / folder).mkdir()
+    expected = np.array([[0, 1, 2], [2, 1, 0]], np.uint8)
+    mask = Image.fromarray(expected)
+    if mode == "P":
+        mask.putpalette([*sum(colors, ()), *bytes(3 * 253)])
+    elif mode == "RGB":
+        mask = Image.fromarray(np.array(colors, np.uint8)[expected])
+    mask.save(tmp_path / "SegmentationClass/0.png")
+    Image.new("RGB", (3, 2)).save(tmp_path / "JPEGImages/0.jpg")
+    (tmp_path / "labelmap.txt").write_text("# label:color_rgb:parts:actions\n" + "\n".join(rows) + "\n")
+    tsds.convert(tmp_path, tmp_path.with_suffix(".tsds"), workers=1)
+    split = tsds.open(tmp_path.with_suffix(".tsds"))["train"]
+    assert split.fields["mask"].classes == ("background", "scratch", "dent")
+    np.testing.assert_array_equal(split["mask"][0], expected)
+    if mode == "RGB":
+        (tmp_path / "labelmap.txt").write_text("\n".join(rows[:2]))
+        with pytest.raises(tsds.SourceError, match=r"the colors of labelmap\.txt in the mask, found 52,209,183"):
+            tsds.convert(tmp_path, tmp_path.with_name("other.tsds"), IN_PROCESS)

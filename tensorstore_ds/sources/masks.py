@@ -6,14 +6,15 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
-from tensorstore_ds.imaging.codecs import decode_mask, quiet_pillow
-from tensorstore_ds.regular_files import TEXT_LIMIT, entries, exists, is_dir, is_file, read_file
+from tensorstore_ds.imaging.codecs import decode_image, decode_mask, open_image, quiet_pillow
+from tensorstore_ds.regular_files import TEXT_LIMIT, entries, exists, is_dir, is_file, read_file, read_lines
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
 from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, walk_files
@@ -23,7 +24,10 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
 #: Names of the folder of images, and of that of masks, as people use them together.
 _LAYOUTS = (("images", "masks"), ("images", "annotations"), ("img_dir", "ann_dir"), ("JPEGImages", "SegmentationClass"))
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
-_CLASSES = "classes.txt"
+#: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
+_NAMES, _LABELMAP = ("classes.txt", "class_names.txt"), "labelmap.txt"
+_IGNORED_NAME = "__ignore__"  # of labelme2voc, for -1
+_BORDER = 0xE0E0C0  # around the objects of Pascal VOC, not a class
 #: The classes of Pascal VOC 2007 to 2012, in the order of the numbers in its masks.
 VOC_CLASSES = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
@@ -47,7 +51,8 @@ class MaskSource(Source):
     """A reference is an image's path and that of its mask, with a NUL between, which no path can hold."""
 
     name: ClassVar[str] = "masks"
-    scanned: ClassVar[tuple[str, ...] | None] = ()
+    scanned: ClassVar[tuple[str, ...] | None] = ("_colors",)
+    _colors: tuple[int, ...] = ()  #: of the classes, where the masks may have colors instead of numbers
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -84,7 +89,8 @@ class MaskSource(Source):
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, mask = str(reference).partition("\0")
-        return Sample(image, self.path / image, masks={"mask": self.path / mask})
+        path = self.path / mask
+        return Sample(image, self.path / image, masks={"mask": _by_color(path, self._colors) if self._colors else path})
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         return tuple(f"{self.path}/{path}" for path in str(reference).split("\0"))
@@ -134,8 +140,15 @@ class MaskSource(Source):
     def _classes(self, folders: _Folders, splits: dict[str, PackedStrings]) -> tuple[str, ...]:
         """Class names: the user's, those of a file, of Pascal VOC, or the numbers that occur."""
         named = self.options.classes
-        if named is None and is_file(self.path / _CLASSES):
-            named = read_classes(self.path / _CLASSES)
+        for name in _NAMES if named is None else ():
+            if named is None and (path := self._beside(folders.masks, name)) is not None:
+                self.ledger.use(path)
+                named = tuple(each for each in read_classes(path) if each != _IGNORED_NAME)
+        if named is None and (path := self._beside(folders.masks, _LABELMAP)) is not None:
+            self.ledger.use(path)
+            labels = _labels(path)
+            named, colors = tuple(name for name, _ in labels), {color for _, color in labels if color is not None}
+            self._colors = tuple(c for _, c in labels if c is not None) if len(colors) == len(labels) else ()
         if named is None and folders.masks.endswith(_VOC):
             named = VOC_CLASSES
         masks = (reference.partition("\0")[2] for split in splits.values() for reference in split)
@@ -156,6 +169,48 @@ class MaskSource(Source):
             return number_classes((), named, str(self.path))
         most = max((value for value in values if value != _FOREGROUND), default=0)
         return tuple(map(str, range(most + 1)))
+
+    def _beside(self, masks: str, name: str) -> Path | None:
+        """A file of this name at the top of the source, or in the folder that the folder `masks` is in."""
+        above = [layout for _, layout in _LAYOUTS if f"/{layout}/" in f"/{masks}/"]
+        top = f"/{masks}/".partition(f"/{above[0]}/")[0].strip("/") if above else ""
+        return next((path for path in (self.path / name, self.path / top / name) if is_file(path)), None)
+
+
+def _labels(path: Path) -> list[tuple[str, int | None]]:
+    """Names and colors of CVAT's ``name:red,green,blue:parts:actions``, in the order of the lines."""
+    labels: list[tuple[str, int | None]] = []
+    for line in read_lines(path, "class list"):
+        name, _, rest = line.strip().partition(":")
+        if name and not name.startswith("#"):
+            numbers = rest.partition(":")[0].split(",")
+            is_color = len(numbers) == 3 and all(n.strip().isdecimal() and int(n[-9:]) < 256 for n in numbers)
+            labels.append((name, int.from_bytes(int(n) for n in numbers) if is_color else None))
+    return labels
+
+
+def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
+    """(H, W) numbers of the classes in a mask in which each class has its color; the file itself if it has numbers.
+
+    Raises:
+        SourceError: `mask-range` for a color of no class.
+    """
+    data = read_file(path, str(path))
+    mode = open_image(data, key=str(path)).mode
+    if mode not in ("P", "RGB", "RGBA"):
+        return path
+    pixels = decode_image(data, color="rgb", key=str(path)).astype(np.uint32)
+    packed = pixels[:, :, 0] << 16 | pixels[:, :, 1] << 8 | pixels[:, :, 2]
+    found, places = np.unique(packed, return_inverse=True)
+    numbers = {_BORDER: _FOREGROUND, **{color: i for i, color in enumerate(colors)}}
+    unknown = next((color for color in found.tolist() if color not in numbers), None)
+    if unknown is not None:
+        if mode == "P":
+            return path
+        message = f"expected the colors of {_LABELMAP} in the mask, found {','.join(map(str, unknown.to_bytes(3)))}."
+        raise SourceError(Problem(str(path), "mask-range", message), "Add its class there, or correct the mask.")
+    values = np.array([numbers[color] for color in found.tolist()], np.uint8 if len(colors) < 256 else np.uint16)
+    return values[places.reshape(packed.shape)]
 
 
 def find(root: Path) -> list[_Folders]:
