@@ -107,7 +107,8 @@ class StoreDataset(Samples):
             Without a label, it is (image, target) with objects, (image, mask) with a mask, and otherwise the image
             followed by all other fields. ``torchvision`` is (image, target) as torchvision's detection models and
             references take it, with images as float32 in [0, 1] if there is no transform, `labels` from 1 (0 is the
-            background), `area`, `iscrowd`, and the row as `image_id` (in batches if `collate` is ``list``).
+            background), `area`, `iscrowd`, which is also 1 for objects that are `difficult`, keypoints as (M, K, 3)
+            with x, y and 1 if known, and the row as `image_id` (in batches if `collate` is ``list``).
         as_pil: whether images are PIL images, for transforms that need them. See `transform_of`.
         zero_copy: whether single samples are views of the read-only map instead of copies. This is faster for large
             images, but dangerous, because torch does not support read-only memory. Writing to such a tensor crashes the

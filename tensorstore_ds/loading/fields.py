@@ -13,6 +13,7 @@ from PIL import Image
 
 from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, Deferred, PackedObjects, collate_objects, defer_objects, map_tensors
@@ -131,13 +132,20 @@ def as_sample(
         wrapped = sample[objects] = dict(sample[objects])
         if return_as == "torchvision":
             wrapped = sample[objects] = {**detection_values(wrapped), "image_id": row}
+            if not wrap:
+                wrapped |= visible_keypoints(wrapped)
         if "boxes" in wrapped:
             wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
         if "oriented_boxes" in wrapped:
             rotated = wrapped["oriented_boxes"].clone()
             rotated[:, 4] = -torch.rad2deg(rotated[:, 4])  # torchvision's angles are degrees, counterclockwise
             wrapped["oriented_boxes"] = tv_tensors.BoundingBoxes(rotated, format="CXCYWHR", canvas_size=canvas)
-        if "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
+        field = fields[objects]
+        if wrap and "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints") and isinstance(field, ObjectsField):
+            from tensorstore_ds.loading.paired_keypoints import paired
+
+            wrapped = sample[objects] = paired(wrapped, field, canvas)
+        elif "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints") and return_as != "torchvision":
             wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
     images = images_in(sample, fields)
     for name in images:
@@ -174,11 +182,26 @@ def detection_image(image: torch.Tensor) -> torch.Tensor:
 def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Values of objects as torchvision's detection models and its references take them: class 0 is the background.
 
-    Added are ``area`` (M,) of the boxes in pixels, and ``iscrowd`` (M,) int64, zeros where the store has none.
+    Added are ``area`` (M,) of the boxes in pixels, and ``iscrowd`` (M,) int64, which is 1 for objects that are
+    ``iscrowd`` or ``difficult``: pycocotools ignores both in an evaluation.
     """
     x1, y1, x2, y2 = values["boxes"].unbind(1)
     added = {"labels": values["labels"] + 1, "area": (x2 - x1) * (y2 - y1)}
-    return {**values, **added, "iscrowd": values.get("iscrowd", torch.zeros_like(added["labels"]))}
+    ignored = torch.zeros_like(added["labels"])
+    for flag in IGNORED:
+        if flag in values:
+            ignored = torch.maximum(ignored, values[flag].to(ignored.dtype))
+    return {**values, **added, "iscrowd": ignored}
+
+
+def visible_keypoints(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Keypoints (M, K, 2) for torchvision's Keypoint R-CNN: (M, K, 3) float32, x, y and 1, zeros where absent."""
+    points = values.get("keypoints")
+    if points is None or points.ndim != 3 or points.shape[2] != 2:
+        return {}
+    points = points.as_subclass(torch.Tensor)
+    is_there = ~points.isnan().any(dim=2, keepdim=True)
+    return {"keypoints": torch.cat([points.nan_to_num(0.0) * is_there, is_there], dim=2).to(torch.float32)}
 
 
 def as_detection(
@@ -192,7 +215,8 @@ def as_detection(
     image, packed = columns["image"], columns[objects]
     scaled = functools.partial(map_tensors, change=detection_image)
     numbered = functools.partial(_numbered, rows=rows.tolist())
-    packed = PackedObjects(packed.offsets, detection_values(packed.values))
+    values = detection_values(packed.values)
+    packed = PackedObjects(packed.offsets, values | visible_keypoints(values))
     if defers:
         targets = defer_objects(packed, how)
         return Deferred(image, scaled), targets.then(numbered) if how == "list" else targets

@@ -19,7 +19,7 @@ from tensorstore_ds.format.kinds.base import Field, image_of, of_kind
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.decoding import Decode
-from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in
+from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in, visible_keypoints
 from tensorstore_ds.loading.image_transforms import image_transform
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import torch_seeds
@@ -323,12 +323,12 @@ class Samples(Dataset[Sample]):
         draws = {"generator": torch.Generator().manual_seed(seed())} if self._draws else {}
         try:
             if self.transform_of == "sample" and self._of_images is None:
-                return transform(finished, **draws)
+                return self._finished(transform(finished, **draws))
             if isinstance(finished, dict):
                 images = {name: transform(finished[name], **draws) for name in images_in(finished, self.schema)}
-                return {**finished, **images}
+                return self._finished({**finished, **images})
             count = len(self.image_names)
-            return (*(transform(image, **draws) for image in finished[:count]), *finished[count:])
+            return self._finished((*(transform(image, **draws) for image in finished[:count]), *finished[count:]))
         except Exception as error:
             error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.title}")
             if isinstance(error, TypeError | AttributeError | ValueError) and not self._gives_pil:
@@ -338,6 +338,18 @@ class Samples(Dataset[Sample]):
                 )
                 error.add_note(f"It was called with {got} `as_pil=True` if it takes PIL images.")
             raise
+
+    def _finished(self, result: Sample) -> Sample:
+        """What a transform of whole samples has made, with keypoints as `return_as` has them."""
+        objects = of_kind({name: self.schema[name] for name in self.fields}, ObjectsField)
+        if not any("keypoints" in field.values for field in objects.values()):
+            return result
+        from tensorstore_ds.loading.paired_keypoints import unpaired  # with torchvision, which `as_sample` has loaded
+
+        result = unpaired(result)
+        if self.return_as == "torchvision" and isinstance(result, tuple) and isinstance(result[-1], dict):
+            result[-1].update(visible_keypoints(result[-1]))
+        return result
 
     def check_moved(self) -> None:
         """Raise `OptionError` if there are objects or masks that belong to a field of images other than `image`."""
