@@ -118,6 +118,7 @@ def test_a_tuple_has_the_label_after_fields_are_added(labelled, tmp_path):
     assert len(StoreDataset(store, return_as="tuple", fields=["image", "label", "a_score", "a_class"])[7]) == 4
 
 
+@pytest.mark.filterwarnings("ignore:torchvision's flip")  # this store has no pairs: see test_paired_keypoints
 def test_torchvisions_transforms_move_boxes_and_keypoints(path):
     dataset = StoreDataset(path, return_as="tuple", transform=lambda s: v2.RandomHorizontalFlip(p=1)(*s))
     image, target = dataset[3]

@@ -126,26 +126,6 @@ def test_blocks_of_any_contrast_have_the_right_bits(core: Any, contrast: int, su
 
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-@pytest.mark.parametrize("quantizer", [1, 40, 128, 255])
-def test_coefficients_out_of_range_have_one_result(subsampling: str, quantizer: int) -> None:
-    """No encoder makes them, and so no decoder has the right bits; but all kernels have the same."""
-    data = bytearray(encoded(photo((40, 56)), subsampling, quality=100))
-    at = -1
-    while (at := data.find(b"\xff\xdb", at + 1)) >= 0:
-        data[at + 5 : at + 69] = bytes([quantizer]) * 64
-    found = []
-    for plain in (False, True):
-        native.core.use_plain(plain)
-        channels = 1 if subsampling == "gray" else 3
-        found.append(
-            cropped(native.core, bytes(data), native.FIND_NONE, (40, 56), channels, y=(0, 40, 40), x=(0, 56, 56))
-        )
-    native.core.use_plain(False)
-    assert found[0].any()
-    np.testing.assert_array_equal(*found)
-
-
-@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
 @pytest.mark.parametrize("scale", [2, 4, 8])
 def test_scaled_parts_have_the_bits_of_the_whole(core: Any, scale: int, subsampling: str) -> None:
     rng = np.random.default_rng(2)
