@@ -45,6 +45,7 @@ from .editing.compare import (
     StoreDifference as StoreDifference,
     compare_stores as compare_stores,
 )
+from .editing.compare_folder import FolderDifference as FolderDifference, compare_folder as compare_folder
 from .editing.edit import (
     filter_store as filter_store,
     merge_stores as merge_stores,

@@ -19,8 +19,8 @@ from doc_pages import DOCS
 RESULTS = (
     "AbsentKeypoints", "CachedStore", "Card", "CheckFindings", "CheckedSample", "Comparison", "Copies", "Diagnosis",
     "Differing", "EpochRecord", "ErasureSummary", "Estimate", "Eviction", "ExportSummary", "FewSamples",
-    "FieldsSummary", "Fold", "Forecast", "GrowthSummary", "Installation", "LoaderDiagnosis", "Lock", "OddBox",
-    "OddImage", "Plan", "Prediction", "Residency", "SlurmJobs", "SplitDifference", "StoreDetections",
+    "FieldsSummary", "Fold", "FolderDifference", "Forecast", "GrowthSummary", "Installation", "LoaderDiagnosis", "Lock",
+    "OddBox", "OddImage", "Plan", "Prediction", "Residency", "SlurmJobs", "SplitDifference", "StoreDetections",
     "StoreDifference", "Summary", "SuspectLabel", "SuspectObject", "TaskSummary", "TrainProgress", "TrainReport",
     "Transfer", "Verdict",
 )  # fmt: skip

@@ -24,7 +24,7 @@ _ADVICE = (
 CAN_SWAP = hasattr(tv_tensors.KeyPoints, "wrap")
 
 
-class _Paired(tv_tensors.TVTensor):
+class _Paired(tv_tensors.TVTensor):  # type: ignore[misc]  # torchvision has no types
     """A tensor (M, K, ...) of keypoints. Pairs are None where they are not known."""
 
     flip_pairs: tuple[tuple[int, int], ...] | None
@@ -39,7 +39,7 @@ class _Paired(tv_tensors.TVTensor):
     @classmethod
     def wrap(cls, tensor: Tensor, like: Any, **changes: Any) -> Any:
         """As torchvision asks for, of the result of a step."""
-        wrapped = super().wrap(tensor, like, **changes)  # type: ignore[misc]
+        wrapped = super().wrap(tensor, like, **changes)
         wrapped.flip_pairs = like.flip_pairs
         return wrapped
 
@@ -59,7 +59,7 @@ class _Paired(tv_tensors.TVTensor):
         return tv_tensors.wrap(values[:, order], like=self)
 
 
-class PairedKeyPoints(_Paired, tv_tensors.KeyPoints):
+class PairedKeyPoints(_Paired, tv_tensors.KeyPoints):  # type: ignore[misc]
     """`KeyPoints` (M, K, 2)."""
 
 

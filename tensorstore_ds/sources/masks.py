@@ -141,12 +141,12 @@ class MaskSource(Source):
         """Class names: the user's, those of a file, of Pascal VOC, or the numbers that occur."""
         named = self.options.classes
         for name in _NAMES if named is None else ():
-            if named is None and (path := self._beside(folders.masks, name)) is not None:
-                self.ledger.use(path)
-                named = tuple(each for each in read_classes(path) if each != _IGNORED_NAME)
-        if named is None and (path := self._beside(folders.masks, _LABELMAP)) is not None:
-            self.ledger.use(path)
-            labels = _labels(path)
+            if named is None and (listed := self._beside(folders.masks, name)) is not None:
+                self.ledger.use(listed)
+                named = tuple(each for each in read_classes(listed) if each != _IGNORED_NAME)
+        if named is None and (labelmap := self._beside(folders.masks, _LABELMAP)) is not None:
+            self.ledger.use(labelmap)
+            labels = _labels(labelmap)
             named, colors = tuple(name for name, _ in labels), {color for _, color in labels if color is not None}
             self._colors = tuple(c for _, c in labels if c is not None) if len(colors) == len(labels) else ()
         if named is None and folders.masks.endswith(_VOC):
@@ -210,7 +210,8 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
         message = f"expected the colors of {_LABELMAP} in the mask, found {','.join(map(str, unknown.to_bytes(3)))}."
         raise SourceError(Problem(str(path), "mask-range", message), "Add its class there, or correct the mask.")
     values = np.array([numbers[color] for color in found.tolist()], np.uint8 if len(colors) < 256 else np.uint16)
-    return values[places.reshape(packed.shape)]
+    mask: NDArray[Any] = values[places.reshape(packed.shape)]
+    return mask
 
 
 def find(root: Path) -> list[_Folders]:
