@@ -416,3 +416,35 @@ def test_a_source_whose_tags_grew_is_appended(tmp_path: Path) -> None:
 def test_bench_loads_the_images_and_says_what_it_does_not_train(tmp_path: Path) -> None:
     fields, reason = fields_of(tsds.open(tagged(tmp_path / "a.tsds"))["train"])
     assert fields == {"image": "image"} and "training needs one label per image" in reason
+
+
+def tagged_folder(folder: Path, *lines: str) -> Path:
+    """Images 0.png, 1.png and so on of 16 pixels, and a list of their tags."""
+    folder.mkdir()
+    for i in range(len(lines)):
+        Image.fromarray(np.full((16, 16, 3), 40 * i + len(folder.name), np.uint8)).save(folder / f"{i}.png")
+    (folder / "labels.csv").write_text("\n".join(["path,labels", *(f"{i}.png,{line}" for i, line in enumerate(lines))]))
+    return folder
+
+
+def test_several_sources_tiles_and_erased_samples(tmp_path: Path) -> None:
+    one = tagged_folder(tmp_path / "one", "cat|dog", "dog")
+    other = tagged_folder(tmp_path / "other", "emu|dog", "")
+    tsds.convert(tsds.Sources(one, other), tmp_path / "a.tsds", workers=0)
+    every = [(("cat", "dog"), ("cat", "dog")), (("dog",), ("cat", "dog"))]
+    every += [(("emu", "dog"), ("dog", "emu")), ((), ("dog", "emu"))]
+    expected = joined(every, ("cat", "dog", "emu"))
+    np.testing.assert_array_equal(tsds.open(tmp_path / "a.tsds")["train"]["labels"][:], expected)
+    tsds.convert(
+        tsds.Sources(one, other), tmp_path / "b.tsds", workers=0, class_map={"dog": "pet", "cat": "pet", "emu": ""}
+    )
+    assert tsds.open(tmp_path / "b.tsds")["train"]["labels"][:].tolist() == [[1], [1], [1], [0]]
+    tsds.convert(one, tmp_path / "tiles.tsds", tiles=8, workers=0)
+    tiles = tsds.open(tmp_path / "tiles.tsds")["train"]
+    rows = {"0.png": [1, 1], "1.png": [0, 1]}
+    assert all(tiles["labels"][i].tolist() == rows[tiles.key(i).partition("#")[0]] for i in range(len(tiles)))
+    tsds.erase(tmp_path / "a.tsds", "key == 'one/0.png'")
+    split = tsds.open(tmp_path / "a.tsds")["train"]
+    np.testing.assert_array_equal(split["labels"][:], expected[1:])
+    assert split.statistics["labels"]["class_counts"] == (expected[1:] == 1).sum(axis=0).tolist()
+    assert tsds.verify(tmp_path / "a.tsds") == []
