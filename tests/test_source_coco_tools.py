@@ -208,7 +208,7 @@ def test_sizes(tmp_path: Path, size: tuple[Any, Any]) -> None:
     assert convert(put(root, "train.json", content))[1].rows == {"train": 1}
 
 
-@pytest.mark.parametrize("size", [(64.5, 48), ([], 48), ("wide", 48), (48, 64), (2**40, 48), (True, 48)])
+@pytest.mark.parametrize("size", [(64.5, 48), ([], 48), ("wide", 48), (48, 64), (2**40, 48), (10**400, 48), (True, 48)])
 def test_sizes_that_are_wrong(tmp_path: Path, size: tuple[Any, Any]) -> None:
     root = draw(tmp_path / "src", "a.png", "b.png")
     content = coco("a.png", "b.png")
@@ -234,6 +234,7 @@ def test_sizes_that_are_wrong(tmp_path: Path, size: tuple[Any, Any]) -> None:
         ({"bbox": [1, 2, None, 4]}, r"bbox\[2\]: expected a number, found null"),
         ({"bbox": []}, "expected a box, found none"),
         ({"area": "large"}, "area: expected a number, found 'large'"),
+        ({"area": 10**400}, "area: expected|expected area, a number, found"),
         ({"category_id": "1"}, "expected the id of a category, found '1'"),
         ({"category_id": 1.5}, "expected the id of a category, found 1.5"),
         ({"segmentation": "1,2,3"}, 'segmentation: expected polygons or runs, found "1,2,3"'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -147,8 +148,9 @@ def _types(said: str) -> str:
 
 def finite(value: object, name: str) -> float:
     """A number; anything else is a `MemberError`, a truth value and NaN too."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    with contextlib.suppress(OverflowError):  # of a whole number beyond all floats
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
     raise MemberError(f"expected {name}, a number, found {kind(value)}")
 
 
