@@ -301,6 +301,15 @@ def test_classes_beside_annotations_are_told(tmp_path: Path) -> None:
     assert scan(make(tmp_path / "split", "train/cat/1.jpg", "test/cat/1.jpg"))[1].notes == ()
 
 
+def test_files_that_may_be_annotations_are_told(tmp_path: Path) -> None:
+    """As of DeepPCB: a text file of boxes for each pair of images."""
+    make(tmp_path, *(f"{group}/{i}_{kind}.jpg" for group in "ab" for i in range(3) for kind in ("temp", "test")))
+    assert scan(tmp_path)[1].notes == ()
+    make(tmp_path, *(f"{group}/not/{i}.txt" for group in "ab" for i in range(3)))
+    (note,) = scan(tmp_path)[1].notes
+    assert note.startswith("6 .txt files, such as ") and "They may be annotations" in note
+
+
 def test_a_pipe_is_said_to_be_none(tmp_path: Path) -> None:
     make(tmp_path, "cat/a.png", "cat/note.xyz")
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")

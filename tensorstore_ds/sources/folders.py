@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -26,6 +27,8 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
+#: Suffixes of annotations; they are told if there is one for each so many images.
+_LIKELY, _SHARE = frozenset({".csv", ".json", ".mat", ".npy", ".txt", ".xml"}), 4
 _NAMED = 5  # classes in a note
 _LONGEST = 1000  # characters of an expression
 
@@ -78,7 +81,7 @@ class FolderSource(Source):
             self._labels = {name: i for i, name in enumerate(classes)}
         contents = self._divide(images, folders, split_names(tops) if self._level else {})
         notes = self._note_of_annotations() if labelled else (self._note_of_no_labels(len(images)),)
-        return replace(contents, notes=notes)
+        return replace(contents, notes=(*notes, *_note_of_unknown(others, len(images))))
 
     def _note_of_annotations(self) -> tuple[str, ...]:
         """What is said of class folders with a folder beside them that is called as annotations are."""
@@ -198,6 +201,17 @@ class FolderSource(Source):
             shown = (name for name in below if name[0] != "." and name.lower() not in LITTER)
             classes.update(name for name in shown if above + name not in filled)
         return {name for name in classes if encoding_problem(name) is None}
+
+
+def _note_of_unknown(others: Sequence[str], images: int) -> tuple[str, ...]:
+    """What is said of files of one kind that are nearly as many as the images, such as annotations."""
+    kinds = Counter(Path(other).suffix.lower() for other in others)
+    suffix, count = max(kinds.items(), key=lambda each: each[1], default=("", 0))
+    if suffix not in _LIKELY or count < max(2, images // _SHARE):
+        return ()
+    example = next(other for other in others if other.lower().endswith(suffix))
+    what = f"{count:,} {suffix} files, such as {example}, are not read. They may be annotations"
+    return (f"{what} in a format that is not recognized: if you know it, name the `format`.",)
 
 
 def _compiled(expression: str) -> re.Pattern[str]:
