@@ -382,7 +382,7 @@ def test_rows_of_one_number_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("tensorstore_ds.sources.parquet.memory_limit", lambda: 400_000)
     columns = {"image": shared(png(), 20_000), "label": pa.array(np.zeros(20_000, np.int64))}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", store_schema=False)
-    with pytest.raises(SourceError, match="expected a row group of at most 100,000 bytes, found 160,000"):
+    with pytest.raises(SourceError, match="expected a row group of at most 50,000 bytes, found 160,000"):
         open_source(tmp_path / "a.parquet", "parquet").scan()
 
 

@@ -490,7 +490,7 @@ def read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> 
     Texts and bytes are dictionaries: rows that refer to one value share it, also if the file has it once for a million.
     """
     # not those of the columns: to look at one whose statistics are damaged aborts the process in pyarrow 26
-    found, limit = parquet.metadata.row_group(group), memory_limit() // 4
+    found, limit = parquet.metadata.row_group(group), memory_limit() // 8  # reading takes some 6 times the bytes
     nbytes = max(found.total_byte_size, 8 * found.num_rows)  # a column of one number takes a few bytes in the file
     if found.total_byte_size < 0 or nbytes > limit:
         message = f"expected a row group of at most {limit:,} bytes, found {nbytes:,}."
