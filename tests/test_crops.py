@@ -193,6 +193,15 @@ def test_bad_boxes_are_named_or_left_out(tmp_path: Path) -> None:
     assert len(crops(path, tmp_path / "o.tsds", size=(8, 8), on_error="skip")["train"]) == 1
 
 
+def test_bad_boxes_are_counted_as_boxes(tmp_path: Path) -> None:
+    path = source(
+        tmp_path / "s", [shape("a", [90, 2], [99, 9]), shape("b", [1, 2], [9, 9]), shape("c", [91, 2], [99, 9])]
+    )
+    summary = tsds.convert(path, tmp_path / "o.tsds", objects="crops", on_error="skip", workers=0)
+    assert (summary.rows, summary.skipped) == ({"train": 1}, {"box-outside": 2})
+    assert (summary.skipped_boxes, summary.skipped_images) == (2, 0)
+
+
 def test_the_command(tmp_path: Path) -> None:
     path = source(tmp_path / "s", [shape("cat", [2, 2], [12, 10])])
     arguments = ("convert", path, tmp_path / "o.tsds", "--objects", "crops", "--size", 8, "--margin", 0.2)

@@ -104,3 +104,14 @@ def test_images_of_another_folder_are_used(tmp_path: Path, monkeypatch: pytest.M
     for images in ("voc/JPEGImages", "../" + tmp_path.name + "/voc/JPEGImages"):
         found = tensorstore_ds.estimate("voc", images=Path(images))
         assert (found.rows, found.left_out) == ({"train": 2}, ())
+
+
+def test_what_is_said_of_the_whole_source_hides_no_file(tmp_path: Path) -> None:
+    shapes = [{"label": "a", "points": [[1, 2], [3, 4]], "shape_type": form} for form in ("rectangle", "line")]
+    text = json.dumps({"shapes": shapes, "imagePath": "a.jpg", "imageHeight": 9, "imageWidth": 9})
+    (tmp_path / "a.json").write_text(text)
+    for name in ("a.jpg", "more.csv"):
+        (tmp_path / name).write_bytes(b"")
+    left_out = open_source(tmp_path).contents().left_out
+    assert any(each.where == str(tmp_path) and each.reason == "shapes" for each in left_out)
+    assert "more.csv" in [each.where for each in left_out]

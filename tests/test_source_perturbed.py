@@ -261,12 +261,6 @@ def _plain(value: Any) -> Any:
 
 #: Where a file without content is as good as any: an image without objects.
 _MAY_BE_EMPTY = frozenset({"Ultralytics, coco8", "Darknet", "DOTA"})
-#: What is not done yet.
-_GAPS = frozenset(
-    {
-        ("Ultralytics, coco8", "moved"),
-    }
-)
 
 
 def changed(name: str, change: Change) -> Iterator[tuple[str, str, str, bytes]]:
@@ -282,9 +276,7 @@ def cases() -> Iterator[Any]:
     for name in SOURCES:
         for change in CHANGES:
             if any(changed(name, change)):
-                is_gap = (name, change.__name__) in _GAPS
-                marks = [pytest.mark.xfail(strict=True)] if is_gap else []
-                yield pytest.param(name, change, id=f"{name}-{change.__name__}", marks=marks)
+                yield pytest.param(name, change, id=f"{name}-{change.__name__}")
 
 
 @pytest.mark.parametrize(("name", "change"), list(cases()))

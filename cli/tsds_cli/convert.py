@@ -142,7 +142,9 @@ def convert(
                 summary = convert_on(engine, paths[0], out, options, scheduler=scheduler, progress=bar.update)
     except SourceError as error:
         message = spelled(str(error))
-        raise Failure(f"{message} --dry-run lists all of them." if "--on-error skip" in message else message) from error
+        raise Failure(
+            f"{message} --dry-run lists all of them except damaged pixels." if "--on-error skip" in message else message
+        ) from error
     except KeyboardInterrupt:
         partial = out.with_name(f"{out.name}.partial")
         if partial.exists():

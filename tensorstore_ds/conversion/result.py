@@ -207,9 +207,9 @@ def commit(
 
 
 def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
-    """Whether it is the problem of a box that was dropped from an image that is stored."""
+    """Whether it is the problem of a box that was dropped: from an image that is stored, or as a crop."""
     is_dropped = options.on_error == "skip" or problem.reason == BOX_CROPPED
-    return problem.reason.startswith("box-") and is_dropped and options.objects == "whole"
+    return problem.reason.startswith("box-") and (is_dropped or options.objects == "crops")
 
 
 def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:

@@ -240,7 +240,8 @@ class Source(Protocol):
         if not self.is_audited:
             return contents
         self.ledger.use(*self.common_files())
-        self.ledger.use(*(problem.where for problem in (*contents.problems, *contents.left_out)))
+        told = {problem.where for problem in (*contents.problems, *contents.left_out)}
+        self.ledger.use(*told.difference([str(self.path)]))  # what is said of all is said of no file
         self.ledger.check_files(self._own_files(contents))
         unread, self.ledger = self.ledger.problems(), Ledger(self.path)  # a copy for each worker
         return replace(contents, left_out=(*contents.left_out, *unread)) if unread else contents

@@ -78,8 +78,9 @@ class Ledger:
         self._failed: list[Problem] = []
 
     def use(self, *paths: str | Path) -> None:
-        """Note files that the scan used, relative to the source or absolute."""
-        self._used.extend(hash(os.path.normpath(os.path.join(self._root, path))) for path in paths)  # noqa: PTH118  # one call a file
+        """Note files that the scan used, relative to the source or absolute; ``""`` is none."""
+        named = [path for path in paths if path]
+        self._used.extend(hash(os.path.normpath(os.path.join(self._root, path))) for path in named)  # noqa: PTH118  # one call a file
 
     def unread(self, kind: str, where: str, of: str = "files") -> None:
         """Note data of a kind in the file `where` that is not used; several in one file count once.
@@ -99,12 +100,13 @@ class Ledger:
                     self.unread(f"the attribute {name} of <{element.tag}>", where)
         if element.text and TEXT not in known and element.text.strip():
             self.unread(f"the text of <{element.tag}>", where)
+        other = known.get(ANY, known)
         for child in element:
-            inner = known.get(child.tag, known.get(ANY, known))
+            inner = known.get(child.tag, other)
             if inner is known:
                 if _holds_data(child):
                     self.unread(f"<{child.tag}>", where)
-            elif inner is not None and (len(child) or child.attrib or (child.text and inner is not LEAF)):
+            elif inner is not None and (len(child) or child.attrib or (inner is not LEAF and child.text)):
                 self.element(child, inner, where)
 
     def members(self, value: object, known: Known, where: str, of: str = "files") -> None:

@@ -34,6 +34,7 @@ _OBJECT: Known = {
     "possibleresult": {"name": LEAF},
     "lm": {ANY: LEAF},
 }
+_PLAIN = _OBJECT.keys() - {"lm"}
 #: The same of keypoints, and of the elements around them.
 _POINT: Known = {TEXT: USED, **dict.fromkeys(_VALUES, LEAF), **{f"@{key}": USED for key in _VALUES}}
 _POINTS: Known = {**_POINT, ANY: _POINT}
@@ -104,12 +105,16 @@ def _beside(root: Element, objects: Sequence[Element]) -> Element | None:
     found = [child for child in root if child.tag in _CONTAINERS]
     if len(found) != 1 or len(objects) != 1 or _keypoints(found[0], root) is None:
         return None
-    return found[0] if all(_keypoints(child, objects[0]) is None for child in objects[0]) else None
+    others = (child for child in objects[0] if child.tag not in _PLAIN)
+    return found[0] if all(_keypoints(child, objects[0]) is None for child in others) else None
 
 
 def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject:
     try:
-        name = (element.findtext("name") or element.findtext("possibleresult/name") or "").strip()
+        name = element.findtext("name") or ""
+        if not name and (result := _only(element, "possibleresult")) is not None:
+            name = result.findtext("name") or ""
+        name = name.strip()
         if not name:
             raise ElementError("expected <name>, the class, found none")
         box, turned = _only(element, "bndbox"), _only(element, "robndbox")
@@ -124,10 +129,10 @@ def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject
             raise ElementError("expected <bndbox>, found none")
         # Occluded, with a capital, is written by some programs
         flags = {tag: flag(child.text, tag) for child in element if (tag := child.tag.lower()) in FLAGS}
-        places = itertools.chain.from_iterable(_keypoints(child, element) or () for child in element)
-        keypoints = keypoints_of(places)
-        if points is not None:
-            keypoints = keypoints_of(_keypoints(points, element) or ())
+        others = [child for child in element if child.tag not in _PLAIN]
+        others += [points] if points is not None else []
+        places = (_keypoints(child, element) or () for child in others)
+        keypoints = keypoints_of(itertools.chain.from_iterable(places)) if others else {}
     except ElementError as error:
         raise ElementError(f"object {i}: {error}") from error
     return replace(found, flags=flags, keypoints=keypoints)
@@ -135,6 +140,9 @@ def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject
 
 def _note(element: Element, ledger: Ledger, where: str) -> None:
     """Note what of an object is not used."""
+    if all(child.tag in _OBJECT for child in element):
+        ledger.element(element, _OBJECT, where)
+        return
     is_cornered = element.find("bndbox") is None and element.find("robndbox") is None
     others = [child for child in element if not (is_cornered and child.tag == "points")]
     points = [child for child in others if child.tag not in _OBJECT and _keypoints(child, element) is not None]
@@ -146,8 +154,6 @@ def _note(element: Element, ledger: Ledger, where: str) -> None:
         kept.extend(others)
         element = kept
     ledger.element(element, _OBJECT, where)
-    if len(element.findall("possibleresult")) > 1:
-        ledger.unread("the second <possibleresult>", where)
 
 
 def _only(element: Element, tag: str) -> Element | None:
@@ -195,8 +201,6 @@ def _cornered(points: Element, name: str) -> AnnotatedObject:
 def _keypoints(child: Element, element: Element) -> Sequence[tuple[str, Place]] | None:
     """The keypoints that an element within an object has; None if it has none that can be read."""
     tag = child.tag
-    if tag in _OBJECT and tag != "lm":
-        return None
     if tag == "lm" or (tag in _CONTAINERS and child.find("x1") is not None):
         return list(_numbered_keypoints(child, present=bool(flag(element.findtext("has_lm", "1"), "has_lm"))))
     if tag in ("keypoints", "landmarks"):
