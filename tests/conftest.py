@@ -44,6 +44,13 @@ def pytest_report_header() -> str:
     return f"variants of tests: TSDS_DRAW={DRAW}"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m gpu``, import only the files that have such tests: a machine with a GPU may lack what others need."""
+    if config.getoption("markexpr") != "gpu" or collection_path.suffix != ".py":
+        return None
+    return True if "pytest.mark.gpu" not in collection_path.read_text("utf-8") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _skip_without_gpu([item for item in items if item.get_closest_marker("gpu")])
     if DRAW == "all":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,97 @@ def test_mixing_is_the_same_in_threads_and_processes(path: Path, mix: Any) -> No
     dataset = tsds.StoreDataset(path, return_as="tuple")
     image, label = next(iter(tsds.DataLoader(dataset, 6, batch_transform=mix(num_classes=ROWS))))
     assert image.shape == (6, 3, 24, 20) and label.shape == (6, ROWS)
+
+
+# --- wrong orders and values --------------------------------------------------------------------------------------
+
+COLORS = [
+    tsds.ColorJitter(0.4),
+    tsds.Solarize(0.5, p=1),
+    tsds.Posterize(4, p=1),
+    tsds.Equalize(p=1),
+    tsds.AutoContrast(p=1),
+    tsds.RandAugment(),
+    tsds.TrivialAugment(),
+]
+NORMALIZE = tsds.Normalize([0.5] * 3, [0.25] * 3)
+FLIP = tsds.RandomHorizontalFlip()
+
+
+@pytest.mark.parametrize("color", COLORS, ids=lambda step: type(step).__name__)
+def test_normalize_before_a_transform_that_needs_unit_images(color: torch.nn.Module) -> None:
+    name = type(color).__name__
+    for steps in ([NORMALIZE, color], [FLIP, tsds.Compose([NORMALIZE]), FLIP, tsds.Compose([color])]):
+        with pytest.warns(UserWarning, match=f"{name} expects images in .0, 1., found Normalize before it. Put Norm"):
+            tsds.Compose(steps)
+    tsds.Compose([color, FLIP, tsds.RandomErasing(), NORMALIZE, FLIP, tsds.RandomErasing()])  # no warning
+
+
+def test_normalize_twice() -> None:
+    with pytest.warns(UserWarning, match="Normalize is in it twice") as warned:
+        tsds.Compose([NORMALIZE, FLIP, tsds.Compose([tsds.Normalize([0.5], [0.5])]), tsds.ColorJitter(0.1)])
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_values_that_normalize_is_not_meant_for(dtype: torch.dtype) -> None:
+    """Floats of 0 to 255, and images that were normalized before: one warning, by the first batch alone."""
+    unit = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    mean, std = [0.5] * 3, [0.25] * 3
+    for images in (unit * 255, (unit - 0.5) / 0.1):
+        normalize = tsds.Normalize(mean, std)
+        with pytest.warns(UserWarning, match="Normalize: expected images with a std near 0.25, found") as warned:
+            for _ in range(2):
+                normalize({"image": images.to(dtype)})
+        assert len(warned) == 1
+    for images in (unit.to(dtype), (unit * 255).to(torch.uint8), torch.zeros(1, 3, 4, 4, dtype=dtype)):
+        tsds.Normalize(mean, std)({"image": images})
+    # Images of any floating-point numbers, with their own statistics.
+    tsds.Normalize([300.0] * 3, [1000.0] * 3)({"image": (unit.to(torch.float32) - 0.2) * 4000})
+
+
+@pytest.mark.parametrize("color", COLORS, ids=lambda step: type(step).__name__)
+def test_values_outside_of_what_a_transform_needs(color: torch.nn.Module) -> None:
+    unit = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    for images in (unit * 255, NORMALIZE({"image": unit})["image"]):
+        step = copy.deepcopy(color)
+        with pytest.warns(UserWarning, match=f"{type(color).__name__}: expected floating-point images in") as warned:
+            for _ in range(2):
+                step({"image": images})
+        assert len(warned) == 1
+    for images in (unit, (unit * 255).to(torch.uint8), unit[:0]):
+        copy.deepcopy(color)({"image": images})
+
+
+# --- the seed of the order ----------------------------------------------------------------------------------------
+
+
+def order_of(loader: tsds.DataLoader[Any]) -> list[int]:
+    return [label for batch in loader for label in batch["label"].tolist()]
+
+
+def test_a_seed_from_torchs_generator(path: Path) -> None:
+    """With `seed=None`, `torch.manual_seed` decides the order, as with torch's loader; otherwise it does not."""
+    orders: dict[Any, list[list[int]]] = {None: [], 0: []}
+    for seed, found in orders.items():
+        for drawn in (1, 1, 2):
+            torch.manual_seed(drawn)
+            found.append(order_of(tsds.DataLoader(tsds.StoreDataset(path), 5, shuffle=True, seed=seed)))
+    assert orders[None][0] == orders[None][1] != orders[None][2]
+    assert orders[0][0] == orders[0][1] == orders[0][2]
+    assert all(sorted(order) == list(range(ROWS)) for order in orders[None])
+
+
+def test_a_loader_with_a_drawn_seed_resumes(path: Path) -> None:
+    make = lambda: tsds.DataLoader(tsds.StoreDataset(path), 5, shuffle=True, seed=None)  # noqa: E731
+    first, second = make(), make()
+    batches = iter(first)
+    next(batches)
+    state = first.state_dict()
+    rest = [label for batch in batches for label in batch["label"].tolist()]
+    following = order_of(first)
+    second.load_state_dict(state)
+    assert (order_of(second), order_of(second)) == (rest, following)
+    fixed = tsds.DataLoader(tsds.StoreDataset(path), 5, shuffle=True, seed=3)
+    with pytest.raises(tsds.OptionError, match="with seed 3, found"):
+        fixed.load_state_dict(state)

@@ -222,8 +222,18 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "found workers: leave it out, or use a decode plan, which works on the CPU" in text
 
 
+def of_repeated_chroma(path: Path) -> float:
+    """Mean difference that it makes to repeat chroma, as nvJPEG does, where Pillow interpolates it."""
+    import simplejpeg
+
+    data = path.read_bytes()
+    smooth, repeated = (simplejpeg.decode_jpeg(data, fastupsample=fast).astype(int) for fast in (False, True))
+    return float(np.abs(smooth - repeated).mean())
+
+
 @pytest.mark.gpu("nvjpeg")
 def test_a_gpu_decodes_as_pillow_does(tmp_path: Path) -> None:
+    """But for the chroma of subsampled files, in small images of sharp edges up to 5.2 of 255 in the mean."""
     paths = files(tmp_path / "s", SIZES * 4, (1, 6, 3))
     dataset = tsds.StoreDataset(converted(tmp_path / "s", encoding="source"), fields=["image", "key"])
     by_name = {path.name: path for path in paths}
@@ -232,6 +242,7 @@ def test_a_gpu_decodes_as_pillow_does(tmp_path: Path) -> None:
         for image, key in zip(batch["image"], batch["key"], strict=True):
             expected = upright(by_name[Path(key).name])
             assert image.device.type == "cuda" and image.shape == expected.shape
-            assert (image.cpu().int() - expected.int()).abs().float().mean() < 2
+            most = 2 + of_repeated_chroma(by_name[Path(key).name])
+            assert (image.cpu().int() - expected.int()).abs().float().mean() < most
             seen += 1
     assert seen == len(paths)

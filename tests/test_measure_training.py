@@ -83,9 +83,11 @@ def test_a_step_that_does_not_fit_leaves_no_memory_taken(path):
         gradients.clear()
 
     device = torch.device("cuda", 0)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved(device)  # such as cuBLAS's, by tests before this one
     student = Student("glutton", step, forget=gradients.clear)
     assert fitting_batch(student, StoreDataset(path), 20, device, seconds=60)[0] == 4
-    assert torch.cuda.memory_reserved(device) < 64 * 2**20
+    assert torch.cuda.memory_reserved(device) - before < 64 * 2**20
 
 
 def test_the_model_alone(path):

@@ -521,7 +521,8 @@ def check(truths: dict[str, Truth], case: dict[str, Any]) -> set[str]:
 
 def members_of(batch: Any, case: dict[str, Any], *, has_masks: bool) -> dict[str, Any]:
     """The members of a batch by their names. They must be exactly those that the case asks for."""
-    names = set(case["fields"] or [*FIELDS[:-1], *["mask"] * has_masks])
+    usual = ["image", "label"] if case["return_as"] == "tuple" else [*FIELDS[:-1], *["mask"] * has_masks]
+    names = set(case["fields"] or usual)
     others = [name for name in case["fields"] or names if name != "image"]
     is_planned = case["plan"] is not None and not case["in_batch"]
     if case["return_as"] == "dict":

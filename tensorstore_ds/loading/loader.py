@@ -122,7 +122,9 @@ class DataLoader(data.DataLoader[Batches]):
         num_threads: number of threads that gather and decode. None takes the cores that this process may use, divided
             by the ranks that torchrun starts on this machine, at most 8.
         device: device of the batches. They are copied on a separate stream while the model computes.
-        seed: seed of the order and of transforms.
+        seed: seed of the order and of the random numbers of `transform`. ``torch.manual_seed`` does not change it. None
+            draws a seed from torch's global generator when the loader is created, so that ``torch.manual_seed`` decides
+            the order, as with torch's loader. `load_state_dict` then takes the seed of the state.
         even_batches: whether every rank of `torch.distributed` has the same number of samples. Some samples are then
             repeated if the number of ranks does not divide the number of samples. If False, every sample is loaded
             exactly once, as exact metrics need it, and a rank may have one batch less than another. Operations in the
@@ -179,7 +181,7 @@ class DataLoader(data.DataLoader[Batches]):
         pin_memory_device: str = "",
         in_order: bool = True,
         # What torch's has not: the order, ...
-        seed: int = 0,
+        seed: int | None = 0,
         even_batches: bool = True,
         # ... how samples become a batch, ...
         collate: Collate = "list",
@@ -220,7 +222,8 @@ class DataLoader(data.DataLoader[Batches]):
             self._decoder = DeviceDecoder(cast(StoreDataset, dataset), cast(torch.device, self.device))
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
-        self.seed = seed
+        self._draws_seed = seed is None
+        self.seed = seed = int(torch.randint(2**62, ())) if seed is None else seed
         self.collate: Collate = collate
         self.collate_images: CollateImages = collate_images
         self.size_divisor = size_divisor
@@ -242,6 +245,7 @@ class DataLoader(data.DataLoader[Batches]):
         if not even_batches and theirs:
             given = "`sampler`" if sampler is not None else "`batch_sampler`" if batch_sampler else "`generator`"
             raise refusal("even_batches", "True with an order of your own: give it to the sampler", f"{given}")
+        self._makes_order = not theirs
         if not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
             order: Order = {"seed": seed, "even_batches": even_batches}
             mixing = dataset.sampler(**order) if isinstance(dataset, MixedDataset) and shuffle else None
@@ -373,6 +377,8 @@ class DataLoader(data.DataLoader[Batches]):
         """
         if not isinstance(state, Mapping):
             raise refusal("state", "the dict that state_dict() of a loader returned", f"a {type(state).__name__}")
+        if self._draws_seed and type(state.get("seed")) is int:
+            self._reseed(state["seed"])
         setting, start = self._setting(), state.get("start", 0)
         is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
@@ -420,6 +426,12 @@ class DataLoader(data.DataLoader[Batches]):
             self._position.drawn = drawn_from
         elif generator is not None and drawn_from is not None:
             generator.set_state(drawn_from)
+
+    def _reseed(self, seed: int) -> None:
+        self.seed = seed
+        for sampler in (self._dealt, self.sampler):
+            if self._makes_order and isinstance(sampler, RowSampler):
+                sampler.seed = seed
 
     @property
     def is_elastic(self) -> bool:
@@ -486,6 +498,8 @@ class DataLoader(data.DataLoader[Batches]):
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
+        if self._draws_seed and self._dealt is not None and self._dealt.num_replicas > 1:
+            raise refusal("seed", "a number that all ranks share", "None")
         position = self._position = self._next_position()
         position.begun = True
         dataset, ready = self.dataset, None

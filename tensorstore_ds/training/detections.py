@@ -201,13 +201,14 @@ def matched(found: Rows, truth: Rows) -> tuple[NDArray[np.bool_], NDArray[np.boo
     ious = box_ious(found[:, 3:], truth[:, 3:])
     ious[found[:, 1][:, None] != truth[:, 1]] = 0
     free, right = truth[:, 2] == 0, np.zeros(len(found), bool)
-    ignored = np.zeros(len(found), bool)
+    ignored, crowds = np.zeros(len(found), bool), truth[~free]
+    overlaps = np.any(ious >= OVERLAP, axis=1)  # few do, and most images have no crowd
     for i in np.argsort(-found[:, 2], kind="stable"):
-        best = np.where(free, ious[i], 0)
-        if best.size and best.max() >= OVERLAP:
+        best = np.where(free, ious[i], 0) if overlaps[i] else np.zeros(1)
+        if best.max() >= OVERLAP:
             right[i], free[best.argmax()] = True, False
-        else:
-            ignored[i] = bool(_inside(found[i], truth[(truth[:, 2] != 0) & (truth[:, 1] == found[i, 1])]))
+        elif len(crowds):
+            ignored[i] = _inside(found[i], crowds[crowds[:, 1] == found[i, 1]])
     return right, free, ~ignored
 
 

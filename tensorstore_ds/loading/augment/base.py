@@ -6,10 +6,11 @@ its own parameters. They depend on (seed, epoch, row), and a few batched operati
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +26,10 @@ Params = dict[str, Tensor]
 Size = tuple[int, int] | torch.Size  # (height, width)
 Sizes = Size | NDArray[np.int64]  # of all images; or (B, 2), of each
 Rows = Tensor | NDArray[np.int64]
+
+
+#: By which values of images in [0, 1] may be outside of it: resizing overshoots at edges.
+_TOLERANCE = 0.25
 
 
 class OfBatches(nn.Module):
@@ -124,14 +129,26 @@ class BatchTransform(OfBatches):
             except inside a `Compose`.
     """
 
+    #: Whether floating-point images must have values in [0, 1], as before `Normalize`; others are clamped or distorted.
+    of_unit_images: ClassVar[bool] = False
+
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
+        self._has_looked = False  # at the values of the first batch
 
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
         images = check_images(batch)
+        if self.of_unit_images and not self._has_looked:
+            self._has_looked = True
+            if images.is_floating_point() and images.numel():
+                low, high = (float(value) for value in images.detach().aminmax())
+                if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
+                    wanted = f"{type(self).__name__}: expected floating-point images in [0, 1]"
+                    advice = "Put Normalize after it, and divide values of 0 to 255 by 255."
+                    warnings.warn(f"{wanted}, found {low:.3g} to {high:.3g}. {advice}", stacklevel=2)
         _packed(batch.get("objects"), len(images))
         params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), images.shape[-2:])
         others = self.change_others(batch, params, images.shape[-2:])

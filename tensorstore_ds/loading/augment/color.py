@@ -47,6 +47,8 @@ class ColorJitter(BatchTransform):
     [150]
     """
 
+    of_unit_images = True
+
     def __init__(
         self,
         brightness: float | Range | None = None,
@@ -143,6 +145,8 @@ class Solarize(Sometimes):
         p: probability that an image is changed.
     """
 
+    of_unit_images = True
+
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
         self.threshold = number("threshold", threshold, most=255, expected="a number in [0, 255]")
@@ -167,6 +171,8 @@ class Posterize(Sometimes):
         bits: number of the 8 bits that are kept. Floating-point images then have ``2 ** bits`` levels, from 0.
         p: probability that an image is changed.
     """
+
+    of_unit_images = True
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
@@ -197,6 +203,8 @@ class Equalize(Sometimes):
         p: probability that an image is changed.
     """
 
+    of_unit_images = True
+
     def change(self, images: Tensor) -> Tensor:
         return equalize(images)
 
@@ -214,6 +222,8 @@ class AutoContrast(Sometimes):
     Args:
         p: probability that an image is changed.
     """
+
+    of_unit_images = True
 
     def change(self, images: Tensor) -> Tensor:
         return autocontrast(images)

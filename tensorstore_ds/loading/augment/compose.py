@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -57,6 +58,7 @@ class Compose(OfBatches):
     def __init__(self, transforms: Sequence[nn.Module], *, seed: int = 0, compile: bool | str = False) -> None:
         super().__init__()
         self.transforms = nn.ModuleList(transforms)
+        self._check_order()
         self.seed = seed
         self._graph: Callable[..., dict[str, Any]] | None = None
         if compile:
@@ -65,6 +67,19 @@ class Compose(OfBatches):
                     raise refusal("compile", "transforms of tensorstore_ds alone", type(step).__name__)
             backend = compile if isinstance(compile, str) else "inductor"
             self._graph = torch.compile(self.change_pixels, fullgraph=True, dynamic=False, backend=backend)
+
+    def _check_order(self) -> None:
+        """Warn of steps after a `Normalize` that take images in [0, 1], as it does."""
+        names = [type(step).__name__ for step in self.steps]
+        first = next((place for place, step in enumerate(self.steps) if isinstance(step, Normalize)), len(names))
+        for step, name in zip(self.steps[first + 1 :], names[first + 1 :], strict=True):
+            if isinstance(step, Normalize):
+                warnings.warn("Compose: Normalize is in it twice. Remove one of them.", stacklevel=3)
+                return
+            if isinstance(step, BatchTransform) and step.of_unit_images:
+                wanted = f"Compose: {name} expects images in [0, 1], found Normalize before it"
+                warnings.warn(f"{wanted}. Put Normalize after {name}.", stacklevel=3)
+                return
 
     @property
     def steps(self) -> list[nn.Module]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from tensorstore_ds.reading.store import Split
 
 #: Up to this many values, an image is normalized as a whole, because factors and offsets then stay in the cache.
 SMALL_IMAGE = 16 * 1024
+#: A first batch whose std is so many times the given one is of other values than the mean and std are.
+_MOST_DEVIATION = 3.0
 
 
 class Normalize(OfBatches):
@@ -51,6 +54,7 @@ class Normalize(OfBatches):
         super().__init__()
         self.mean, self.std = tuple(mean), tuple(std)
         self.dtype = dtype
+        self._has_looked = False  # at the values of the first batch
         if len(self.mean) != len(self.std) or not self.mean or not min(self.std) > 0:
             raise ValueError(
                 f"Normalize: expected a mean and a positive std for each channel, found {self.mean} and {self.std}."
@@ -89,6 +93,9 @@ class Normalize(OfBatches):
                 "Normalize: expected a mean in [0, 1] for uint8 images, whose values are divided by 255, found "
                 f"{max(self.mean):g}. Divide mean and std by 255: Normalize(({mean}), ({std}))."
             )
+        if not (self._has_looked or torch.compiler.is_compiling()):
+            self._has_looked = True
+            self._look(images)
         if torch.compiler.is_compiling():
             scale, shift = (values.to(images.device) for values in _factors.__wrapped__(self.mean, self.std, largest))
             scaled = (images.to(torch.float32) * scale + shift).to(self.dtype)
@@ -109,6 +116,20 @@ class Normalize(OfBatches):
         if has_padding(batch):
             scaled.masked_fill_(~batch["image_mask"][:, None], 0)
         return {"image": scaled}
+
+    def _look(self, images: Tensor) -> None:
+        """Warn if floating-point images are far from the mean and std: of 0 to 255, or normalized before."""
+        if not images.is_floating_point() or not images.numel():
+            return
+        values = images.detach().float()
+        found, std = float(values.std(correction=0)), sum(self.std) / len(self.std)
+        if found > _MOST_DEVIATION * std:
+            low, high = (float(value) for value in values.aminmax())
+            wanted = (
+                f"Normalize: expected images with a std near {std:.3g}, found {found:.3g}, from {low:.3g} to {high:.3g}"
+            )
+            advice = "Divide values of 0 to 255 by 255, and normalize once."
+            warnings.warn(f"{wanted}. {advice}", stacklevel=2)
 
     def levels(self) -> Tensor:
         """(C, 256), the result for each level of each channel of uint8 images."""

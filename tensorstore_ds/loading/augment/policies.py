@@ -72,6 +72,8 @@ class Policy(Warp):
     num_ops: int = 1
     num_magnitude_bins: int
 
+    of_unit_images = True
+
     def __init__(
         self,
         num_magnitude_bins: int,
