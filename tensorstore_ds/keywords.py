@@ -22,6 +22,7 @@ class ConvertKeywords(TypedDict, total=False):
     class_map: Mapping[str, str] | None
     label_from: str | None
     boxes: Literal["auto", "pixels", "fraction"]
+    multi_label: bool
     via: str | None
     size: int | tuple[int, int] | None
     fit: Literal["pad", "crop", "stretch"]

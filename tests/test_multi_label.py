@@ -372,6 +372,8 @@ def test_one_label_a_line_and_classes_that_cannot_be_columns(tmp_path: Path) -> 
     assert is_like(tmp_path / "a.tsds", tmp_path / "b.tsds")
     with pytest.raises(OptionError, match="expected classes that are not called path or split, found 'split'"):
         tsds.export(tagged(tmp_path / "c.tsds", [("split",)], ("split", "b")), tmp_path / "other", "csv")
+    with pytest.raises(OptionError, match=r"no spreadsheet runs as a formula, found '=1\+1'"):
+        tsds.export(tagged(tmp_path / "d.tsds", [("=1+1",)], ("=1+1", "b")), tmp_path / "other", "csv")
 
 
 def test_parquet_has_lists_of_classes(tmp_path: Path) -> None:

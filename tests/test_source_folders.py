@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tensorstore_ds
 from labelling_files import classes
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.sources import open_source
@@ -318,3 +319,39 @@ def test_a_pipe_is_said_to_be_none(tmp_path: Path) -> None:
         "cat/note.xyz": "not read.",
         "cat/pipe.jpg": "not read: no regular file.",
     }
+
+
+def test_one_image_in_several_class_folders(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/", "train/dog/", "train/emu/", "val/cat/", "val/dog/2.png", "val/emu/")
+    for name, content in {
+        "train/cat/1.png": b"an image",
+        "train/dog/1.png": b"an image",
+        "train/emu/1.png": b"another image of that name",
+        "train/emu/3.png": b"x",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    _, contents = scan(tmp_path)
+    (note,) = contents.notes
+    assert note.startswith("train/cat/1.png and train/dog/1.png are the same image in two class folders")
+    source = open_source(tmp_path, options=SourceOptions(multi_label=True))
+    contents = source.contents()
+    assert (contents.notes, contents.left_out, contents.labels) == ((), (), None)
+    assert contents.fields["labels"].classes == ("cat", "dog", "emu")
+    found = {
+        sample.key: sample.arrays["labels"].tolist()
+        for split, listed in contents.splits.items()
+        for sample in (source.read(split, each) for each in listed)
+    }
+    assert found == {
+        "train/cat/1.png": [1, 1, 0],
+        "train/emu/1.png": [0, 0, 1],
+        "train/emu/3.png": [0, 0, 1],
+        "val/dog/2.png": [0, 1, 0],
+    }
+
+
+def test_several_labels_are_for_class_folders(tmp_path: Path) -> None:
+    make(tmp_path, "a.png")
+    (tmp_path / "list.csv").write_text("path,label\na.png,cat\n")
+    with pytest.raises(OptionError, match="`multi_label`: expected class folders, found list"):
+        tensorstore_ds.convert(tmp_path, tmp_path.with_suffix(".tsds"), multi_label=True)

@@ -112,6 +112,9 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
     if options.label_from is not None and opened.name != "folders":
         expected = "expected a folder of images without annotations"
         raise OptionError(f"`label_from`: {expected}, found the format {opened.name}. Leave it out.")
+    if options.multi_label and opened.name != "folders":
+        message = f"expected class folders, found {opened.name}. Leave it out: lists can name several labels."
+        raise OptionError(f"`multi_label`: {message}")
     if options.images is not None and opened.images != options.images:
         expected = "expected annotations, whose images may be elsewhere"
         raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")

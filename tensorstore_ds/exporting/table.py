@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any, ClassVar
 
+from tensorstore_ds.csv_files import csv_text
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting.base import Exporter
 from tensorstore_ds.exporting.samples import Names
@@ -25,8 +24,6 @@ class CsvExporter(Exporter):
 
     def check(self) -> None:
         """Begin the table."""
-        self._text = io.StringIO(newline="")
-        self._rows = csv.writer(self._text, lineterminator="\n")
         if self.label is None and self.labels is None:
             message = "expected labels of images, found none. Export to parquet or coco."
             raise OptionError(f"{self.store.path}: {message}")
@@ -34,7 +31,7 @@ class CsvExporter(Exporter):
         if taken := [each for each in columns if each in _COLUMNS]:
             message = f"expected classes that are not called {' or '.join(_COLUMNS)}, found {taken[0]!r}"
             raise OptionError(f"{self.store.path}: {message}. Export to parquet, or rename it with tsds relabel.")
-        self._rows.writerow([*_COLUMNS, *columns])
+        self._rows: list[tuple[Any, ...]] = [(*_COLUMNS, *columns)]
 
     def export_split(self, split: str) -> None:
         for sample in self.samples(split, Names()):
@@ -45,8 +42,9 @@ class CsvExporter(Exporter):
                 values: list[Any] = [self.label.classes[sample.label or 0] if known else ""]
             else:
                 values = [] if sample.labels is None else sample.labels.tolist()
-            self._rows.writerow([path, split, *values])
+            self._rows.append((path, split, *values))
 
     def finish(self) -> None:
         """Write the table."""
-        self.write("labels.csv", self._text.getvalue().encode())
+        text = csv_text(self._rows, "labels.csv", "Rename the class with tsds relabel, or export to parquet.")
+        self.write("labels.csv", text.encode())

@@ -98,6 +98,12 @@ class SourceOptions:
         default="auto",
         group="Source",
     )
+    multi_label: bool = option(
+        "Give an image several labels if its file is in several class folders, with the same name and the same bytes. "
+        "Every image gets a number for each class.",
+        default=False,
+        group="Source",
+    )
     via: str | None = option(
         "Read boxes with the program panlabel (an extra), which supports 39 formats. Give the name of a format, such "
         "as kitti, create-ml or openimages, or auto.",

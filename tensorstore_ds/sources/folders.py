@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import entries, is_dir, os_errors
+from tensorstore_ds.regular_files import entries, is_dir, os_errors, read_file
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.coco.files import is_coco
@@ -30,6 +32,7 @@ _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", 
 #: Suffixes of annotations; they are told if there is one for each so many images.
 _LIKELY, _SHARE = frozenset({".csv", ".json", ".mat", ".npy", ".txt", ".xml"}), 4
 _NAMED = 5  # classes in a note
+_LOOKED_AT, _COMPARED = 100_000, 20  # images whose names are compared, and of equal names, whose bytes are
 _LONGEST = 1000  # characters of an expression
 
 _Names = tuple[str, ...]  # of the folders on the way to an image, from the top
@@ -81,7 +84,49 @@ class FolderSource(Source):
             self._labels = {name: i for i, name in enumerate(classes)}
         contents = self._divide(images, folders, split_names(tops) if self._level else {})
         notes = self._note_of_annotations() if labelled else (self._note_of_no_labels(len(images)),)
+        if labelled and self.options.multi_label:
+            contents = self._with_several_labels(contents)
+        elif labelled:
+            notes += self._note_of_copies(images)
         return replace(contents, notes=(*notes, *_note_of_unknown(others, len(images))))
+
+    def _with_several_labels(self, contents: Contents) -> Contents:
+        """The same with one sample for all copies of an image. Its reference names them all, the first one first."""
+        splits: dict[str, PackedStrings] = {}
+        for split, paths in contents.splits.items():
+            copies: dict[str | tuple[str, bytes], list[str]] = {}
+            named: dict[str, list[str]] = {}
+            for path in map(str, paths):
+                named.setdefault(self._name(path), []).append(path)
+            for name, some in named.items():
+                for path in some:
+                    copies.setdefault((name, self._digest(path)) if len(some) > 1 else name, []).append(path)
+            splits[split] = PackedStrings(sorted("\0".join(some) for some in copies.values()))
+        fields = {"labels": LabelsField.of(tuple(self._labels))}
+        return replace(contents, fields=fields, splits=splits, labels=None)
+
+    def _note_of_copies(self, images: PackedStrings) -> tuple[str, ...]:
+        """What is said of images in several class folders; a few of equal names are compared."""
+        firsts: dict[str, str] = {}
+        compared = 0
+        for path in islice(images, _LOOKED_AT):
+            first = firsts.setdefault(self._name(path), path)
+            if first != path and first.split("/")[: self._level] == path.split("/")[: self._level]:
+                with suppress(SourceError):
+                    if read_file(self.path / first, first) == read_file(self.path / path, path) != b"":
+                        what = f"{first} and {path} are the same image in two class folders, and two samples"
+                        return (f"{what}. Pass `multi_label` to give such images several labels.",)
+                compared += 1
+                if compared == _COMPARED:
+                    break
+        return ()
+
+    def _name(self, path: str) -> str:
+        """The path of an image below its class folder."""
+        return path.split("/", self._level + 1)[-1]
+
+    def _digest(self, path: str) -> bytes:
+        return hashlib.sha256(read_file(self.path / path, path)).digest()
 
     def _note_of_annotations(self) -> tuple[str, ...]:
         """What is said of class folders with a folder beside them that is called as annotations are."""
@@ -165,8 +210,17 @@ class FolderSource(Source):
         return Contents({"label": LabelField(classes=tuple(self._labels))}, splits, arrays, tuple(problems))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        path = str(reference)
-        return Sample(path, f"{self.path}/{path}", self._label(path))
+        path, *copies = str(reference).split("\0")
+        if not self.options.multi_label:
+            return Sample(path, f"{self.path}/{path}", self._label(path))
+        numbers = (self._label(each) for each in (path, *copies))
+        known = [number for number in numbers if number is not None and number != UNLABELLED]
+        field = LabelsField.of(tuple(self._labels))
+        row = field.row_of(known) if known else np.full(field.spec.shape, field.unknown, np.int8)
+        return Sample(path, f"{self.path}/{path}", arrays={"labels": row})
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        return tuple(f"{self.path}/{path}" for path in str(reference).split("\0"))
 
     def _label(self, path: str) -> int | None:
         if self._pattern is not None:
