@@ -174,7 +174,11 @@ from .training.probabilities import (
     write_probabilities as write_probabilities,
 )
 from .training.report import TrainReport as TrainReport
-from .training.row_predictions import add_predictions as add_predictions
+from .training.row_predictions import (
+    Evaluation as Evaluation,
+    add_predictions as add_predictions,
+    evaluate as evaluate,
+)
 from .training.train import train as train
 from .training.vit import ViT as ViT
 from .version import (

@@ -79,14 +79,51 @@ def test_keypoints_and_several_labels(tmp_path: Path) -> None:
         ("missing.pt", "source/test/a/0000.png", "missing.pt: No such file or directory."),
         ("source/test/a/0000.png", "source/test/a/0000.png", "expected a checkpoint of tsds train"),
         ("run/best.pt", "nowhere.png", "nowhere.png: cannot be read: No such file or directory."),
-        ("run/best.pt", "source", "source: expected a file, found a folder."),
+        (
+            "run/best.pt",
+            "empty",
+            "empty: expected image files, found none. Give files, a folder of images, or a store.",
+        ),
         ("run/best.pt", "run/report.json", "report.json"),
     ],
 )
 def test_one_line_for_what_cannot_be(run: Path, checkpoint: str, image: str, message: str) -> None:
+    (run / "empty").mkdir(exist_ok=True)
     done = tsds("predict", run / checkpoint, run / image)
     assert done.exit_code == 1 and len(done.stderr.splitlines()) == 1
     assert message in done.stderr and done.stderr.startswith("tsds: ")
+
+
+def test_metrics_of_a_store_are_those_of_the_evaluation(run: Path) -> None:
+    best = json.loads((run / "run" / "report.json").read_text("utf-8"))["best"]
+    options = ("--split", "test", "--device", "cpu")
+    done = tsds("predict", run / "run" / "best.pt", run / "store.tsds", *options, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found.pop("split"), found.pop("samples")) == ("test", 21)
+    assert set(found) == {"loss", "accuracy", "balanced_accuracy"}
+    assert found == pytest.approx({name: best[name] for name in found}, rel=1e-5)
+    lines = tsds("predict", run / "run" / "best.pt", run / "store.tsds", *options).stdout.splitlines()
+    assert lines[0] == f"{run / 'store.tsds'}, test: 21 samples"
+    assert f"accuracy {best['accuracy']:.3f}" in lines[1]
+
+
+def test_a_folder_stands_for_its_images(run: Path) -> None:
+    folder = run / "source" / "test"
+    done = tsds("predict", run / "run" / "best.pt", folder, "--device", "cpu", "--json")
+    one_by_one = tsds("predict", run / "run" / "best.pt", *sorted(folder.glob("*/*.png")), "--device", "cpu", "--json")
+    assert json.loads(done.stdout) == json.loads(one_by_one.stdout) and len(json.loads(done.stdout)) == 21
+
+
+@pytest.mark.parametrize("task", ["keypoints", "multilabel", "classification+keypoints"])
+def test_metrics_of_other_tasks(task: str, tmp_path: Path) -> None:
+    store = annotated(tmp_path / "s.tsds")
+    splits = {"train_split": "train", "eval_split": "train"}
+    tensorstore_ds.train(store, small(task=task, epochs=1, augment="none", **splits), out=tmp_path / task)
+    best = json.loads((tmp_path / task / "report.json").read_text("utf-8"))["best"]
+    found = tensorstore_ds.evaluate(tmp_path / task / "best.pt", store, device="cpu")
+    assert found.split == "train" and found.samples == 24
+    assert found.metrics == pytest.approx({name: best[name] for name in found.metrics}, rel=1e-5)
 
 
 def test_no_images(run: Path) -> None:

@@ -113,14 +113,15 @@ def predict(
     """Predict classes or objects with a trained CHECKPOINT.
 
     Images are converted to the size and channels that the model was trained with. Keypoints and boxes are printed in
-    pixels of the image. With a detector, IMAGES can be one store, and the detections are compared with its boxes. With
-    --add, the predictions of any model become fields of a store. With --probabilities, IMAGES is a store, and class
-    probabilities are written for tsds check --predictions.
+    pixels of the image. A folder stands for its image files. If IMAGES is one store, the metrics of the model on a
+    split are printed, as in the evaluation of tsds train. With --add, the predictions become fields of the store. With
+    --probabilities, class probabilities of the store are written for tsds check --predictions.
 
     \b
     Examples:
       tsds predict digits.run/best.pt digits/test/3/*.png
       tsds predict faces.run/best.pt portrait.jpg --json
+      tsds predict digits.run/best.pt digits.tsds --split test
       tsds predict voc.run/best.pt voc.tsds --split val --results results.json --picture worst.png
       tsds predict digits.run/best.pt digits.tsds --add
       tsds predict run1/best.pt photos.tsds --split train --fold 1/5 --probabilities probabilities.npy
@@ -217,6 +218,15 @@ def _of_store(
         raise Failure(f"{picture}: expected a name that ends in .png. Choose another name.")
     for file in filter(None, (results, picture)):
         tsds.check_outside_stores(file)
+    detector: dict[str, Any] = {"--results": results, "--picture": picture, "--out": out, "--score": score}
+    if all(value is None for value in detector.values()) and tsds.load_model(checkpoint)[1].task.name != "detection":
+        told = tsds.evaluate(checkpoint, store, split=split, device=device)
+        if as_json:
+            text.echo_json({"split": told.split, "samples": told.samples, **told.metrics})
+            return
+        text.echo(f"{store}, {told.split}: {text.count(told.samples, 'sample')}")
+        text.echo("  " + " · ".join(f"{name} {value:.3f}" for name, value in told.metrics.items()))
+        return
     found = tsds.predict_store(checkpoint, store, split=split, device=device)
     least = found.best_score() if score is None else score
     if results is not None:

@@ -36,6 +36,11 @@ from tensorstore_ds.training.data import task_of
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import device_of
 
+#: Why there is no training here, although `tsds train` learns from such images.
+_NEEDS = (
+    "and the ways are compared in training with pixels of one size only. tsds doctor measures tsds train with them."
+)
+
 
 class Runner:
     """One way, asked for one measurement after the other; `parts`: an epoch may be reckoned from a part of it."""
@@ -218,9 +223,9 @@ def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
     fields = {"image": "image", "label": task.label_field, "objects": task.objects_field}
     image, reason = split.fields["image"], ""
     if isinstance(image, EncodedImageField):
-        reason = f'images are kept as {image.encoding}, training needs pixels. Convert with `encoding="raw"`.'
+        reason = f'images are kept as {image.encoding}, {_NEEDS} Or convert with `encoding="raw"`.'
     elif is_decoded(image):
-        reason = "images differ in size, training needs pixels of one size. Convert with `size`."
+        reason = f"images differ in size, {_NEEDS} Or convert with `size`."
     return {kind: name for kind, name in fields.items() if name}, reason
 
 

@@ -265,8 +265,8 @@ def predict_store(
     model, card = load_model(checkpoint, device=place)
     if not isinstance(card.task, Detection):
         raise TrainingError(
-            f"{os.fspath(checkpoint)}: expected a model for detection, found one for {card.task.name}. Give image "
-            "files instead of a store."
+            f"{os.fspath(checkpoint)}: expected a model for detection, found one for {card.task.name}. Its "
+            "metrics are computed by tsds.evaluate, and by tsds predict without options of detections."
         )
     opened = open_store(store)
     chosen = split_of(opened, split or first_split(opened), "split")

@@ -26,6 +26,8 @@ from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import walk_files
 from tensorstore_ds.training.augmentation import fitted
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.training.data import EVAL_SPLITS, image_shape
@@ -60,19 +62,20 @@ def predict(
 
     Images are converted to the size and the colors of the store that the model was trained on, as in `convert`. If the
     images of that store have different sizes, they are decoded at the size of the model. For the images of a store, use
-    `predict_store`.
+    `evaluate`, `add_predictions` or `predict_store`.
 
     Args:
         checkpoint: path of `best.pt` or `last.pt` of a run.
-        images: paths of image files.
+        images: paths of image files, or of folders, whose image files are predicted in the order of their names.
         device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Yields:
-        A prediction per image, in their order.
+        A prediction per image, in this order.
 
     Raises:
         TrainingError: the checkpoint is damaged, is not a checkpoint of `train`, or its model returns NaN.
         SourceError: an image cannot be read or decoded.
+        OptionError: a folder contains no image files.
         ConversionError: there is not enough memory, or the disk fails, while an image is read.
         OSError: the checkpoint cannot be read.
     """
@@ -84,7 +87,7 @@ def predict(
             f"{max(card.mean):g}. Use a checkpoint of a run on 8-bit images."
         )
     prepare = Compose([fitted(card.vit), Normalize(card.mean, card.std)])
-    paths = [user_path(path) for path in images]
+    paths = [path for given in images for path in _files(user_path(given))]
     for first in range(0, len(paths), BATCH):
         part = paths[first : first + BATCH]
         with quiet_pillow():
@@ -102,6 +105,16 @@ def predict(
         answers = card.task.predictions(outputs, card.image_size)
         for path, answer, (_, placement) in zip(part, answers, read, strict=True):
             yield Prediction(path, _placed_back(answer, placement, card))
+
+
+def _files(path: Path) -> list[Path]:
+    """The image files of a folder, or the file itself."""
+    if not path.is_dir():
+        return [path]
+    found = [path / name for name in walk_files(path, IMAGE_SUFFIXES)]
+    if not found:
+        raise OptionError(f"{path}: expected image files, found none. Give files, a folder of images, or a store.")
+    return found
 
 
 def first_split(store: Store) -> str:

@@ -1,9 +1,10 @@
-"""What a trained model says about the samples of a store, as fields of it: predictions and losses, row by row."""
+"""What a trained model says about the samples of a store: metrics, and predictions and losses of each row as fields."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -26,13 +27,62 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.training.augmentation import fitted
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
-from tensorstore_ds.training.data import image_shape
+from tensorstore_ds.training.data import image_shape, split_of
 from tensorstore_ds.training.detections import StoreDetections, predict_store, stored_size
-from tensorstore_ds.training.prediction import BATCH
-from tensorstore_ds.training.process import device_of
+from tensorstore_ds.training.prediction import BATCH, first_split
+from tensorstore_ds.training.process import Ranks, Tally, device_of
 from tensorstore_ds.training.tasks import Detection
 
 Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Result of `evaluate`."""
+
+    split: str  #: Name of the split.
+    samples: int  #: Number of samples in the split.
+    metrics: Mapping[str, float]  #: Metrics by name, as in `EpochRecord.eval`. Metrics without data are NaN.
+
+
+def evaluate(
+    checkpoint: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    device: str | None = None,
+) -> Evaluation:
+    """Compute the metrics of a model on a split, as the evaluation of `train` does.
+
+    >>> found = tsds.evaluate("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
+    >>> found.split, found.samples, sorted(found.metrics)
+    ('val', 4, ['accuracy', 'balanced_accuracy', 'loss'])
+
+    Args:
+        checkpoint: path of `best.pt` or `last.pt` of a run. For a detector, use `predict_store`.
+        store: path of the store.
+        split: name of the split. None uses the first of val, valid, validation and test, else the first split.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
+
+    Raises:
+        TrainingError: the checkpoint is damaged or a detector, or its model returns NaN.
+        OptionError: the store does not contain the split or the fields of the task, or has different channels or
+            classes than the model.
+        FormatError: the store is damaged.
+    """
+    place = device_of(device)
+    model, card = load_model(checkpoint, device=place)
+    where, task, tally = os.fspath(checkpoint), card.task, Tally()
+    if isinstance(task, Detection):
+        raise TrainingError(f"{where}: expected a model for another task, found a detector. Use `predict_store`.")
+    opened = open_store(store)
+    chosen = split_of(opened, split or first_split(opened), "split")
+    if absent := [name for name in task.fields if name not in chosen.fields]:
+        advice = "Give image files, or a store with this field."
+        raise OptionError(f"{chosen.name}: expected {task.needs} in the field {absent[0]!r}, found none. {advice}")
+    for outputs, targets in _outputs(model, card, opened, chosen, where):
+        tally.add(task.loss(outputs, targets), len(outputs), task.sums(outputs, targets, detailed=True))
+    return Evaluation(chosen.name, len(chosen), tally.over_ranks(Ranks(0, 1, place)).metrics(task))
 
 
 def add_predictions(
@@ -130,8 +180,10 @@ def _objects(found: StoreDetections, score: float) -> list[dict[str, NDArray[Any
     return rows
 
 
-def _predicted(model: Any, card: ModelCard, store: Store, split: Split, where: str) -> Columns:
-    """The fields of one split, of any model but a detector."""
+def _outputs(
+    model: Any, card: ModelCard, store: Store, split: Split, where: str
+) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """The outputs and targets of each batch of a split, for any model but a detector; no targets if it lacks them."""
     task = card.task
     if (channels := image_shape(split)[2]) != card.vit.channels:
         raise OptionError(f"{split.name}: expected images of {card.vit.channels} channels, found {channels}.")
@@ -147,23 +199,28 @@ def _predicted(model: Any, card: ModelCard, store: Store, split: Split, where: s
     prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
     place = next(model.parameters()).device
     loader = DataLoader(dataset, BATCH, collate="packed", device=place, batch_transform=prepare)
-    parts: list[Columns] = []
-    seen = 0
     with torch.inference_mode():
         for batch in loader:
             outputs = model(batch["image"])
             if not bool(outputs.isfinite().all()):
                 advice = "Use another checkpoint, of a run whose loss is a number."
                 raise TrainingError(f"{where}: expected a model that says numbers, found NaN or infinity. {advice}")
-            sizes = [stored_size(split, row) for row in range(seen, seen + len(outputs))]
-            seen += len(outputs)
-            columns = _columns(task.predictions(outputs, (1, 1)), sizes)
-            if is_compared:
-                columns["loss"] = task.losses(outputs, task.targets(batch)).cpu().numpy()
-            if "prediction" in columns:
-                places = {name: i for i, name in enumerate(task.classes)}
-                columns["prediction"] = np.array([places[name] for name in columns["prediction"]], np.int64)
-            parts.append(columns)
+            yield outputs, task.targets(batch) if is_compared else None
+
+
+def _predicted(model: Any, card: ModelCard, store: Store, split: Split, where: str) -> Columns:
+    """The fields of one split, of any model but a detector."""
+    task, parts, seen = card.task, list[Columns](), 0
+    for outputs, targets in _outputs(model, card, store, split, where):
+        sizes = [stored_size(split, row) for row in range(seen, seen + len(outputs))]
+        seen += len(outputs)
+        columns = _columns(task.predictions(outputs, (1, 1)), sizes)
+        if targets is not None:
+            columns["loss"] = task.losses(outputs, targets).cpu().numpy()
+        if "prediction" in columns:
+            places = {name: i for i, name in enumerate(task.classes)}
+            columns["prediction"] = np.array([places[name] for name in columns["prediction"]], np.int64)
+        parts.append(columns)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
