@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.coco_map import coco_map, need_pycocotools
+from tensorstore_ds.training.coco_map import coco_boxes, coco_map, need_pycocotools
 
 pytest.importorskip("pycocotools")
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
@@ -74,6 +74,35 @@ def drawn(seed: int, classes: int = 3) -> tuple[NDArray[np.float32], NDArray[np.
     detections[:, 2] = rng.permutation(len(detections)) / len(detections)
     good = (detections[:, 3:5] < detections[:, 5:]).all(1)
     return detections[good].astype(np.float32), objects.astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_what_pycocotools_computes_with_all_its_sizes(seed: int) -> None:
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    detections, objects = drawn(seed)
+    truth = COCO()
+    truth.dataset = {
+        "images": [{"id": i} for i in range(7)],
+        "categories": [{"id": i} for i in range(3)],
+        "annotations": [
+            {"id": i, "image_id": int(row[0]), "category_id": int(row[1]), "iscrowd": int(row[2]), "bbox": box}
+            | {"area": box[2] * box[3]}
+            for i, (row, box) in enumerate(zip(objects, coco_boxes(objects).tolist(), strict=True), 1)
+        ],
+    }
+    truth.createIndex()
+    results = [
+        {"image_id": int(row[0]), "category_id": int(row[1]), "score": float(row[2]), "bbox": box}
+        for row, box in zip(detections, coco_boxes(detections).tolist(), strict=True)
+    ]
+    evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    metrics = coco_map(detections, objects, 3).metrics
+    assert list(metrics.values()) == pytest.approx([evaluation.stats[i] for i in (0, 1, 2, 8)], abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(8))

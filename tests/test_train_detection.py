@@ -15,13 +15,18 @@ import torch
 from PIL import Image
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.ops import box_iou
 
 import tensorstore_ds as tsds
 from detection_stores import CLASSES, shape_store, shapes
 from small_stores import ROOT, tsds as command
 from stores import Samples
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from tensorstore_ds.training.detections import MISSED, RIGHT, WRONG, StoreDetections, matched
+from tensorstore_ds.training import tasks
+from tensorstore_ds.training.coco_map import Precision, coco_map
+from tensorstore_ds.training.detections import MISSED, RIGHT, WRONG, StoreDetections, in_stored_pixels, matched
+from tensorstore_ds.training.detector import letterboxed_back
+from tensorstore_ds.training.history import plain
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import DetectorOptions, TrainOptions
 from tensorstore_ds.training.tasks import Detection
@@ -363,10 +368,79 @@ def test_detections_are_matched_once_and_in_their_class() -> None:
         ],
         np.float32,
     )
-    right, missed, counts = matched(found, truth)
+    _, right, missed, counts = matched(found, truth).from_score(found, truth, 0)
     assert right.tolist() == [True, False, False, False, False]
     assert counts.tolist() == [True, True, True, False, True]
     assert missed.tolist() == [False, True, False, True]
+
+
+def plainly_matched(found: Any, truth: Any) -> tuple[list[bool], list[bool], list[bool]]:
+    """As the definition says, one detection after the other."""
+    free, right, counts = truth[:, 2] == 0, [False] * len(found), [True] * len(found)
+    ious = box_iou(torch.from_numpy(found[:, 3:]), torch.from_numpy(truth[:, 3:])).numpy()
+    for i in sorted(range(len(found)), key=lambda i: -found[i, 2]):
+        same_class = truth[:, 1] == found[i, 1]
+        fits = [int(j) for j in np.flatnonzero(same_class & free) if ious[i, j] >= 0.5]
+        if fits:
+            right[i], free[max(fits, key=lambda j: ious[i, j])] = True, False
+            continue
+        for crowd in truth[same_class & (truth[:, 2] != 0), 3:]:
+            width, height = np.minimum(found[i, 5:], crowd[2:]) - np.maximum(found[i, 3:5], crowd[:2])
+            area = (found[i, 5] - found[i, 3]) * (found[i, 6] - found[i, 4])
+            counts[i] &= not (width > 0 and height > 0 and width * height >= 0.5 * area)
+    return right, free.tolist(), counts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matches_are_those_of_the_definition_from_any_score_on(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def rows(count: int, marks: Any) -> Any:
+        corner = rng.integers(0, 20, (count, 2))
+        boxes = np.hstack([corner, corner + rng.integers(4, 16, (count, 2))])
+        return np.column_stack([np.zeros(count), rng.integers(0, 2, count), marks, boxes]).astype(np.float32)
+
+    found = rows(60, rng.integers(0, 20, 60) / 20)  # some scores are equal
+    count = int(rng.integers(0, 12))
+    truth = rows(count, rng.random(count) < 0.2)
+    matches = matched(found, truth)
+    for score in (0, 0.3, 0.75, 2):
+        kept, right, missed, counts = matches.from_score(found, truth, score)
+        np.testing.assert_array_equal(kept, found[found[:, 2] >= score])
+        assert (right.tolist(), missed.tolist(), counts.tolist()) == plainly_matched(kept, truth)
+
+
+def test_boxes_of_many_images_are_moved_as_those_of_each(tmp_path: Path) -> None:
+    sizes = ((9, 20), (16, 8), (5, 5))
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    for i, (height, width) in enumerate(sizes):
+        Image.new("RGB", (width, height), (9 * i, 80, 40)).save(tmp_path / "source" / "a" / f"{i}.png")
+    tsds.convert(tmp_path / "source", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(0, 3, 50), np.zeros((50, 2)), rng.uniform(0, 32, (50, 4))]).astype(np.float32)
+    moved = in_stored_pixels(rows, split, (32, 32))
+    for row, expected in zip(rows, moved, strict=True):
+        alone = letterboxed_back(row[None, 3:].astype(np.float64), sizes[int(row[0])], (32, 32))
+        np.testing.assert_array_equal(alone[0].astype(np.float32), expected[3:])
+    assert len(in_stored_pixels(rows[:0], split, (32, 32))) == 0
+
+
+def test_an_evaluation_computes_the_precision_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+
+    def counted(*given: Any) -> Precision:
+        computed.append(coco_map(*given))
+        return computed[-1]
+
+    monkeypatch.setattr(tasks, "coco_map", counted)
+    report = trained(store, tmp_path / "run", epochs=2)
+    assert len(computed) == 2
+    best = computed[(report.best_epoch or 1) - 1]
+    assert dict(report.best) == best.metrics and [each["objects"] for each in report.classes] == best.objects.tolist()
+    assert [each["ap"] for each in report.classes] == plain(best.ap)
 
 
 def test_the_worst_images_and_their_colors(store: Path) -> None:

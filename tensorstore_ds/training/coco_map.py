@@ -6,12 +6,18 @@ import contextlib
 import io
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
+
+METRICS = ("map", "map50", "map75", "mar")
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,17 @@ class Precision:
     ap: NDArray[np.float64]  #: (classes,) mean over IoU 0.5 to 0.95.
     ap50: NDArray[np.float64]  #: (classes,) average precision at IoU 0.5.
     objects: NDArray[np.int64]  #: (classes,) number of objects that are not ignored.
+
+    def as_sums(self) -> dict[str, Tensor]:
+        """Tensors that `of_sums` reads, for a checkpoint."""
+        by_class = torch.from_numpy(np.stack([self.ap, self.ap50, self.objects]))
+        return {"precision": torch.tensor(list(self.metrics.values()), dtype=torch.float64), "by class": by_class}
+
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Tensor]) -> Self:
+        """The inverse of `as_sums`."""
+        ap, ap50, objects = sums["by class"].numpy()
+        return cls(dict(zip(METRICS, sums["precision"].tolist(), strict=True)), ap, ap50, objects.astype(np.int64))
 
 
 def need_pycocotools() -> None:
@@ -49,7 +66,7 @@ def coco_map(detections: NDArray[np.floating], objects: NDArray[np.floating], cl
     nothing = np.where(counted > 0, 0.0, np.nan)
     if not len(detections) or not counted.any():
         value = 0.0 if counted.any() else math.nan
-        return Precision(dict.fromkeys(("map", "map50", "map75", "mar"), value), nothing, nothing, counted)
+        return Precision(dict.fromkeys(METRICS, value), nothing, nothing, counted)
     need_pycocotools()
     with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
         from pycocotools.coco import COCO
@@ -70,19 +87,18 @@ def coco_map(detections: NDArray[np.floating], objects: NDArray[np.floating], cl
         order = detections[:, [0, 3, 4, 5, 6, 2, 1]].astype(np.float64)
         order[:, 1:5] = coco_boxes(detections)
         found = COCOeval(truth, truth.loadRes(order), "bbox")
+        # Objects of all sizes and 100 detections alone: the other combinations would take 4x the time.
+        params = found.params
+        params.areaRng, params.areaRngLbl, params.maxDets = params.areaRng[:1], params.areaRngLbl[:1], [100]
         found.evaluate()
         found.accumulate()
     precision, recall = (found.eval[name] for name in ("precision", "recall"))  # -1 where a class has no object
     curves = np.where(precision[..., 0, -1] < 0, np.nan, precision[..., 0, -1])  # (IoUs, recalls, classes)
     ap = curves.mean(axis=(0, 1))
     some = counted > 0
-    metrics = {
-        "map": ap[some].mean(),
-        "map50": curves[0].mean(axis=0)[some].mean(),
-        "map75": curves[5].mean(axis=0)[some].mean(),
-        "mar": recall[:, some, 0, -1].mean(),
-    }
-    return Precision({name: float(v) for name, v in metrics.items()}, ap, curves[0].mean(axis=0), counted)
+    ap50 = curves[0].mean(axis=0)
+    means = ap[some].mean(), ap50[some].mean(), curves[5].mean(axis=0)[some].mean(), recall[:, some, 0, -1].mean()
+    return Precision(dict(zip(METRICS, map(float, means), strict=True)), ap, ap50, counted)
 
 
 def coco_boxes(rows: NDArray[np.floating]) -> NDArray[np.float64]:

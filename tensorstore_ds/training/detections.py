@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +48,22 @@ RIGHT, WRONG, MISSED, IGNORED = "#22c55e", "#ff4b4b", "#ffd60a", "#9aa0a6"
 Rows = NDArray[np.float32]
 
 
+class Matches(NamedTuple):
+    """How the detections of an image match its objects; those with a lower score change nothing about the others."""
+
+    which: NDArray[np.int64]  #: (M,) index of the object that a detection is matched with, or -1.
+    counts: NDArray[np.bool_]  #: (M,) whether a detection counts: it does not where half of it lies in an ignored one.
+
+    def from_score(
+        self, found: Rows, truth: Rows, score: float
+    ) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Detections from a score on, which of them are right, which objects are missed, which of them count."""
+        kept = found[:, 2] >= score
+        which, missed = self.which[kept], truth[:, 2] == 0
+        missed[which[which >= 0]] = False
+        return found[kept], which >= 0, missed, self.counts[kept]
+
+
 @dataclass(frozen=True, eq=False)
 class StoreDetections:
     """Result of `predict_store`: the objects that a detector found in a split of a store.
@@ -72,10 +89,9 @@ class StoreDetections:
         if self.objects is None or not len(self.detections):
             return SCORE
         scores, right = [], []
-        for found, truth in self._by_image(self.detections).values():
-            is_right, _, counts = matched(found, truth)
+        for found, _, (which, counts) in self._matched:
             scores.append(found[counts, 2])
-            right.append(is_right[counts])
+            right.append(which[counts] >= 0)
         ranked = np.concatenate(scores)
         order = np.argsort(-ranked, kind="stable")
         hits = np.cumsum(np.concatenate(right)[order])
@@ -134,16 +150,15 @@ class StoreDetections:
         """
         self._truth()
         least = self.best_score() if score is None else score
-        images = self._by_image(self.detections[self.detections[:, 2] >= least])
-        judged = {row: matched(found, truth) for row, (found, truth) in images.items()}
-        mistakes = {row: int((counts & ~right).sum() + missed.sum()) for row, (right, missed, counts) in judged.items()}
-        worst = sorted(mistakes, key=lambda row: (-mistakes[row], row))[:count]
+        judged = [matches.from_score(found, truth, least) for found, truth, matches in self._matched]
+        mistakes = [int((counts & ~right).sum() + missed.sum()) for _, right, missed, counts in judged]
+        worst = sorted(range(len(mistakes)), key=lambda row: (-mistakes[row], row))[:count]
         totals = np.zeros(3, int)
         cells = []
         with quiet_pillow():
             for row in worst:
-                found, truth = images[row]
-                right, missed, counts = judged[row]
+                found, right, missed, counts = judged[row]
+                truth = self._matched[row][1]
                 numbers = [int(right.sum()), int((counts & ~right).sum()), int(missed.sum())]
                 totals += numbers
                 picture, scale = magnified(picture_of(self.split, row, "image"), SIDE)
@@ -182,49 +197,37 @@ class StoreDetections:
             raise OptionError(f"{self.split.name}: expected objects with boxes to compare with, found none.")
         return self.objects
 
-    def _by_image(self, detections: Rows) -> dict[int, tuple[Rows, Rows]]:
-        """The detections and the objects of each image."""
-        truth = self._truth()
-        ends = [np.searchsorted(rows[:, 0], np.arange(len(self.split) + 1)) for rows in (detections, truth)]
-        return {
-            row: (detections[ends[0][row] : ends[0][row + 1]], truth[ends[1][row] : ends[1][row + 1]])
-            for row in range(len(self.split))
-        }
+    @functools.cached_property
+    def _matched(self) -> list[tuple[Rows, Rows, Matches]]:
+        """The detections and the objects of each image, and how they match."""
+        both = self.detections, self._truth()
+        ends = [np.searchsorted(rows[:, 0], np.arange(1, len(self.split))) for rows in both]
+        images = zip(*(np.split(rows, end) for rows, end in zip(both, ends, strict=True)), strict=True)
+        return [(found, truth, matched(found, truth)) for found, truth in images]
 
 
-def matched(found: Rows, truth: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Match the detections of an image with its objects, in the order of their scores, as COCO does.
-
-    Returns:
-        Which detections are right, which objects are missed, and which detections count: others lie in an ignored one.
-    """
+def matched(found: Rows, truth: Rows) -> Matches:
+    """Match the detections of an image with its objects, in the order of their scores, as COCO does."""
+    other_class, crowds = found[:, 1][:, None] != truth[:, 1], truth[:, 2] != 0
     ious = box_ious(found[:, 3:], truth[:, 3:])
-    ious[found[:, 1][:, None] != truth[:, 1]] = 0
-    free, right = truth[:, 2] == 0, np.zeros(len(found), bool)
-    ignored, crowds = np.zeros(len(found), bool), truth[~free]
-    overlaps = np.any(ious >= OVERLAP, axis=1)  # few do, and most images have no crowd
-    for i in np.argsort(-found[:, 2], kind="stable"):
-        best = np.where(free, ious[i], 0) if overlaps[i] else np.zeros(1)
-        if best.max() >= OVERLAP:
-            right[i], free[best.argmax()] = True, False
-        elif len(crowds):
-            ignored[i] = _inside(found[i], crowds[crowds[:, 1] == found[i, 1]])
-    return right, free, ~ignored
-
-
-def _inside(found: Rows, crowds: Rows) -> bool:
-    """Whether half of a detection lies in an ignored object."""
-    corners = np.minimum(found[5:], crowds[:, 5:]) - np.maximum(found[3:5], crowds[:, 3:5])
-    area = np.prod(found[5:] - found[3:5])
-    return bool((corners.clip(0).prod(1) >= OVERLAP * area).any())
+    ious[other_class | crowds] = 0
+    which = np.full(len(found), -1)
+    order = np.argsort(-found[:, 2], kind="stable")
+    for i in order[np.any(ious >= OVERLAP, axis=1)[order]]:  # few overlap an object
+        best = ious[i].argmax()
+        if ious[i, best] >= OVERLAP:
+            which[i], ious[:, best] = best, 0
+    inside = ~other_class & crowds
+    if crowds.any():
+        corners = np.minimum(found[:, None, 5:], truth[:, 5:]) - np.maximum(found[:, None, 3:5], truth[:, 3:5])
+        inside &= corners.clip(0).prod(2) >= OVERLAP * (found[:, 5:] - found[:, 3:5]).prod(1)[:, None]
+    return Matches(which, (which >= 0) | ~inside.any(axis=1))
 
 
 def in_stored_pixels(rows: Rows, split: Split, canvas: tuple[int, int]) -> Rows:
     """Rows (M, 7) whose boxes are moved from a letterbox to the stored images."""
-    moved = rows.copy()
-    for row in np.unique(rows[:, 0]):
-        at = rows[:, 0] == row
-        moved[at, 3:] = letterboxed_back(rows[at, 3:].astype(np.float64), stored_size(split, int(row)), canvas)
+    moved, sizes = rows.copy(), split.image_shapes[rows[:, 0].astype(np.int64), :2]
+    moved[:, 3:] = letterboxed_back(rows[:, 3:].astype(np.float64), sizes, canvas)
     return moved
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn, ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.image_list import ImageList
@@ -172,9 +172,16 @@ def _read(path: Path) -> dict[str, Tensor]:
 # --- where images lie -------------------------------------------------------------------------------------------
 
 
-def letterboxed_back(boxes: NDArray[np.float64], size: tuple[int, int], canvas: tuple[int, int]) -> NDArray[np.float64]:
-    """Boxes (n, 4) on the canvas of a `Letterbox`, in pixels of the image of (height, width) `size`, clipped to it."""
-    placed = Letterbox(canvas).place(Placements.whole([size]), np.zeros(1, np.uint64))
-    zoom, offset = placed.zoom[0, ::-1], placed.offset[0, ::-1]
+def letterboxed_back(boxes: NDArray[np.float64], sizes: ArrayLike, canvas: tuple[int, int]) -> NDArray[np.float64]:
+    """Boxes (n, 4) on the canvas of a `Letterbox`, in pixels of their images, clipped to them.
+
+    Args:
+        boxes: x1 y1 x2 y2 in pixels of the canvas.
+        sizes: (height, width) of the image of all boxes, or (n, 2) of each box's image.
+        canvas: height and width.
+    """
+    size = np.reshape(sizes, (-1, 2))
+    placed = Letterbox(canvas).place(Placements.whole(size), np.zeros(len(size), np.uint64))
+    zoom, offset = placed.zoom[:, None, ::-1], placed.offset[:, None, ::-1]
     moved = (boxes.reshape(-1, 2, 2) - offset) / zoom
-    return moved.clip(0, np.array(size[::-1], float)).reshape(-1, 4)
+    return moved.clip(0, size[:, None, ::-1].astype(float)).reshape(-1, 4)

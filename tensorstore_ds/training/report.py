@@ -217,7 +217,7 @@ def _draw_worst(run: Run, sums: Mapping[str, Tensor]) -> list[str]:
         return []
     found = detections_of(run.eval_split, run.task, run.vit.image_size, sums)
     name, content = "worst.png", io.BytesIO()
-    found.draw().save(content, "PNG")
+    found.draw().save(content, "PNG", compress_level=1)  # 8x faster, and 16 % more bytes
     write_file(run.out / name, content.getvalue())
     return [name]
 

@@ -87,6 +87,10 @@ class Task(ABC):
         With `detailed`, the result contains everything for an evaluation.
         """
 
+    def evaluated(self, sums: Mapping[str, Tensor]) -> Sums:
+        """Return the sums of a whole evaluation, with the results that take long to compute."""
+        return dict(sums)
+
     @abstractmethod
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
         """Return metrics by name, computed from added `sums`. Metrics without data are NaN."""
@@ -447,6 +451,9 @@ class Detection(Task):
         truth = [(target["row"], target["labels"] - 1, target["ignored"], target["boxes"]) for target in targets]
         return {"detections": _rows(found), "objects": _rows(truth)}
 
+    def evaluated(self, sums: Mapping[str, Tensor]) -> Sums:
+        return {**sums, **self.precision(sums).as_sums()}
+
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
         if "detections" in sums:
             return self.precision(sums).metrics
@@ -454,7 +461,9 @@ class Detection(Task):
         return {name: ratio(value, sums["images"]) for name, value in parts.items()}
 
     def precision(self, sums: Mapping[str, Tensor]) -> Precision:
-        """The metrics, and the average precision of each class."""
+        """The metrics, and the average precision of each class; computed once for the sums that `evaluated` returns."""
+        if "precision" in sums:
+            return Precision.of_sums(sums)
         detections, objects = (sums[name].cpu().numpy() for name in ("detections", "objects"))
         return coco_map(detections, objects, len(self.classes))
 

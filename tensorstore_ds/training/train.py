@@ -178,4 +178,4 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
             outputs = run.task.run(model, batch["image"], targets)
             loss = run.task.loss(outputs, targets) if run.task.has_eval_loss else None
             tally.add(loss, len(outputs), run.task.sums(outputs, targets, detailed=True), weight=weight)
-    return tally.over_ranks(run.ranks)
+    return Tally(run.task.evaluated(tally.over_ranks(run.ranks).sums))
