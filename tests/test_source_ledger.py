@@ -69,7 +69,7 @@ def test_files_that_no_reader_uses(archive: bool, tmp_path: Path) -> None:
         source = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", source))
     contents = open_source(source).contents()
     assert [(each.where, each.reason, each.message) for each in contents.left_out] == [
-        ("cat/a.jsonl", "not-read", "not read, nor are 1 other .jsonl files in cat."),
+        ("cat/a.jsonl", "not-read", "not read: 2 .jsonl files in cat."),
         ("metadata.jsonl", "not-read", "not read."),
         ("names", "not-read", "not read."),
     ]

@@ -134,7 +134,7 @@ class Ledger:
                 first = next(iter(by_folder.values()))
                 by_folder = {"": _Kind(first.example, sum(each.count for each in by_folder.values()))}
             for folder, kind in by_folder.items():
-                more = f"not read, nor are {kind.count - 1:,} other {suffix} files{folder and f' in {folder}'}."
+                more = f"not read: {kind.count:,} {suffix} files{folder and f' in {folder}'}."
                 found.append(Problem(kind.example, NOT_READ, more if kind.count > 1 else "not read."))
         for (name, of), kind in self._kinds.items():
             many = f", in {kind.count:,} {of}" if kind.count > 1 else ""
