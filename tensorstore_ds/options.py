@@ -44,6 +44,7 @@ _OTHER_NAMES = {
     **{"pascal": "voc", "pascal-voc": "voc", "pascal_voc": "voc", "imagefolder": "folders", "imagenet": "folders"},
     **{"darknet": "yolo", "ultralytics": "yolo", "dlib": "imglab", "ffcv": "beton", "streaming": "mds"},
     **{"mnist": "idx", "csv": "list", "gpu": "cuda"},
+    **{"open": "info", "crop": "fit", "crops": "objects"},
 }
 
 #: Text for a device that is None.
@@ -319,7 +320,8 @@ def meant(word: str, choices: Iterable[str]) -> str:
     ' Did you mean voc?'
     """
     known = tuple(choices)
-    other = _OTHER_NAMES.get(word.lower())
+    bare = word.lower().lstrip("-")
+    other = word[: len(word) - len(bare)] + _OTHER_NAMES.get(bare, "")
     near = [other] if other in known else difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {near[0]}?" if near else ""
 

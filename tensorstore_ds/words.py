@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from importlib import metadata
 from pathlib import Path
 
 #: Packages of the extra `torch`, by the names that they are imported by.
@@ -106,6 +107,14 @@ def place(store: str | os.PathLike[str]) -> str:
     elif "@" in host:
         rest = rest[rest[: len(host)].rindex("@") + 1 :]
     return start + re.split(r"[?#]", rest, maxsplit=1)[0].rstrip("/")
+
+
+def unfit_torchvision(error: BaseException) -> str:
+    """What is wrong if an error says that torchvision was built for another version of torch, else nothing."""
+    if not isinstance(error, RuntimeError) or "operator torchvision::" not in str(error):
+        return ""
+    found = " and ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torchvision"))
+    return f"{found} do not fit together. Install both in one command, from the same index."
 
 
 def missing_path(path: Path) -> str:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,14 @@ def test_a_failure_is_one_line_and_told_on_stderr(capsys: pytest.CaptureFixture[
 
     assert answered(fail) == {"state": "failed", "reason": "RuntimeError: stack expects"}
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_torchvision_for_another_torch_is_explained() -> None:
+    def fail() -> dict[str, Any]:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    reason = answered(fail)["reason"]
+    assert f"torchvision {metadata.version('torchvision')} do not fit together. Install both" in reason
 
 
 @pytest.mark.gpu

@@ -352,6 +352,14 @@ def test_what_is_printed_and_drawn(planted: Path, tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "ends in .png" in refused.output
 
 
+def test_the_exit_status_is_explained(tmp_path: Path) -> None:
+    root = folders(tmp_path / "s", **{f"train_cat_{i}": photo(i) for i in range(2)})
+    tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    done = command("check", tmp_path / "s.tsds", "--min-class", 9)
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1] == "exit status 1, because of these findings"
+
+
 def test_a_clean_store(tmp_path: Path) -> None:
     root = folders(tmp_path / "s", **{f"train_cat_{i}": photo(i) for i in range(6)})
     tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))

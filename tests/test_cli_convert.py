@@ -255,6 +255,13 @@ def test_dry_run_says_what_would_be_and_writes_nothing(photos: Path, tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} == {"photos"}
 
 
+def test_dry_run_refuses_a_store_inside_the_source(photos: Path) -> None:
+    inside = photos / "out.tsds"
+    real, dry = tsds("convert", photos, inside), tsds("convert", photos, inside, "--dry-run")
+    assert dry.exit_code == 1 and "lies inside the source" in dry.stderr
+    assert dry.stderr == real.stderr
+
+
 def test_dry_run_as_json(photos: Path, tmp_path: Path) -> None:
     found = json.loads(tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--json").stdout)
     assert found["rows"] == {"train": 10}

@@ -396,6 +396,8 @@ def test_without_arguments_there_is_the_help() -> None:
     [
         (["inf"], "No such command 'inf'. Did you mean info?"),
         (["convrt", "a", "b"], "No such command 'convrt'. Did you mean convert?"),
+        (["open", "a.tsds"], "No such command 'open'. Did you mean info?"),
+        (["convert", "a", "b", "--crop"], "No such option '--crop'. Did you mean --fit?"),
         (["nothing-like-it"], "No such command 'nothing-like-it'."),
         (["convert", "a", "b", "--sise", "3"], "No such option '--sise'. Did you mean --size?"),
         (["convert", "a", "b", "--encoding", "jpg"], "'raw', 'jpeg', 'source', 'smart'. Did you mean jpeg?"),

@@ -289,3 +289,11 @@ def test_samples_without_a_label(tmp_path):
     assert dataset.class_to_idx == {"ant": 0, "bee": 1}
     assert [labels.tolist() for _, labels in tsds.DataLoader(dataset, 4)] == [labels]
     assert dataset.filter(lambda label: label >= 0, "label").targets == [1, 0]
+
+
+def test_the_only_split_is_to_be_passed(tmp_path: Path) -> None:
+    with tsds.Writer(tmp_path / "s.tsds", classes=("a",)) as writer:
+        writer.append("val", {"image": np.zeros((4, 4, 3), np.uint8), "label": 0})
+    with pytest.raises(tsds.OptionError, match=r"its only split 'val', found 'train'\. Pass `split='val'`\.$"):
+        tsds.StoreDataset(tmp_path / "s.tsds")
+    assert len(tsds.StoreDataset(tmp_path / "s.tsds", split="val")) == 1

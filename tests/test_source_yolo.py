@@ -244,6 +244,15 @@ def test_candidates_never_leave_the_root(path: str, folder: str) -> None:
 # --- names --------------------------------------------------------------------------------------------------------
 
 
+def test_a_name_of_two_classes_and_another_number_of_classes_are_said(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="expected each name once, found 'a' for the classes 0 and 2"):
+        of_rows(ROW, tmp_path / "a", "names: [a, b, a]\n")
+    _, contents = of_rows("1 .5 .5 .1 .1\n", tmp_path / "b", "nc: 3\nnames: [a, b]\n")
+    assert contents.notes[0] == "data.yaml: nc is 3, but names has 2. The names are read."
+    _, contents = of_rows("1 .5 .5 .1 .1\n", tmp_path / "c", "nc: 2\nnames: [a, b]\n")
+    assert not any("nc" in note for note in contents.notes)
+
+
 def test_names_are_texts_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     found, contents = of_rows("3 .5 .5 .1 .1\n1 .5 .5 .1 .1\n", tmp_path, "names:\n  3: no\n  1: 'on'\n  2: 0.50\n")
     assert field(contents).classes == ("on", "0.50", "no")

@@ -173,6 +173,8 @@ def _show(found: CheckFindings, out: Path | None) -> None:
         left = f"{dropped:,} of {text.count(found.samples, 'sample')}"
         findings = "FILE of --out" if out is None else shlex.quote(str(out))
         text.echo(f"to leave out {left}: {text.program()} filter STORE OUT --without {findings}")
+    if not found.is_clean:
+        text.echo("exit status 1, because of these findings")
 
 
 def _label(found: SuspectLabel) -> str:

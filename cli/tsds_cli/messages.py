@@ -44,10 +44,8 @@ def not_made(out: Path) -> Failure:
 
 def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:
     """What to tell the user of a command about an exception; None for one that no user can cause: a defect."""
-    from importlib import metadata
-
     from tensorstore_ds import TrainingStopped, TsdsError
-    from tensorstore_ds.words import OF_TORCH
+    from tensorstore_ds.words import OF_TORCH, unfit_torchvision
 
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         return interrupted()  # Python 3.11 makes another error of it where a class is being made
@@ -59,9 +57,8 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
         return Failure(
             f"this command needs {error.name}. Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
         )
-    if isinstance(error, RuntimeError) and "operator torchvision::" in str(error):  # torchvision is for another torch
-        found = " and ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torchvision"))
-        return Failure(f"{found} do not fit together. Install both in one command, from the same index.")
+    if unfit := unfit_torchvision(error):
+        return Failure(unfit)
     # A closed pipe is nobody's error: click ends the command without a word.
     if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""  # or a descriptor
@@ -74,8 +71,9 @@ def make_readable(error: click.ClickException) -> None:
     from tensorstore_ds.options import meant, shortened
 
     message = error.message
-    if isinstance(error, click.NoSuchOption) and error.possibilities:
-        message += meant(error.option_name, error.possibilities)
+    if isinstance(error, click.NoSuchOption):
+        options = error.ctx.command.params if error.ctx is not None else []
+        message += meant(error.option_name, [name for each in options for name in (*each.opts, *each.secondary_opts)])
         error.possibilities = None  # type: ignore[misc]  # only the type says that it is final
     message = re.sub(r"\S{200,}", lambda match: shortened(match[0]), message)
     error.message = text.printable(message)  # type: ignore[misc]

@@ -24,6 +24,7 @@ from typing import Any
 import tensorstore_ds
 from tensorstore_ds.comparison.system import shared_nbytes, tree_nbytes
 from tensorstore_ds.errors import OptionError, TsdsError, one_line
+from tensorstore_ds.words import unfit_torchvision
 
 #: Memory is looked at so often, in seconds.
 LOOK = 0.05
@@ -207,4 +208,5 @@ def answered(work: Callable[[], Answer]) -> Answer:
     except Exception as error:  # told to whoever asked: one way that fails costs one row
         traceback.print_exc()
         lines = str(error).splitlines() or [""]
-        return {"state": "failed", "reason": one_line(f"{type(error).__name__}: {lines[0]}")}
+        reason = unfit_torchvision(error) or one_line(f"{type(error).__name__}: {lines[0]}")
+        return {"state": "failed", "reason": reason}

@@ -107,9 +107,7 @@ def convert(
         return summary
     with decompressing():
         opened = open_any(cast(AnySource, source), options)
-        for path in source.paths if isinstance(source, Sources) else [source]:
-            if isinstance(path, str | os.PathLike):
-                check_apart(tidied(path), target)
+        check_all_apart(cast(AnySource, source), target)
         return convert_source(opened, target, options, notify)
 
 
@@ -167,6 +165,13 @@ def _items(samples: Indexable, split: str) -> Iterator[Any]:
 
 def _raise(error: SourceError) -> NoReturn:
     raise error
+
+
+def check_all_apart(source: AnySource, out: Path) -> None:
+    """As `check_apart`, for all paths of a source."""
+    for path in source.paths if isinstance(source, Sources) else [source]:
+        if isinstance(path, str | os.PathLike):
+            check_apart(tidied(path), out)
 
 
 def check_apart(source: Path, out: Path) -> None:

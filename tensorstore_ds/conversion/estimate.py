@@ -14,6 +14,7 @@ import numpy as np
 from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.blocks import SKIP, or_skipped
+from tensorstore_ds.conversion.convert import check_all_apart
 from tensorstore_ds.conversion.encode import encode_sample, notes_of_doubtful
 from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -125,8 +126,8 @@ def estimate(
     Args:
         source: as for `convert`, but not an iterator.
         options: as for `convert`.
-        out: path of the future store. If it cannot fit on that disk, a `ConversionError` is raised. None skips this
-            check.
+        out: path of the future store. If it cannot fit on that disk, a `ConversionError` is raised, and if it lies
+            inside the source, an `OptionError`. None skips these checks.
         keywords: as for `convert`.
 
     Raises:
@@ -136,7 +137,10 @@ def estimate(
     """
     options = chosen(options, ConvertOptions, keywords)
     target = None if out is None else tidied(out)
-    prepared = prepare(open_any(source, options), replace(options, on_error="skip"), out=target)  # to find all
+    opened = open_any(source, options)
+    if target is not None:
+        check_all_apart(source, target)
+    prepared = prepare(opened, replace(options, on_error="skip"), out=target)  # to find all
     if target is not None and options.layout == "memmap":
         check_fits_disk(target, prepared.samples * prepared.row_nbytes)
     surveyed = survey(prepared)

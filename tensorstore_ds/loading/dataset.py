@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds import words
-from tensorstore_ds.errors import FormatError, SourceError
+from tensorstore_ds.errors import FormatError, SourceError, UnknownNameError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import Field, UnknownTableField, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
@@ -216,6 +216,10 @@ class StoreDataset(Samples):
         """The split, which each process opens at first use."""
         if self._split is None:
             store = self.open_store()
+            if self.split_name not in store and len(store) == 1:
+                only = repr(next(iter(store)))
+                expected = f"{store.name}: expected its only split {only}, found {self.split_name!r}"
+                raise UnknownNameError(f"{expected}. Pass `split={only}`.")
             self._split, self._sha256 = store[self.split_name], store.sha256
         return self._split
 

@@ -378,6 +378,16 @@ def _has_size(path: Path, nbytes: int) -> bool:
     return False
 
 
+def no_store(url: str) -> FormatError:
+    """The error for a URL without a `zarr.json` below it."""
+    message = "this is not a store (it has no zarr.json). Correct the URL."
+    if url.endswith(".zip"):
+        message = (
+            "a packed store is opened from a local disk. Download the file and open it, or unpack it on the server."
+        )
+    return FormatError(Problem(url, "not-a-store", message))
+
+
 def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
     """The files of the store at a URL: those of the mirror, if all are there.
 
@@ -398,9 +408,7 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
             root, etag = server.read_all("zarr.json", MANIFEST_MAX_NBYTES)
         except RemoteError as error:
             if error.reason == "missing":
-                raise FormatError(
-                    Problem(server.url, "not-a-store", "this is not a store (it has no zarr.json). Correct the URL.")
-                ) from error
+                raise no_store(server.url) from error
             known = cache.last_digest(server.url)
             root = cache.root(known) if error.reason == "unreachable" and known is not None else None
             if root is None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError
+from tensorstore_ds.reading.mirror import no_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, open_file
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import PIECE_NBYTES, Location, is_url
@@ -94,8 +95,7 @@ class Remote:
         except RemoteError as error:
             if error.reason != "missing":
                 raise
-            message = "this is not a store (it has no zarr.json). Correct the URL."
-            raise FormatError(Problem(self.url, "not-a-store", message)) from error
+            raise no_store(self.url) from error
         try:
             self._location.read("zarr.json", 1, 2)
         except RemoteError as error:

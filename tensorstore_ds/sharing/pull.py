@@ -136,7 +136,7 @@ class _Pull:
         self._crew = Crew(workers)
         self._work = partial_of(out)
         self._store = self._work / "store"
-        self._folder = WorkFolder(self._work, "copy", keeps=lambda: True)
+        self._folder = WorkFolder(self._work, "copy", keeps=lambda: _has_parts(out))
         self._journal: Journal
         self._lock = Lock()
 
@@ -369,6 +369,12 @@ def _may_pass(error: RemoteError | FormatError) -> bool:
     return error.reason not in ("missing", "no-bucket", "refused", "replaced", "unsafe-path", "symlink", "missing-file")
 
 
+def _has_parts(out: Path) -> bool:
+    """Whether anything has arrived that the next run goes on from."""
+    parts = partial_of(out) / "parts.log"
+    return parts.is_file() and parts.stat().st_size > 0
+
+
 @contextlib.contextmanager
 def _one_line(out: Path) -> Iterator[None]:
     """What the system refuses becomes an `OutputError`; what was fetched stays in ``OUT.partial``."""
@@ -377,9 +383,7 @@ def _one_line(out: Path) -> Iterator[None]:
     except (RemoteError, StoreExistsError):  # system errors to Python, too
         raise
     except OSError as error:
-        parts = partial_of(out) / "parts.log"
-        is_kept = parts.is_file() and parts.stat().st_size > 0
-        advice = _GO_ON if is_kept else _BEGIN
+        advice = _GO_ON if _has_parts(out) else _BEGIN
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutputError(f"{out}: the disk is full. Make room. {advice}") from error
         raise OutputError(f"{error.filename or out}: {error.strerror or error}. {advice}") from error

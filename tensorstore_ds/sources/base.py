@@ -79,8 +79,8 @@ class SourceOptions:
     )
 
     class_map: Mapping[str, str] | None = option(
-        "New names of classes by old names. Classes with the same new name are merged. A class with an empty new name "
-        "is removed with its objects.",
+        "New names of classes by old names, in a file a line ``old = new`` for each. Classes with the same new name "
+        "are merged. A class with an empty new name is removed with its objects.",
         default=None,
         shown="the names in the source",
         group="Source",

@@ -27,6 +27,7 @@ from remote.servers import nginx
 from small_stores import relist, sealed, tsds as command
 from stores import Samples, interrupted
 from tensorstore_ds.format.root import dump_root, parse_root
+from tensorstore_ds.reading.mirror import no_store
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing import pull as pulling
 
@@ -282,14 +283,22 @@ def test_names_that_lead_elsewhere(store: tsds.Store, tmp_path: Path, name: str)
         tsds.pull(f"file://{evil}", tmp_path / "q.tsds")
 
 
+def test_a_packed_store_is_named(tmp_path: Path) -> None:
+    for url in ("http://127.0.0.1:9/a.tsds.zip", "https://host/a.tsds.zip"):
+        assert "Download the file and open it, or unpack it on the server" in str(no_store(url))
+    assert "Correct the URL" in str(no_store("http://127.0.0.1:9/a.tsds"))
+
+
 # --- the disk ---------------------------------------------------------------------------------------------------
 
 
 def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))
+    before = {*tmp_path.iterdir()}
     with pytest.raises(tsds.OutputError, match="free on this disk, found 100 B"):
         tsds.pull(pushed, tmp_path / "p.tsds")
+    assert {*tmp_path.iterdir()} == before
 
 
 def test_a_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

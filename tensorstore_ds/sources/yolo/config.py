@@ -45,6 +45,7 @@ class Config:
     dimensions: int = 0  #: of each keypoint: 2 for x y, 3 for x y and visibility
     task: str = ""  #: as written, such as ``obb``
     names_file: str = ""  #: the list of names that was read, relative to the source
+    notes: tuple[str, ...] = ()  #: what the user should know of it
 
     @property
     def folder(self) -> str:
@@ -78,8 +79,10 @@ def read_config(root: Path, where: str | None) -> Config:
         return _darknet(root) or Config(listed, names, names_file=listed)
     data = _load(root / where, where)
     names, listed = _names(data.get("names"), where), ""
+    count = _whole(data["nc"], f"{where}: nc") if data.get("nc") else 0
+    differs = count and names is not None and count != len(names)
+    notes = (f"{where}: nc is {count}, but names has {len(names or ())}. The names are read.",) if differs else ()
     if names is None:
-        count = _whole(data["nc"], f"{where}: nc") if data.get("nc") else 0
         listed, names = _listed_names(root)
         names = names or ({i: str(i) for i in range(count)} if count else None)
     keypoints, dimensions = _keypoints(data, where)
@@ -90,7 +93,7 @@ def read_config(root: Path, where: str | None) -> Config:
     named = {name: paths for name, paths in splits.items() if paths}
     task = data.get("task")
     task = task.strip().lower() if isinstance(task, str) else ""
-    return Config(where, names, path, named, keypoints, dimensions, task, listed)
+    return Config(where, names, path, named, keypoints, dimensions, task, listed, notes)
 
 
 def _load(path: Path, where: str) -> Mapping[str, Any]:
@@ -150,7 +153,8 @@ def _checked(items: Mapping[int, object], where: str) -> dict[int, str]:
             raise _bad(where, f"expected a name for class {number}", name)
         names[number] = name = name.strip()
         if numbers.setdefault(name, number) != number:
-            raise _bad(where, f"expected each name once, for class {numbers[name]}", f"{name} for class {number}")
+            message = f"expected each name once, found {shown(name)} for the classes {numbers[name]} and {number}."
+            raise SourceError(Problem(where, "data-yaml", message), _CORRECT)
     return names
 
 

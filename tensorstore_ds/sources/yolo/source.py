@@ -47,7 +47,7 @@ class YoloSource(Source):
             raise SourceError(Problem(str(self.images), "empty-source", message), "Name a folder that holds images.")
         splits = find_splits(self._root, files, config)
         self.ledger.use(*splits.lists, config.file, config.names_file)
-        notes = self._read_all(files, splits)
+        notes = (*config.notes, *self._read_all(files, splits))
         references = {
             name: PackedStrings(f"{files.images[row]}\0{files.label(files.images[row]) or ''}" for row in rows)
             for name, rows in splits.rows.items()
