@@ -50,7 +50,7 @@ def test_when_a_run_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
     assert not threads.due
     for _ in range(2):
-        assert threads.add(0.5, 0.5) == ""
+        assert threads.add(0.5, 0.5, 1000) == ""
     assert threads.due
 
     def crowded(share: float) -> None:
@@ -62,25 +62,43 @@ def test_when_a_run_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.startswith("torch computes with 1 thread from now on, ") and "`torch_threads`" in line
     assert set(shares) == {0.5}  # a step of 0.25 s
     for _ in range(20):
-        assert threads.add(1.0, 1.0) == ""
+        assert threads.add(1.0, 1.0, 1000) == ""
     assert not threads.due
     for _ in range(5):
-        threads.add(2.0, 2.0)
+        threads.add(2.0, 2.0, 1000)
     assert threads.due  # steps have become slow
     assert threads.measure(step(lambda n: 0.01)) == "" and threads.count == 1
 
 
+def test_a_short_rest_of_a_run_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_threads, "PAUSE", 0.0)
+    short = TorchThreads(2, 2, measures=True)
+    for left in range(40, 0, -1):
+        short.add(0.2 if left > 20 else 0.4, 0.1, left)
+        assert not short.due  # 8 seconds are left, of slow steps and without a core for half of the time
+    long = TorchThreads(2, 2, measures=True)
+    for left in (1000, 999):
+        long.add(0.2, 0.2, left)
+    assert long.due
+    given: list[float] = []
+    monkeypatch.setattr(torch_threads, "time_threads", lambda *_, seconds: given.append(seconds) or {2: 1.0, 1: 1.0})
+    for left, seconds in ((1000, torch_threads.SECONDS), (100, torch_threads.MOST_COST * 100 * 0.2)):
+        long.add(0.2, 0.2, left)
+        long.measure(step(lambda _: 0))
+        assert given.pop() == pytest.approx(seconds)
+
+
 def test_a_machine_that_is_busy_is_named_once() -> None:
     threads = TorchThreads(1, 1, measures=True)
-    lines = [threads.add(1.0, 0.4) for _ in range(20)]
+    lines = [threads.add(1.0, 0.4, 1000) for _ in range(20)]
     assert [line for line in lines if line] == [
         "this machine is busy: training has a core for 40 % of the time of its steps. tsds doctor measures what it gets"
     ]
     assert not threads.due  # there are no others to choose from
     calm = TorchThreads(4, 4, measures=False)
-    assert not any(calm.add(1.0, 0.99) for _ in range(20)) and not calm.due
+    assert not any(calm.add(1.0, 0.99, 1000) for _ in range(20)) and not calm.due
     waits_for_a_gpu = TorchThreads(1, 1, measures=False, on_cpu=False)
-    assert not any(waits_for_a_gpu.add(1.0, 0.1) for _ in range(20)) and not waits_for_a_gpu.due
+    assert not any(waits_for_a_gpu.add(1.0, 0.1, 1000) for _ in range(20)) and not waits_for_a_gpu.due
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +115,7 @@ def test_measuring_changes_no_result(
     """A run that chose its threads has the bits of one that was given them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch_threads, "SECONDS", 0.05)
+    monkeypatch.setattr(torch_threads, "SHORT", 0.0)
     measured = []
     monkeypatch.setattr(
         torch_threads, "time_threads", lambda *a, **k: measured.append(time_threads(*a, **k)) or {2: 1}

@@ -186,8 +186,8 @@ def memory(settings: Settings) -> Found:
     for epoch in range(1, 41):
         for batch in loader:
             batch["image"].float().mean()
+            torch.cuda.synchronize()  # a script that is ahead of the GPU holds one more batch for each step
             del batch
-        torch.cuda.synchronize()
         reserved[epoch] = torch.cuda.memory_reserved()
         if epoch in (1, 2, 5, 10, 20, 40):
             row = {"epoch": epoch, "GPU memory, MiB": round(reserved[epoch] / 2**20)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import weakref
 from typing import Any
 
@@ -75,7 +76,8 @@ class Footprint:
     ) -> None:
         self.vit, self.outputs, self.options, self.precision = vit, outputs, options, precision
         with torch.device("meta"):
-            weights = sum(w.numel() * w.element_size() for w in build(vit, outputs).parameters())
+            self._model = build(vit, outputs, grad_checkpointing=options.grad_checkpointing)
+        weights = sum(w.numel() * w.element_size() for w in self._model.parameters())
         self._fixed = weights * (3 + bool(options.ema))  # gradients are made in a step
         stored = StoreCollate("packed", dataset)(dataset.gather(np.zeros(1, np.int64)))
         with AllocatedBytes() as transforming:
@@ -89,8 +91,7 @@ class Footprint:
         return int(self._fixed + batch_size * self._waiting + most)
 
     def _step(self, batch_size: int) -> int:
-        with torch.device("meta"):
-            model = build(self.vit, self.outputs, grad_checkpointing=self.options.grad_checkpointing)
+        model = copy.deepcopy(self._model)
         half = HALF.get(self.precision)
         # Tensors say that they are on the CPU, and so choose the operators that a real step there goes through.
         with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as step:

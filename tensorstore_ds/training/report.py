@@ -47,6 +47,8 @@ from tensorstore_ds.version import __version__
 
 #: Seconds between two looks at the loss, each of which waits for the device.
 LOOK = 0.5
+#: Seconds from which on a run tells what its start took.
+SLOW_START = 20.0
 #: Seconds between two drawings of the curves.
 DRAW = 30.0
 
@@ -116,8 +118,6 @@ class Reports:
         if not run.ranks.first:
             return
         rate = position.batch / position.seconds
-        epochs_left = run.options.epochs - position.epoch - 1
-        batches_left = epochs_left * len(run.loader) + run.batches - position.batch
         self.listeners.progress(
             TrainProgress(
                 epoch=position.epoch + 1,
@@ -128,7 +128,7 @@ class Reports:
                 samples_per_second=rate * run.options.batch_size * run.ranks.size,
                 wait_share=position.wait_share,
                 core_share=position.core_share(run.ranks.device),
-                seconds_left=batches_left / rate,
+                seconds_left=run.batches_left / rate,
                 device_memory=run.ranks.device_memory(),
             )
         )
@@ -146,6 +146,10 @@ class Reports:
         if time.monotonic() - self._drawn > DRAW:
             _draw(self.run.out, records, task, {})
             self._drawn = time.monotonic()
+        firsts, self.run.first_seconds = self.run.first_seconds, None
+        if firsts and sum(firsts.values()) >= SLOW_START:
+            parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in firsts.items())
+            self.listeners.note(f"the start took long: {parts}")
 
     def finish(self) -> TrainReport | None:
         """Draw and write what the run came to; None on other ranks than the first."""

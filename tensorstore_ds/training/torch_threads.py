@@ -6,6 +6,7 @@ has to wait for a core, and all others wait for it: fewer threads are then sever
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from tensorstore_ds.words import duration, percent
 QUICKER = 1.2
 #: Turns in which numbers of threads are compared, and the seconds for all of them in a training run.
 TURNS, SECONDS = 3, 2.0
+#: The share of the time that is left that a measurement may take, and the seconds below which there is none.
+MOST_COST, SHORT = 0.05, 10.0
 #: Batches before the first measurement; a batch is cut so that a step takes about this many seconds.
 FIRST_BATCHES, STEP_SECONDS = 2, 0.25
 #: A window of steps that is looked at: seconds and batches, at least.
@@ -101,7 +104,7 @@ class TorchThreads:
         self._measures = measures and most > 1
         self._is_new, self._pause = is_new, PAUSE
         self._measured = time.monotonic()
-        self._batches, self._batch_seconds = 0, STEP_SECONDS
+        self._batches, self._batch_seconds, self._seconds_left = 0, STEP_SECONDS, math.inf
         self._usual: float | None = None
         self._told = not on_cpu
         self._count, self._spent, self._computed = 0, 0.0, 0.0  # of a window: batches, seconds, seconds with a core
@@ -114,7 +117,8 @@ class TorchThreads:
             step: one training step without an effect, on this share of a batch, in (0, 1].
         """
         share = min(1.0, STEP_SECONDS / self._batch_seconds)
-        times = time_threads(lambda: step(share), halves(self._most), seconds=SECONDS)
+        seconds = min(SECONDS, MOST_COST * self._seconds_left)
+        times = time_threads(lambda: step(share), halves(self._most), seconds=seconds)
         used, self.count = self.count, quickest(times, self.count)
         torch.set_num_threads(self.count)
         changed = self.count != used
@@ -130,17 +134,22 @@ class TorchThreads:
             f"{duration(times[used])}. Choose a number with `torch_threads`"
         )
 
-    def add(self, seconds: float, computed: float) -> str:
-        """Note a batch: the seconds of its step, and those for which the training thread had a core.
+    def add(self, seconds: float, computed: float, left: int) -> str:
+        """Note a batch.
+
+        Args:
+            seconds: of its step.
+            computed: seconds of its step for which the training thread had a core.
+            left: number of batches until the end of the run. A short rest is not worth measuring.
 
         Returns:
             A line about a machine that is busy, once; otherwise nothing.
         """
         self._batches += 1
-        self._batch_seconds = seconds
+        self._batch_seconds, self._seconds_left = seconds, left * seconds
         self._count, self._spent, self._computed = self._count + 1, self._spent + seconds, self._computed + computed
         if self._is_new and self._batches >= FIRST_BATCHES:
-            self._is_new, self.due = False, self._measures
+            self._is_new, self.due = False, self._measures and self._is_worth_it
         if self._count < WINDOW_BATCHES or self._spent < WINDOW_SECONDS:
             return ""
         mean, core_share = self._spent / self._count, self._computed / self._spent
@@ -150,7 +159,7 @@ class TorchThreads:
         since = time.monotonic() - self._measured
         wanted = slow or (core_share < BUSY and self.count > 1)
         again = self.count < self._most and since >= LONGEST_PAUSE
-        self.due = self.due or (self._measures and ((wanted and since >= self._pause) or again))
+        self.due = self.due or (self._measures and self._is_worth_it and ((wanted and since >= self._pause) or again))
         if core_share >= BUSY or self._told or self.due:
             return ""
         self._told = True
@@ -158,6 +167,10 @@ class TorchThreads:
             f"this machine is busy: training has a core for {percent(core_share)} of the time of its steps. "
             "tsds doctor measures what it gets"
         )
+
+    @property
+    def _is_worth_it(self) -> bool:
+        return self._seconds_left >= SHORT
 
     def _begin_window(self) -> None:
         self._count, self._spent, self._computed = 0, 0.0, 0.0  # batches, seconds, seconds with a core
