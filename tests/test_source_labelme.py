@@ -215,3 +215,15 @@ def test_files_that_were_renamed_are_noted(tmp_path: Path) -> None:
     assert contents.notes == (
         "JSON files whose imagePath is not the image of their own name: 1, such as 3.json: 0.jpg.",
     )
+
+
+def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) -> None:
+    box = shape("rectangle", [0, 0], [9, 9], group_id=1)
+
+    def points(*names: str) -> str:
+        return file(*(shape("point", [i, i], label=name, group_id=1) for i, name in enumerate(names)), box)
+
+    files = {"a.json": points("00", "01"), "b.json": points("0", "1"), "a.jpg": "", "b.jpg": ""}
+    _, contents = scan(write(tmp_path, files), "labelme")
+    assert field(contents).keypoints == ("0", "1")
+    assert "keypoints whose numbers have zeros before them are stored without: 00 as 0." in contents.notes

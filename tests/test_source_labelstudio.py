@@ -251,3 +251,16 @@ def test_any_results_give_objects_or_one_line(results: list[Any], value: dict[st
         read_results([*results, {**BOX, "value": {**BOX["value"], **value}}, choice(*results)])
     except MemberError as error:
         assert "\n" not in str(error)
+
+
+def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) -> None:
+    def points(*names: str) -> list[dict[str, Any]]:
+        return [
+            {**region("keypoint", name, x=12, y=25, width=1, keypointlabels=[name]), "parentID": "r"} for name in names
+        ]
+
+    tasks = [task("a.jpg", BOX, *points("00", "01")), task("b.jpg", BOX, *points("0", "1"))]
+    files = {"x.json": json.dumps(tasks), "a.jpg": "", "b.jpg": ""}
+    _, contents = scan(write(tmp_path, files), "labelstudio")
+    assert field(contents).keypoints == ("0", "1")
+    assert "keypoints whose numbers have zeros before them are stored without: 00 as 0." in contents.notes

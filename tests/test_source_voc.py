@@ -179,6 +179,18 @@ def test_class_order_and_options(tmp_path: Path) -> None:
         (annotation("x.jpg", obj(more="<part x='1' y='1'/>")), "annotation", "a keypoint's name"),
         (annotation("x.jpg", obj(more="<part name='n' x='inf' y='1'/>")), "annotation", "within a billion"),
         (annotation("x.jpg", obj(more="<part name='n' x='1' y='1'/>" * 2)), "annotation", "found n twice"),
+        (annotation("x.jpg", obj(more="<name>dog</name>")), "annotation", "expected one <name>, found 'cat' and 'dog'"),
+        (
+            annotation("x.jpg</filename><filename>y.jpg", obj()),
+            "annotation",
+            "one <filename>, found 'x.jpg' and",
+        ),
+        (
+            annotation("x.jpg", obj(more="<bndbox><xmin>1</xmin></bndbox>")),
+            "annotation",
+            "one <bndbox>, found 2",
+        ),
+        (annotation("x.jpg", obj(box="1 2 30 40</ymax><ymax>50")), "annotation", "one <ymax>, found '40' and"),
         (annotation("x.jpg", obj(more="<lm><x1>1</x1></lm>")), "annotation", "expected y of keypoint 1"),
         ("<annotations/>", "annotation", "expected the root element <annotation>, found <annotations>"),
         ("<annotation>", "xml-syntax", "line 1"),

@@ -116,7 +116,9 @@ class CvatSource(PackedSource):
         field = self._table.field(self.options, str(self.path), labelled=True)
         references = {names[subset]: entries for subset, entries in splits.items()}
         notes = notes_of_renamed(names)
-        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+        return Contents(
+            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
+        )
 
     def _entries(self, xml: str, images: ImageIndex, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
         """Of each sound image of a file its row in `images`, its subset and its reference."""

@@ -84,7 +84,9 @@ class DotaSource(PackedSource):
         left_out += [Problem(path, "not-listed", message) for path in images.paths if path not in entries]
         field = self._table.field(self.options, str(self.path), labelled=True)
         references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
-        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+        return Contents(
+            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
+        )
 
     def _is_labels(self, file: str) -> bool:
         return _looks_like_labels(read_head(self._root / file, _HEAD))

@@ -102,7 +102,9 @@ class LabelmeSource(PackedSource):
             notes += (f"JSON files whose imagePath is not the image of their own name: {example}.",)
         field = self._table.field(self.options, str(self.path), labelled=True)
         references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
-        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+        return Contents(
+            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
+        )
 
     def read(self, split: str, reference: Reference) -> Sample:
         packed, _, file = str(reference).partition("\0\0")

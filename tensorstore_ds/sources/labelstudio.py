@@ -156,7 +156,9 @@ class LabelStudioSource(PackedSource):
         splits, notes = folder_splits(keys, str(self.path))
         references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
         left_out += self._table.left_out(str(self.path))
-        return Contents(self._fields(), references, self._labels(references), tuple(problems), tuple(left_out), notes)
+        fields, labels = self._fields(), self._labels(references)
+        notes = (*self._table.notes, *notes)
+        return Contents(fields, references, labels, tuple(problems), tuple(left_out), notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
         packed, _, choice = str(reference).partition("\0\0")

@@ -75,7 +75,9 @@ class PtsSource(PackedSource):
         left_out = [Problem(path, "not-listed", message) for path in images.paths if path not in found]
         field = self._table.field(self.options, str(self.path), labelled=False)
         references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
-        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+        return Contents(
+            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
+        )
 
 
 def read_points(data: bytes, file: str) -> list[Place]:

@@ -74,6 +74,7 @@ def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Ann
         wrappers = _find_objects(root, elements)
         points = _beside(root, elements)
         objects = tuple(_object(element, i, points) for i, element in enumerate(elements, 1))
+        name = _text(root, "filename") or root.findtext("source/filename") or ""
     except ElementError as error:
         message = f"{error}. Correct the file, or remove it with its image."
         raise SourceError(Problem(where, "annotation", message)) from error
@@ -83,7 +84,6 @@ def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Ann
         for element in elements:
             _note(element, ledger, where)
     height, width = pixels(root.findtext("size/height")), pixels(root.findtext("size/width"))
-    name = root.findtext("filename") or root.findtext("source/filename") or ""
     return Annotation(name, (height, width) if height and width else None, objects)
 
 
@@ -111,7 +111,7 @@ def _beside(root: Element, objects: Sequence[Element]) -> Element | None:
 
 def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject:
     try:
-        name = element.findtext("name") or ""
+        name = _text(element, "name")
         if not name and (result := _only(element, "possibleresult")) is not None:
             name = result.findtext("name") or ""
         name = name.strip()
@@ -163,7 +163,18 @@ def _only(element: Element, tag: str) -> Element | None:
     return found[0] if found else None
 
 
+def _text(element: Element, tag: str) -> str:
+    """The text of a child. If several children have this tag, they must have the same text."""
+    texts = {(each.text or "").strip() for each in element.findall(tag)} - {""}
+    if len(texts) > 1:
+        raise ElementError(f"expected one <{tag}>, found {' and '.join(map(repr, sorted(texts)))}")
+    return texts.pop() if texts else ""
+
+
 def _upright(box: Element, name: str) -> AnnotatedObject:
+    if len(box) > len(_SIDES):
+        for tag in _SIDES:
+            _text(box, tag)
     x1, y1, x2, y2 = (number(box.findtext(tag), tag) for tag in _SIDES)
     return AnnotatedObject.of_rectangle(name, (x1, y1, x2, y2))
 
