@@ -355,3 +355,20 @@ def test_several_labels_are_for_class_folders(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label\na.png,cat\n")
     with pytest.raises(OptionError, match="`multi_label`: expected class folders, found list"):
         tensorstore_ds.convert(tmp_path, tmp_path.with_suffix(".tsds"), multi_label=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        (("fotos/1.jpg", "fotos/2.jpg", "mask_png/1.png", "mask_png/2.png"), "mask_png has files of the same names as"),
+        (("train/a/1.jpg", "train/gt_of_a/1.png"), "train/gt_of_a has files of the same names as train/a: if they are"),
+        (("data/1.jpg", "data/1_mask.png"), "data has images with the names of others and an ending, such as 1_mask"),
+        (("1.jpg", "1_mask.png"), "the folder has images with the names of others and an ending, such as 1_mask"),
+        (("with_mask/1.jpg", "without_mask/1.jpg"), ""),
+        (("cat/1.jpg", "dog/1.jpg", "gt_cars/7.jpg"), ""),
+    ],
+)
+def test_names_of_masks_are_told(tmp_path: Path, names: tuple[str, ...], note: str) -> None:
+    _, contents = scan(make(tmp_path, *names))
+    found = [each for each in contents.notes if "if they are masks" in each]
+    assert [each.startswith(note) for each in found] == ([True] if note else [])

@@ -209,3 +209,63 @@ def test_cvat_names_its_classes_and_their_colors(tmp_path, mode):
         (tmp_path / "labelmap.txt").write_text("\n".join(rows[:2]))
         with pytest.raises(tsds.SourceError, match=r"the colors of labelmap\.txt in the mask, found 52,209,183"):
             tsds.convert(tmp_path, tmp_path.with_name("other.tsds"), IN_PROCESS)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "split"),
+    [
+        ("images/{}.png", "labels/{}.png", "train"),
+        ("images/{}.png", "gt/{}.png", "train"),
+        ("images/{}.png", "label/{}.png", "train"),
+        ("images/{}.png", "ground_truth/{}.png", "train"),
+        ("Images/{}.png", "Masks/{}.png", "train"),
+        ("image/{}.png", "mask/{}.png", "train"),
+        ("imgs/{}.png", "masks/{}_mask.png", "train"),
+        ("Original/{}.png", "Ground Truth/{}.png", "train"),
+        ("train/{}.png", "train_masks/{}_mask.png", "train"),
+        ("train/{}.png", "train_labels/{}.png", "train"),
+        ("val/images/{}.png", "val/labels/{}.png", "val"),
+        ("val/{}.png", "valannot/{}.png", "val"),
+        ("test_images/{}.png", "test_labels/{}.png", "test"),
+        ("images/test/{}.png", "labels/test/{}.png", "test"),
+        ("leftImg8bit/train/x/{}_leftImg8bit.png", "gtFine/train/x/{}_gtFine_labelIds.png", "train"),
+    ],
+)
+def test_usual_names_of_folders(tmp_path, image, mask, split):
+    for i in range(3):
+        pixels, numbers = squares(32, 48, label=i)
+        for name, array in ((image, pixels), (mask, numbers)):
+            path = tmp_path / "in" / name.format(i)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(path)
+    tsds.convert(tmp_path / "in", tmp_path / "out.tsds", IN_PROCESS)
+    stored = tsds.open(tmp_path / "out.tsds")[split]
+    for i in range(3):
+        expected = np.asarray(Image.open(tmp_path / "in" / mask.format(i)))
+        np.testing.assert_array_equal(stored["mask"][i], expected)
+        np.testing.assert_array_equal(stored["image"][i], np.asarray(Image.open(tmp_path / "in" / image.format(i))))
+
+
+def test_folders_of_those_names_with_other_files_are_classes(tmp_path):
+    write_folders(tmp_path)
+    (tmp_path / "masks").rename(tmp_path / "labels")
+    for path in (tmp_path / "labels").iterdir():
+        path.rename(path.with_stem(f"other{path.stem}"))
+    assert open_source(tmp_path).name == "folders"
+    with pytest.raises(SourceError, match="Name the folders images and masks"):
+        open_source(tmp_path, "masks").contents()
+
+
+def test_masks_below_annotations_are_found_beside_xml(tmp_path):
+    write_folders(tmp_path)
+    (tmp_path / "masks").rename(tmp_path / "trimaps")
+    (tmp_path / "annotations/xmls").mkdir(parents=True)
+    (tmp_path / "trimaps").rename(tmp_path / "annotations/trimaps")
+    for i in range(4):
+        (tmp_path / f"annotations/xmls/{i}.xml").write_text(f"<annotation><filename>{i}.png</filename></annotation>")
+    source = open_source(tmp_path)
+    contents = source.contents()
+    assert (source.name, contents.problems) == ("voc", ())
+    assert any('convert with `format="masks"`' in note for note in contents.notes)
+    assert [(p.where, p.reason) for p in contents.left_out] == [("annotations/trimaps/0.png", "not-read")]
+    assert len(open_source(tmp_path, "masks").contents().splits["train"]) == 4

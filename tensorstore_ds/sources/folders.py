@@ -88,6 +88,7 @@ class FolderSource(Source):
             contents = self._with_several_labels(contents)
         elif labelled:
             notes += self._note_of_copies(images)
+        notes += masks.note_of_masks(islice(images, _LOOKED_AT), self._level)
         return replace(contents, notes=(*notes, *_note_of_unknown(others, len(images))))
 
     def _with_several_labels(self, contents: Contents) -> Contents:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,12 +18,27 @@ from tensorstore_ds.imaging.codecs import decode_image, decode_mask, open_image,
 from tensorstore_ds.regular_files import TEXT_LIMIT, entries, exists, is_dir, is_file, read_file, read_lines
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
 from tensorstore_ds.sources.coco.files import is_coco
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, walk_files
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, glance, walk_files
 from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
 
-#: Names of the folder of images, and of that of masks, as people use them together.
-_LAYOUTS = (("images", "masks"), ("images", "annotations"), ("img_dir", "ann_dir"), ("JPEGImages", "SegmentationClass"))
+#: Names of folders of images and of masks, in lower case without spaces, ``-`` and ``_``, likely ones first.
+#: The name of a split may be before or behind them; alone it means images.
+_IMAGES = ("images", "image", "imgs", "img", "imgdir", "jpegimages", "original", "originals", "originalimages")
+_SURE = ("masks", "mask", "anndir", "segmentationclass", "annotations")  # of masks, whatever the names of the files
+_MASKS = (
+    *_SURE, "labels", "label", "gt", "gts", "groundtruth", "groundtruths", "annotation", "annot", "annots", "ann",
+    "anns", "segmentation", "segmentations", "segmentationmasks", "seg", "segs", "labelimages",
+)  # fmt: skip
+#: Endings of the name of a mask, behind the name of its image.
+_ENDINGS = ("", "_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_segmentation", "_groundtruth")
+_MASK_WORDS = frozenset(
+    {"mask", "masks", "label", "labels", "gt", "annot", "annotation", "annotations", "seg", "segmentation", "truth"}
+)
+_CITY_IMAGES, _CITY_MASKS = "leftimg8bit", {"gtfine": "_gtFine_labelIds", "gtcoarse": "_gtCoarse_labelIds"}
+_CITY_ENDING = "_leftImg8bit"
+#: Names of folders of masks that are looked for where listing all folders would take long.
+_SPELLED = ("masks", "Masks", "mask", "labels", "label", "gt", "annotations", "ann_dir", "SegmentationClass")
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
 #: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
 _NAMES, _LABELMAP = ("classes.txt", "class_names.txt"), "labelmap.txt"
@@ -59,14 +75,15 @@ class MaskSource(Source):
         """Whether there are folders of images and masks, and no annotations in XML, or COCO's, beside them."""
         if not is_dir(path) or is_coco(path):
             return False
-        return any(not is_dir((path / f.images).parent / "Annotations") for f in find(path))
+        return any(not _has_xml(path, pair) for pair in find(path))
 
     def scan(self) -> Contents:
         """Pair images with masks, by their names; masks are read where the classes are not named."""
         folders = find(self.path)
         if not folders:
-            message = "expected a folder of images and one of masks, such as images and masks, found none."
-            raise SourceError(Problem(str(self.path), "empty-source", message))
+            message = "expected a folder of images and a folder of masks with the same names of files, found none."
+            advice = "Name the folders images and masks, with files such as images/a.jpg and masks/a.png."
+            raise SourceError(Problem(str(self.path), "empty-source", message), advice)
         problems: list[Problem] = []
         left_out: list[Problem] = []
         splits: dict[str, PackedStrings] = {}
@@ -97,10 +114,11 @@ class MaskSource(Source):
 
     def _pairs(self, folders: _Folders, problems: list[Problem]) -> Iterator[str]:
         """References of the images that have a mask; what is alone is a problem."""
-        masks = {path.rpartition(".")[0]: path for path in walk_files(self.path / folders.masks, IMAGE_SUFFIXES)}
+        begin, endings = _endings(folders.masks)
+        masks = {path.rpartition(".")[0]: path for path in _masks(self.path, folders.masks)}
         for path in walk_files(self.path / folders.images, IMAGE_SUFFIXES):
-            stem = path.rpartition(".")[0]
-            mask = masks.pop(stem, None) or masks.pop(f"{stem}_mask", None)
+            stem = path.rpartition(".")[0].removesuffix(begin)
+            mask = next((masks.pop(stem + ending) for ending in endings if stem + ending in masks), None)
             if mask is None:
                 message = f"expected a mask of the same name in {folders.masks}, found none. Add it, or move this away."
                 problems.append(Problem(folders.images + path, "no-annotation", message))
@@ -172,8 +190,7 @@ class MaskSource(Source):
 
     def _beside(self, masks: str, name: str) -> Path | None:
         """A file of this name at the top of the source, or in the folder that the folder `masks` is in."""
-        above = [layout for _, layout in _LAYOUTS if f"/{layout}/" in f"/{masks}/"]
-        top = f"/{masks}/".partition(f"/{above[0]}/")[0].strip("/") if above else ""
+        top = masks[:-1].rpartition("/")[0]
         return next((path for path in (self.path / name, self.path / top / name) if is_file(path)), None)
 
 
@@ -217,17 +234,122 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
 def find(root: Path) -> list[_Folders]:
     """The folders of images and masks of a source: one pair, or one for each split; none if they hold none."""
     for prefix in ("", *(f"{path.relative_to(root).as_posix()}/" for path in _below(root))):
-        for images, masks in _LAYOUTS:
-            if is_dir(root / prefix / images) and is_dir(root / prefix / masks):
-                pairs = [_Folders(f"{prefix}{images}/", f"{prefix}{masks}/", "train")]
-                if prefix[:-1].lower() in SPLIT_NAMES:
-                    tops = sorted(name for name, _ in entries(root) if name.lower() in SPLIT_NAMES)
-                    tops = [top for top in tops if is_dir(root / top / images) and is_dir(root / top / masks)]
-                    names = split_names(tops)
-                    pairs = [_Folders(f"{top}/{images}/", f"{top}/{masks}/", names[top]) for top in tops]
-                is_one = any(find_file(root / pair.masks, IMAGE_SUFFIXES)[0] for pair in pairs)
-                return pairs if is_one else []  # else annotations is a folder of XML
+        if pairs := _side_by_side(root, prefix):
+            if prefix[:-1].lower() not in SPLIT_NAMES:
+                return pairs
+            tops = sorted(name for name, is_folder in entries(root) if is_folder and name.lower() in SPLIT_NAMES)
+            return [
+                pair._replace(split=name) for top, name in split_names(tops).items()
+                for pair in _side_by_side(root, f"{top}/")[:1]
+            ]  # fmt: skip
     return []
+
+
+def _has_xml(root: Path, folders: _Folders) -> bool:
+    """Whether there are annotations in XML beside the masks, which another format reads."""
+    above, around = folders.images[:-1].rpartition("/")[0], folders.masks[:-1].rpartition("/")[0]
+    if above == around:
+        return is_dir(root / above / "Annotations")
+    return any(file.startswith(f"{around}/") and file.lower().endswith(".xml") for file in glance(root))
+
+
+def _side_by_side(root: Path, prefix: str) -> list[_Folders]:
+    """The pair of folders in the folder `prefix`, or a pair for each split."""
+    images: dict[str, list[tuple[int, str]]] = {}
+    masks: dict[str, list[tuple[int, str]]] = {}
+    for name in _folders(root / prefix):
+        split, word = _words(name)
+        for words, found in (((*_IMAGES, _CITY_IMAGES, *[""] * bool(split)), images), ((*_MASKS, *_CITY_MASKS), masks)):
+            if word in words:
+                found.setdefault(split, []).append((words.index(word), name))
+    pairs: dict[str, _Folders] = {}
+    for split in sorted(images.keys() & masks.keys()):
+        both = [(f"{prefix}{i}/", f"{prefix}{m}/") for _, i in sorted(images[split]) for _, m in sorted(masks[split])]
+        if found_pair := next((pair for i, m in both if (pair := _pair(root, i, m, split or "train"))), None):
+            pairs[split] = found_pair
+    return [pairs[""]] if "" in pairs else list(pairs.values())
+
+
+def _words(name: str) -> tuple[str, str]:
+    """The split in the name of a folder, empty if it has none, and the rest: ``train`` and ``masks`` of Train_Masks."""
+    word = re.sub(r"[-_ ]", "", name.lower())
+    if word in (*_IMAGES, *_MASKS):
+        return "", word
+    for split in sorted(SPLIT_NAMES, key=len, reverse=True):
+        if word.startswith(split) or word.endswith(split):
+            return split, word.removeprefix(split) if word.startswith(split) else word.removesuffix(split)
+    return "", word
+
+
+def _pair(root: Path, images: str, masks: str, split: str) -> _Folders | None:
+    """Two folders, or one and a folder within the other, if the files in them belong together."""
+    inside = (f"{masks}{name}/" for name in sorted(_folders(root / masks)))
+    fitting = next((each for each in itertools.chain([masks], inside) if _fits(root, images, each)), None)
+    if fitting is None and _words(masks.split("/")[-2])[1] in _SURE and find_file(root / masks, IMAGE_SUFFIXES)[0]:
+        fitting = masks  # the scan says which files are alone
+    return None if fitting is None else _Folders(images, fitting, split)
+
+
+def _fits(root: Path, images: str, masks: str) -> bool:
+    """Whether most of the first files in a folder of masks have the names of images."""
+    begin, endings = _endings(masks)
+    some: list[str] = []
+    with contextlib.suppress(SourceError):  # the scan names it
+        some = [path.rpartition(".")[0] for path in itertools.islice(_masks(root, masks), _PROBED)]
+    stems = [[stem.removesuffix(ending) + begin for ending in endings if stem.endswith(ending)] for stem in some]
+    suffixes = [each for suffix in sorted(IMAGE_SUFFIXES) for each in (suffix, suffix.upper())]
+    found = [any(is_file(root / f"{images}{stem}{suffix}") for stem in each for suffix in suffixes) for each in stems]
+    return 2 * sum(found) > len(found)
+
+
+def _masks(root: Path, masks: str) -> Iterator[str]:
+    """The files in a folder of masks that can be masks; Cityscapes has others with them."""
+    begin, endings = _endings(masks)
+    for path in walk_files(root / masks, IMAGE_SUFFIXES):
+        if not begin or path.rpartition(".")[0].endswith(endings):
+            yield path
+
+
+def note_of_masks(images: Iterable[str], level: int) -> tuple[str, ...]:
+    """What is said of images that seem to be masks of others, by their names.
+
+    Args:
+        images: paths of images.
+        level: how many folders are above the folders that may be of images and of masks.
+    """
+    stems: dict[str, set[str]] = {}
+    for path in images:
+        *above, own = path.rpartition(".")[0].split("/", level + 1)
+        stems.setdefault("/".join(above), set()).add(own)
+    named = {folder for folder in stems if not _MASK_WORDS.isdisjoint(re.split(r"[^a-z]+", _name(folder).lower()))}
+    for folder in sorted(named):
+        beside = [f for f in stems if f not in named and f.rpartition("/")[0] == folder.rpartition("/")[0]]
+        other = next((each for each in beside if _most(stems[folder], stems[each], _ENDINGS)), None)
+        if other is not None:
+            what = f"{folder} has files of the same names as {other}: if they are masks"
+            return (f"{what}, rename the folders masks and images.",)
+    for folder, some in stems.items():
+        ended = {stem for stem in some if stem.endswith(_ENDINGS[1:])}
+        if _most(ended, some - ended, _ENDINGS[1:]):
+            what = f"{folder or 'the folder'} has images with the names of others and an ending, such as {min(ended)}"
+            return (f"{what}: if they are masks, move them into a folder masks, and the others into a folder images.",)
+    return ()
+
+
+def _name(folder: str) -> str:
+    return folder.rpartition("/")[2]
+
+
+def _most(masks: set[str], images: set[str], endings: tuple[str, ...]) -> bool:
+    """Whether most of these stems have those of an image, and one of the endings."""
+    fit = sum(any(m.endswith(end) and m.removesuffix(end) in images for end in endings) for m in masks)
+    return 2 * fit > len(masks)
+
+
+def _endings(masks: str) -> tuple[str, tuple[str, ...]]:
+    """What is behind the names that images and masks have in common: of images, and any of several of masks."""
+    ending = next((_CITY_MASKS[word] for word in map(str.lower, masks.split("/")) if word in _CITY_MASKS), None)
+    return ("", _ENDINGS) if ending is None else (_CITY_ENDING, (ending,))
 
 
 def _below(root: Path) -> list[Path]:
@@ -235,12 +357,11 @@ def _below(root: Path) -> list[Path]:
 
     Each folder below is listed once: there may be thousands of classes.
     """
-    names = {masks for _, masks in _LAYOUTS}
     found = []
     for top in _folders(root):
         inside = _folders(root / top)
-        found += [root / top] if names.intersection(inside) else []
-        found += [root / top / name for name in inside if any(exists(root / top / name / masks) for masks in names)]
+        found += [root / top] if any(_words(name)[1] in (*_MASKS, *_CITY_MASKS) for name in inside) else []
+        found += [root / top / name for name in inside if any(exists(root / top / name / each) for each in _SPELLED)]
     return sorted(found)
 
 

@@ -54,7 +54,10 @@ class VocSource(Source):
         splits = find_splits(self.path, layout, xmls)
         self.ledger.use(*splits.lists)
         prefix = "" if self.options.images is not None else layout.images
-        images = ImageIndex(prefix + path for path in walk_files(self.images / prefix, IMAGE_SUFFIXES))
+        pairs = masks.find(self.path)
+        apart = tuple(pair.masks for pair in pairs) if self.options.images is None else ()
+        paths = (prefix + path for path in walk_files(self.images / prefix, IMAGE_SUFFIXES))
+        images = ImageIndex(path for path in paths if not path.startswith(apart))
         image_of = self._match(xmls, images, layout, splits)
         splits.left_out += self._beside(layout)
         references = {
@@ -68,7 +71,7 @@ class VocSource(Source):
         problems, left_out = tuple(splits.problems), tuple(splits.left_out)
         if not self._table.classes:
             splits.notes += ("no annotation has an <object>: all images are stored without objects.",)
-        notes = (*splits.notes, *self._table.notes, *([_MASKS_TOO] if masks.find(self.path) else []))
+        notes = (*splits.notes, *self._table.notes, *([_MASKS_TOO] if pairs else []))
         return Contents({"objects": field}, references, None, problems, left_out, notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
