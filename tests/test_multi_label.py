@@ -429,6 +429,14 @@ def tagged_folder(folder: Path, *lines: str) -> Path:
     return folder
 
 
+def test_that_split_into_does_not_stratify_several_labels_is_said(tmp_path: Path) -> None:
+    folder = tagged_folder(tmp_path / "one", *(["cat|dog", "dog"] * 2))
+    note = "note: --split-into does not stratify samples with several labels. tsds split does"
+    done = command("convert", folder, tmp_path / "a.tsds", "--split-into", "train=0.5,val=0.5")
+    assert done.exit_code == 0 and note in done.stdout + done.stderr
+    assert note not in command("convert", folder, tmp_path / "b.tsds").output
+
+
 def test_several_sources_tiles_and_erased_samples(tmp_path: Path) -> None:
     one = tagged_folder(tmp_path / "one", "cat|dog", "dog")
     other = tagged_folder(tmp_path / "other", "emu|dog", "")

@@ -39,7 +39,14 @@ from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.conversion.tiles import TileSource
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField, RaggedImageField, RawImageField
+from tensorstore_ds.format.kinds import (
+    OBJECT_VALUES,
+    LabelsField,
+    MaskField,
+    ObjectsField,
+    RaggedImageField,
+    RawImageField,
+)
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import add_doubtful
@@ -208,6 +215,8 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
     if group is not None and options.split_by is not None:
         keys = (source.whole(name, each) for name, listed in contents.splits.items() for each in listed)
         check_finds(options.split_by, "split_by", keys, [f"{COLUMN}{options.split_by}"])
+    if options.split_into and group is None and any(of_kind(contents.fields, LabelsField)):
+        contents = replace(contents, notes=(*contents.notes, _NOT_STRATIFIED))
     splits = plan_splits(contents, options.split_into, options.seed, source.key, group)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
@@ -223,6 +232,11 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
             '`tiles`, or `layout="memmap"`.'
         )
     return prepared
+
+
+_NOT_STRATIFIED = (
+    "`split_into` does not stratify samples with several labels. tsds split does, by the rarest label of each sample."
+)
 
 
 def _with_rectangles(contents: Contents, where: str) -> Contents:
