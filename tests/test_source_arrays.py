@@ -184,9 +184,8 @@ def test_labels_of_other_shapes(tmp_path: Path) -> None:
         ({"images": GRAY, "x": GRAY}, "array-file"),
         ({"images": GRAY, "size": Y}, "array-file"),
         ({"images": GRAY, "empty": np.zeros((6, 0))}, "array-shape"),
-        ({"images": GRAY, "words": Y.astype(str)}, "array-file"),
-        ({"images": GRAY, "complex": Y * 1j}, "array-file"),
-        ({"images": GRAY, "records": np.zeros(6, [("a", "i4")])}, "array-file"),
+        ({"images": GRAY, "labels": Y.astype(str)}, "array-file"),
+        ({"train_x": GRAY * 1j}, "array-file"),
         ({"train_x": GRAY, "test_x": GRAY, "test_y": Y}, "array-shape"),
         ({"train_x": GRAY, "train_y": Y, "test_x": GRAY}, "array-shape"),
         ({"train_x": GRAY, "train_z": Y, "test_x": GRAY, "test_z": Y / 2}, "array-shape"),
@@ -198,6 +197,22 @@ def test_what_is_refused(tmp_path: Path, arrays: dict[str, NDArray[Any]], reason
         scan(save(tmp_path, **arrays))
     assert error.value.reason == reason
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_arrays_of_something_else_than_numbers_are_not_read(tmp_path: Path, packed: bool) -> None:
+    others = {"words": Y.astype(str), "complex": Y * 1j, "records": np.zeros(6, [("a", "i4")])}
+    save(tmp_path / "src", images=GRAY, labels=Y, **others)
+    if packed:
+        (tmp_path / "packed").mkdir()
+        np.savez(tmp_path / "packed" / "d.npz", images=GRAY, labels=Y, **others)
+    source, contents = scan(tmp_path / ("packed" if packed else "src"))
+    np.testing.assert_array_equal(images(source, contents), GRAY)
+    prefix = "d.npz:" if packed else ""
+    names = sorted(each.where for each in contents.left_out)
+    assert names == sorted(f"{prefix}{name}.npy" for name in others)
+    assert all(each.message.startswith("not read: expected numbers") for each in contents.left_out)
+    assert contents.labels is not None and contents.labels["train"].tolist() == Y.tolist()
 
 
 def test_labels_of_minus_one_are_no_labels(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_annotations_of_neither_objects_nor_captions(tmp_path: Path) -> None:
     contents = open_source(write(tmp_path / "src", data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]))).contents()
     assert [problem.message for problem in contents.left_out] == [
         "not stored: 1 annotations without a box or a caption.",
-        "not read: `sky`.",
+        'not read: "sky".',
     ]
 
 

@@ -428,12 +428,12 @@ def test_members_that_are_not_read(tmp_path: Path) -> None:
     content["categories"].append({"id": 2, "name": "dog"})
     contents = scan(put(draw(tmp_path / "src", "a.png", "b.png"), "train.json", content))
     assert [str(each) for each in contents.left_out] == [
-        "train.json: not read: `tracks`.",
-        "train.json: category 1: not read: `color`.",
-        "train.json: category cat: not read: `skeleton`.",
-        "train.json: image 2: not read: `tags`.",
-        "train.json: annotation 1: not read: `track`, in 2 annotations.",
-        "train.json: annotation 1: not read: `attributes.occluded`, in 2 annotations.",
+        'train.json: not read: "tracks".',
+        'train.json: category 1: not read: "color".',
+        'train.json: category cat: not read: "skeleton".',
+        'train.json: image 2: not read: "tags".',
+        'train.json: annotation 1: not read: "track", in 2 annotations.',
+        'train.json: annotation 1: not read: "attributes.occluded", in 2 annotations.',
     ]
     assert contents.notes == ("classes without an object: 1 (dog).",)
 

@@ -55,8 +55,8 @@ def test_a_file_as_labelme_writes_it(tmp_path: Path) -> None:
     assert [(p.reason, p.message.split()[2]) for p in contents.left_out] == [
         ("points", "1"),
         ("shapes", "1"),
-        ("not-read", "`blurred`."),
-        ("not-read", "`wet`."),
+        ("not-read", '"blurred".'),
+        ("not-read", '"wet".'),
     ]
     sample = source.read("train", contents.splits["train"][0])
     assert sample.annotated_size == (480, 640)
@@ -195,11 +195,11 @@ def test_members_that_are_not_read(tmp_path: Path) -> None:
     files = {"x.json": file(flagged, text="", checked=True, flags={"night": True}), "x.jpg": ""}
     contents = scan(write(tmp_path, files), "labelme")[1]
     assert [each.message for each in contents.left_out] == [
-        "not read: `description`.",
-        "not read: `score`.",
-        "not read: `old`.",
-        "not read: `checked`.",
-        "not read: `night`.",
+        'not read: "description".',
+        'not read: "score".',
+        'not read: "old".',
+        'not read: "checked".',
+        'not read: "night".',
     ]
 
 

@@ -204,7 +204,7 @@ def test_tasks_that_begin_with_much_else(tmp_path: Path) -> None:
     content = [{"predictions": [{"text": "x" * 100_000}], **task("a.jpg", BOX)}]
     contents = scan(write(tmp_path, {"a.json": json.dumps(content), "a.jpg": ""}), "labelstudio")[1]
     assert reasons(contents.left_out) == [("a.json: task 1", "not-read")]
-    assert contents.left_out[0].message == "not read: `predictions`."
+    assert contents.left_out[0].message == 'not read: "predictions".'
 
 
 @pytest.mark.parametrize("bad", [{"x": "1"}, {"width": None}, {"rectanglelabels": [3]}])
@@ -225,8 +225,8 @@ def test_members_that_are_not_read(tmp_path: Path) -> None:
     contents = scan(write(tmp_path, {"a.json": json.dumps([one]), "a.jpg": ""}), "labelstudio")[1]
     assert [str(each) for each in contents.left_out] == [
         "a.json: task 1: not read: results of type 'textarea'.",
-        "a.json: task 1: not read: `station`.",
-        "a.json: task 1: not read: `meta`.",
+        'a.json: task 1: not read: "station".',
+        'a.json: task 1: not read: "meta".',
     ]
 
 

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import tensorstore_ds
 from small_stores import class_folders, tsds, voc
@@ -28,9 +29,9 @@ def test_members_of_json_that_are_not_known() -> None:
             {"shapes": [shape, shape], "by_name": {"a": {"id": 1, "age": 7}}, "extra": {"x": 0}}, known, name
         )
     assert texts(ledger) == [
-        "1.json: not read: `score`, in 2 files.",
-        "1.json: not read: `age`, in 2 files.",
-        "1.json: not read: `extra`, in 2 files.",
+        '1.json: not read: "score", in 2 files.',
+        '1.json: not read: "age", in 2 files.',
+        '1.json: not read: "extra", in 2 files.',
     ]
 
 
@@ -115,3 +116,14 @@ def test_what_is_said_of_the_whole_source_hides_no_file(tmp_path: Path) -> None:
     left_out = open_source(tmp_path).contents().left_out
     assert any(each.where == str(tmp_path) and each.reason == "shapes" for each in left_out)
     assert "more.csv" in [each.where for each in left_out]
+
+
+def test_names_of_members_are_no_options(tmp_path: Path) -> None:
+    """A member that has the name of an option is printed as it is in the file."""
+    source = tmp_path / "src"
+    source.mkdir()
+    Image.new("RGB", (30, 20)).save(source / "0.png")
+    shape = {"label": "a", "points": [[1, 2], [9, 9]], "shape_type": "rectangle", "color": "red"}
+    (source / "0.json").write_text(json.dumps({"shapes": [shape], "imagePath": "0.png"}))
+    printed = tsds("convert", source, tmp_path / "o.tsds", "--workers", 0).output
+    assert 'not read: "color".' in printed and "--color" not in printed

@@ -71,7 +71,7 @@ def test_labels_paths_and_numbers(tmp_path: Path) -> None:
     }
     assert [each.arrays["vector"].tolist() for each in samples] == [[1, 2], [3, 4], [5, 6]]
     assert [each.arrays["wet_"].tolist() for each in samples] == [1, 0, 1]
-    assert reasons(contents.left_out) == [("x.parquet: remark", "not-listed"), ("x.parquet: size", "not-listed")]
+    assert reasons(contents.left_out) == [("x.parquet: remark", "not-read"), ("x.parquet: size", "not-read")]
     tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
     train = tsds.open(tmp_path / "o.tsds")["train"]
     assert list(train["label"]) == [1, -1, 0] and list(train["width"]) == [3, 4, 5]
@@ -249,7 +249,7 @@ def test_layouts_of_objects(tmp_path: Path, column: Any, feature: Any, values: l
 
 def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:
     bad = pa.array([{"bytes": png(), "path": None}, {"bytes": None, "path": "x.png"}, None], FILE)
-    path = write(tmp_path / "x.parquet", {"image": bad, "n": pa.array([None, 1, 2])})
+    path = write(tmp_path / "x.parquet", {"image": bad, "text": pa.array([["a", None], ["b"], []])})
     source, contents = scan(path, "parquet")
     found = []
     for reference in contents.splits["train"]:
@@ -261,6 +261,44 @@ def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:
         ("x.parquet (group 0, row 1)", "no-image"),
         ("x.parquet (group 1, row 0)", "no-image"),
     ]
+
+
+def test_unread_members_and_columns_of_every_file(tmp_path: Path) -> None:
+    """Members of objects and of the image, and columns that only the second file has; those of nulls have no data."""
+    entry = {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [0], "score": [0.5], "attr": ["x"]}
+    image = [{"bytes": png(), "path": "a.png", "license": "CC0"}]
+    columns = {"image": pa.array(image), "objects": pa.array([entry]), "none": pa.nulls(1)}
+    write(tmp_path / "train-0.parquet", columns)
+    image[0]["path"] = "b.png"
+    write(tmp_path / "train-1.parquet", {**columns, "image": pa.array(image), "answer": pa.array(["yes"])})
+    _, contents = scan(tmp_path, "parquet")
+    assert {(each.where, each.reason, each.message) for each in contents.left_out} == {
+        ("train-0.parquet: image.license", "not-read", "not stored: a column of string; rows: 2."),
+        ("train-0.parquet: objects.score", "not-read", "not stored: a column of list<element: double>; rows: 2."),
+        ("train-0.parquet: objects.attr", "not-read", "not stored: a column of list<element: string>; rows: 2."),
+        ("train-1.parquet: answer", "not-read", "not stored: a column of string; rows: 1."),
+    }
+
+
+def test_columns_of_numbers_with_nulls_are_reported(tmp_path: Path) -> None:
+    """One null makes a column of numbers, or of vectors, one that is not read; the others are."""
+    pair = pa.list_(pa.float32(), 2)
+    columns = {
+        "image": images("a.png", "b.png", "c.png"),
+        "age": pa.array([3, None, 5]),
+        "at": pa.array([[1, 2], [3, None], [None, 6]], pair),
+        "some": pa.array([[1, 2], None, [5, 6]], pair),
+        "good": pa.array([7, 8, 9]),
+    }
+    _, contents = scan(write(tmp_path / "x.parquet", columns), "parquet")
+    assert list(map(str, contents.left_out)) == [
+        "x.parquet: age: not stored: a column of numbers; null: 1.",
+        "x.parquet: at: not stored: a column of numbers; null: 2.",
+        "x.parquet: some: not stored: a column of numbers; null: 1.",
+    ]
+    tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+    train = tsds.open(tmp_path / "o.tsds")["train"]
+    assert set(train.fields) == {"image", "size", "key", "good"} and list(train["good"]) == [7, 8, 9]
 
 
 LINE = pa.list_(pa.float64())
@@ -446,7 +484,10 @@ def test_members_of_objects_as_columns(tmp_path: Path, prefix: str, described: s
     assert [each["boxes"].tolist()[0] for each in found] == [[x, y, x + w, y + h] for x, y, w, h in BOXES]
     assert [each["labels"].tolist() for each in found] == [[0], [1], [0]]
     assert [each["area"].tolist() for each in found] == [[w * h] for _, _, w, h in BOXES]
-    assert not contents.left_out and not contents.notes
+    assert list(map(str, contents.left_out)) == [
+        f"x.parquet: {prefix}.id: not stored: a column of list<element: int64>; rows: 3."
+    ]
+    assert not contents.notes
 
 
 @pytest.mark.parametrize("known", ["sizes", "areas", "nothing", "few"])

@@ -76,7 +76,7 @@ def test_an_archive_byte_by_byte(tmp_path: Path) -> None:
     sample = source.read("train", contents.splits["train"][0])
     assert (sample.key, sample.image, sample.label, sample.objects) == ("b/0001.png", image, 1, None)
     assert (contents.problems, source.common_files()) == ((), (path,))
-    assert [str(each) for each in contents.left_out] == ["train-000000.tar: not read: `time`."]
+    assert [str(each) for each in contents.left_out] == ['train-000000.tar: not read: "time".']
 
 
 def test_members_in_any_order_and_what_is_not_taken_in(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_lists_of_labels_and_members_that_are_not_read(tmp_path: Path) -> None:
     assert train.fields["labels"].classes == ("sea", "sky", "sun")
     assert train["labels"][:].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [-1, -1, -1]]
     said = open_source(path).contents().left_out
-    assert [str(each) for each in said] == ["a.tar: not read: `mood`."]
+    assert [str(each) for each in said] == ['a.tar: not read: "mood".']
 
 
 def test_keys_that_archives_share_have_the_archive_before(tmp_path: Path) -> None:

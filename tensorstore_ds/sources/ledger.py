@@ -67,7 +67,7 @@ class Ledger:
     >>> ledger = Ledger(Path("photos"))
     >>> ledger.members({"label": "cat", "score": 0.9, "note": None}, {"label": USED}, "a.json")
     >>> print(*ledger.problems())
-    a.json: not read: `score`.
+    a.json: not read: "score".
     """
 
     def __init__(self, root: Path) -> None:
@@ -122,7 +122,7 @@ class Ledger:
                 inner = known.get(name, known.get(ANY, known))
                 if inner is known:
                     if member:  # neither nothing nor false or 0
-                        self.unread(f"`{name}`", where, of)
+                        self.unread(f'"{name}"', where, of)
                 elif inner is not None:
                     self.members(member, inner, where, of)
 

@@ -22,9 +22,18 @@ from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_hea
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions, no_column
 from tensorstore_ds.sources.files import PackedStrings, damage, glance, keyed, walk_files
 from tensorstore_ds.sources.json_files import MemberError, parse_object, read_object
+from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.list.table import LABEL_NAMES
 from tensorstore_ds.sources.names import RESERVED, field_name
-from tensorstore_ds.sources.row_table import CATEGORY_NAMES, BoxForm, ClassNames, RowTable, label_of, struct_objects
+from tensorstore_ds.sources.row_table import (
+    CATEGORY_NAMES,
+    STRUCT_MEMBERS,
+    BoxForm,
+    ClassNames,
+    RowTable,
+    label_of,
+    struct_objects,
+)
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import numbered_splits
 
@@ -91,16 +100,21 @@ class ParquetSource(Source):
         splits, notes = numbered_splits([self._where(i) for i in range(len(self._files))])
         problems: list[Problem] = []
         rows: dict[str, list[tuple[object, str]]] = {}  # of each split paths, and the rest of the references
-        left_out: list[Problem] = []
+        unread: dict[str, tuple[str, Any, int]] = {}  # by name: the file, the type and the rows
+        nulls: Counter[str] = Counter()  # in columns of numbers
         first: Any = None
         for i, (where, split) in enumerate(splits.items()):
             with opened_parquet(self._files[i], where) as parquet:
                 schema = parquet.schema_arrow
                 if first is None:
                     first = schema
-                    left_out = self._learn(schema, where)
+                    self._learn(schema, where)
                 self._check_same(first, schema, where)
+                for name, kind in self._unread(schema):
+                    seen = unread.get(name, (where, kind, 0))
+                    unread[name] = (*seen[:2], seen[2] + parquet.metadata.num_rows)
                 for group in range(parquet.num_row_groups):
+                    nulls.update(self._nulls(parquet, group, where))
                     found = self._scanned(parquet, group, where, problems)
                     rows.setdefault(split, []).extend((path, f"{i} {group} {row}") for row, path in found)
         rows = {split: each for split, each in rows.items() if each}
@@ -110,9 +124,18 @@ class ParquetSource(Source):
         self._corners = self._boxes.are_corners
         notes += self._boxes.notes(self._flat.get("bbox", f"{self._objects}.bbox"))
         fields: dict[str, Field] = self._table.fields(self.options, str(self.path))
+        for name in nulls:
+            del self._numbers[name]
         fields |= {field: ArrayField(ArraySpec(dtype, shape)) for field, dtype, shape in self._numbers.values()}
         fields |= {field: TextField() for field in self._texts.values()}
         references = {split: PackedStrings(keyed(split, each)) for split, each in rows.items()}
+        left_out = [
+            Problem(f"{file}: {name}", NOT_READ, f"not stored: a column of {str(kind)[:80]}; rows: {n:,}.")
+            for name, (file, kind, n) in unread.items()
+        ] + [
+            Problem(f"{self._where(0)}: {name}", NOT_READ, f"not stored: a column of numbers; null: {n:,}.")
+            for name, n in nulls.items()
+        ]
         return Contents(fields, references, None, tuple(problems), tuple(left_out), notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
@@ -177,8 +200,32 @@ class ParquetSource(Source):
         found = {member: values[column] for member, column in self._flat.items()}
         return None if all(each is None for each in found.values()) else found
 
-    def _learn(self, schema: Any, where: str) -> list[Problem]:
-        """Decide what each column is; returns those that are not stored."""
+    def _unread(self, schema: Any) -> Iterator[tuple[str, Any]]:
+        """The columns that are not read, and the members of the image and of objects, with their types."""
+        import pyarrow.types as kinds
+
+        objects = _members(schema, self._objects) if self._objects in schema.names else {}
+        category = next((name for name in CATEGORY_NAMES if name in objects), "")
+        known = {self._image: {"bytes", "path"}, self._objects: {*STRUCT_MEMBERS, category}}
+        for column in schema:
+            if column.name not in self._columns:
+                found = {column.name: column.type}
+            else:
+                inner = _members(schema, column.name) if column.name in known else {}
+                found = {f"{column.name}.{name}": inner[name] for name in inner if name not in known[column.name]}
+            yield from ((name, kind) for name, kind in found.items() if not kinds.is_null(element_of(kind)))
+
+    def _nulls(self, parquet: Any, group: int, where: str) -> dict[str, int]:
+        """How many values are null in the columns of numbers of a group, if there are some."""
+        if not self._numbers:
+            return {}
+        with _damage(where):
+            table = read_group(parquet, group, list(self._numbers), where)
+            counts = {name: _null_count(table.column(name)) for name in self._numbers}
+        return {name: count for name, count in counts.items() if count}
+
+    def _learn(self, schema: Any, where: str) -> None:
+        """Decide what each column is."""
         import pyarrow.types as kinds
 
         features = _features(schema, where) or self._described()
@@ -216,10 +263,9 @@ class ParquetSource(Source):
             self._learn_flat(schema, features)
         is_whole = {each.name for each in schema if kinds.is_integer(each.type)}
         self._size = ("height", "width") if {"height", "width"} <= is_whole else ()
-        left_out = []
         fields = {"labels"} if self._several else set[str]()
         for column in schema:
-            if column.name in self._columns:
+            if column.name in self._columns or (self._flat and _is_member(column.name)):
                 continue
             field = field_name(column.name)
             dtype, shape = numbers_of(column.type)
@@ -229,10 +275,6 @@ class ParquetSource(Source):
             elif dtype and NAME.fullmatch(field) and field not in RESERVED | {"mask"} | fields:
                 self._numbers[column.name] = field, dtype, shape
                 fields.add(field)
-            else:
-                message = f"not stored: a column of {str(column.type)[:80]}."
-                left_out.append(Problem(f"{where}: {column.name}", "not-listed", message))
-        return left_out
 
     def _described(self) -> dict[str, Any]:
         """What ``dataset_info.json`` beside the files says of the columns, as `datasets` writes it."""
@@ -247,8 +289,9 @@ class ParquetSource(Source):
         for prefix in _OBJECTS_NAMES:
             found = {name.removeprefix(f"{prefix}."): name for name in schema.names if name.startswith(f"{prefix}.")}
             if {"bbox", "keypoints"} & found.keys() and not self._flat:
-                self._objects, self._flat = prefix, found
                 category = next((each for each in CATEGORY_NAMES if each in found), "")
+                self._objects = prefix
+                self._flat = {name: found[name] for name in found if name in STRUCT_MEMBERS or name == category}
                 self._table.categories.given = _class_names(features.get(found.get(category, "")))
                 self._table.has_objects = True
 
@@ -327,6 +370,14 @@ class ParquetSource(Source):
         except MemberError as error:
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the row.")) from error
         return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays | several, texts=texts)
+
+
+def _null_count(column: Any) -> int:
+    """The nulls of a column of numbers, or of lists of a fixed size, also those in the lists."""
+    import pyarrow.types as kinds
+
+    inner = column.combine_chunks().flatten().null_count if kinds.is_fixed_size_list(column.type) else 0
+    return int(column.null_count + inner)
 
 
 def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -27,6 +27,9 @@ Label = int | str
 #: Members of Hugging Face's objects that are their classes.
 CATEGORY_NAMES = ("category", "categories", "category_id", "label", "labels")
 
+#: Members of Hugging Face's objects that are read, except their classes.
+STRUCT_MEMBERS = frozenset({"bbox", "oriented_boxes", "keypoints", "visibility", "area", "rle", "polygons", *FLAGS})
+
 _UNSURE = 20  # boxes of which one at least would show that they are no corners
 _NAMED_LIMIT = 1 << 20  # classes that are filled up to the largest number
 _RANGES = {**dict.fromkeys((*FLAGS, "visibility"), 2**8), "rle": 2**32}

@@ -12,11 +12,18 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine, open_file, os_errors
-from tensorstore_ds.sources.arrays.source import NPY_HEAD, ArrayFile, ArraySource, bad_file, read_npy_header
+from tensorstore_ds.sources.arrays.source import (
+    NPY_HEAD,
+    ArrayFile,
+    ArraySource,
+    NotNumbersError,
+    bad_file,
+    read_npy_header,
+)
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.names import RESERVED, field_name
@@ -76,12 +83,14 @@ class ArraysSource(ArraySource):
                 for member, array in self._members(file, name):
                     yield *meaning(array, member, split), array
             elif file.suffix.lower() == ".npy":
-                with os_errors(name), open_file(file, name) as stream:
-                    array = read_npy_header(stream.read(NPY_HEAD), name, file)
-                    array.check_nbytes(os.fstat(stream.fileno()).st_size)
-                own_split, field = meaning(array, file.stem, split)
                 alone = self.path.is_file()  # whatever its name, it can only be the images
-                yield own_split, "image" if alone else field, array
+                with os_errors(name), open_file(file, name) as stream:
+                    found = self._header(stream, name, file, "image" if alone else file.stem)
+                    if found is None:
+                        continue
+                    found.check_nbytes(os.fstat(stream.fileno()).st_size)
+                own_split, field = meaning(found, file.stem, split)
+                yield own_split, "image" if alone else field, found
             else:
                 raise bad_file(name, "expected a .npy or .npz file, found another suffix.")
 
@@ -93,10 +102,22 @@ class ArraysSource(ArraySource):
                 if not info.filename.endswith(".npy"):
                     self.leave_out(place, "it is no array")
                     continue
+                name = info.filename.removesuffix(".npy")
                 with archive.open(info) as stream:
-                    array = read_npy_header(stream.read(NPY_HEAD), place, file)
-                array.check_nbytes(info.file_size)
-                yield info.filename.removesuffix(".npy"), replace(array, member=info)
+                    array = self._header(stream, place, file, name)
+                if array is not None:
+                    array.check_nbytes(info.file_size)
+                    yield name, replace(array, member=info)
+
+    def _header(self, stream: IO[bytes], where: str, file: Path, name: str) -> ArrayFile | None:
+        """The array in a stream; None, and reported, if it has no numbers and its name is no image or label."""
+        try:
+            return read_npy_header(stream.read(NPY_HEAD), where, file)
+        except NotNumbersError as error:
+            if _parts(name)[1].lower() in IMAGE_NAMES | LABEL_NAMES:
+                raise
+            self.leave_out(where, error.problems[0].message.rstrip("."))
+            return None
 
     def _unpack(self, array: ArrayFile) -> ArrayFile:
         """The array in a file of its own, if it is packed."""
@@ -119,15 +140,20 @@ class ArraysSource(ArraySource):
                 del arrays[name]
 
 
+def _parts(name: str) -> tuple[str, str]:
+    """The split that a name says, or nothing, and what else it says."""
+    if name.lower() in SPLIT_NAMES:
+        return name, "images"
+    match = _NAME.fullmatch(name)
+    return (match["before"] or match["after"], match["rest"] or match["first"]) if match else ("", name)
+
+
 def meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None, str]:
     """The split and the field that a name such as ``train_images``, ``x_test`` or ``val`` says.
 
     The split of the folder goes before that of the name.
     """
-    match = _NAME.fullmatch(name)
-    own, rest = (match["before"] or match["after"], match["rest"] or match["first"]) if match else ("", name)
-    if name.lower() in SPLIT_NAMES:
-        own, rest = name, "images"
+    own, rest = _parts(name)
     if own and split not in (None, split_name(own)):
         message = f"expected one split, found {split} in the path and {own} in the name."
         raise SourceError(Problem(array.where, "split-name", message), "Rename one.")

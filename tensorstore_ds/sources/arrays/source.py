@@ -250,12 +250,19 @@ def read_npy_header(head: bytes, where: str, path: Path) -> ArrayFile:
     except Exception as error:  # a header may be any Python literal: nearly anything is raised for a damaged one
         raise bad_file(where, f"expected a .npy file of version 1, 2 or 3, found {head[:60]!r}.") from error
     if dtype.hasobject:
-        raise bad_file(where, "expected numbers, found Python objects, which are pickled and so never read.")
+        raise NotNumbersError(where, "expected numbers, found Python objects, which are pickled and so never read.")
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise bad_file(where, f"expected numbers of at most 64 bits, found {str(dtype)[:80]}.")
+        raise NotNumbersError(where, f"expected numbers of at most 64 bits, found {str(dtype)[:80]}.")
     if len(shape) > _AXES_LIMIT or not all(0 <= n < _AXIS_LIMIT for n in shape):
         raise bad_file(where, f"expected the shape of an array, found {str(shape)[:80]}.")
     return ArrayFile(where, path, dtype.str, tuple(map(int, shape)), stream.tell(), fortran)
+
+
+class NotNumbersError(SourceError):
+    """The error `array-file` for a sound array of something else than numbers."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(Problem(where, "array-file", message), "Save numbers, or remove the array.")
 
 
 def bad_file(where: str, message: str) -> SourceError:

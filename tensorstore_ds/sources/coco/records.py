@@ -119,7 +119,7 @@ def note_about(file: File, ledger: Ledger, where: str) -> None:
         for each in found if isinstance(found, list) else [found]:
             for name, value in each.items() if isinstance(each, dict) else ():
                 if value and name not in known:
-                    ledger.unread(f"`{what}.{name}`", where)
+                    ledger.unread(f'"{what}.{name}"', where)
 
 
 class Decoder(Generic[_Entry]):
@@ -147,7 +147,7 @@ class Decoder(Generic[_Entry]):
                 found = self._lenient(raw)
                 for name, value in self._members(raw).items():
                     if name not in self._known and holds_data(value):
-                        self._ledger.unread(f"`{name}`", where, self._what)
+                        self._ledger.unread(f'"{name}"', where, self._what)
         except JSON_ERRORS as error:
             raise MemberError(unlike(error)) from error
         return found
@@ -216,9 +216,9 @@ def note_attributes(each: Annotation, ledger: Ledger, where: str) -> None:
     if begins(each.attributes, b"{"):
         for name, value in _decoded(each.attributes, dict[str, msgspec.Raw], "attributes").items():
             if name != "rotation" and holds_data(value):
-                ledger.unread(f"`attributes.{name}`", where, "annotations")
+                ledger.unread(f'"attributes.{name}"', where, "annotations")
     elif holds_data(each.attributes):
-        ledger.unread("`attributes`", where, "annotations")
+        ledger.unread('"attributes"', where, "annotations")
 
 
 def rotation_of(each: Annotation) -> float:

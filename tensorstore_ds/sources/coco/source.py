@@ -541,7 +541,7 @@ def _note_categories(categories: Sequence[msgspec.Raw], found: _Split) -> None:
             if ends and all(isinstance(end, int) and 0 < end <= len(points) for end in ends):
                 found.skeleton[points[ends[0] - 1], points[ends[1] - 1]] = None
             else:
-                found.ledger.unread("`skeleton`", f"{found.json}: category {category.name}", "categories")
+                found.ledger.unread('"skeleton"', f"{found.json}: category {category.name}", "categories")
 
 
 def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
@@ -605,7 +605,7 @@ def _read_some(each: Annotation, where: str, found: _Split) -> tuple[bool, bool]
         elif rotation_of(each):
             found.values.add("oriented_boxes")
         if holds_data(each.caption):
-            found.ledger.unread("`caption`", where, "annotations")
+            found.ledger.unread('"caption"', where, "annotations")
     note_attributes(each, found.ledger, where)
     return has_box, has_caption and not has_box
 
