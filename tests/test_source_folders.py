@@ -372,3 +372,68 @@ def test_names_of_masks_are_told(tmp_path: Path, names: tuple[str, ...], note: s
     _, contents = scan(make(tmp_path, *names))
     found = [each for each in contents.notes if "if they are masks" in each]
     assert [each.startswith(note) for each in found] == ([True] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("names", "splits", "expected"),
+    [
+        (("train_set/{}/1.jpg", "test_set/{}/1.jpg"), ("test", "train"), ("cat", "dog")),
+        (("training_set/training_set/{}/1.jpg", "test_set/test_set/{}/1.jpg"), ("test", "training"), ("cat", "dog")),
+        (("seg_train/seg_train/{}/1.jpg", "seg_test/seg_test/{}/1.jpg"), ("test", "train"), ("cat", "dog")),
+        (("animals_train/{}/1.jpg", "animals_test/{}/1.jpg"), ("test", "train"), ("cat", "dog")),
+        (("train/train/{}/1.jpg", "test/test/{}/1.jpg"), ("test", "train"), ("cat", "dog")),
+        (("train/{}.jpg", "test1/{}.jpg"), ("test", "train"), ()),
+        (("train_station/{}/1.jpg", "bus_stop/{}/1.jpg"), ("train",), ("bus_stop", "train_station")),
+        (("train_station/{}.jpg", "test_tube/{}.jpg"), ("train",), ("test_tube", "train_station")),
+    ],
+)
+def test_folders_with_splits_in_their_names(
+    tmp_path: Path, names: tuple[str, ...], splits: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    make(tmp_path, *(name.format(kind) for name in names for kind in ("cat", "dog")))
+    source = open_source(tmp_path)
+    contents = source.contents()
+    assert tuple(sorted(contents.splits)) == splits
+    assert (classes(contents) if "label" in contents.fields else ()) == expected
+    is_told = any("are read as the splits" in note for note in contents.notes)
+    assert is_told == ((len(splits) == 2 and names[0][:6] != "train/") or names[1].startswith("test1"))
+    for split, listed in contents.splits.items():
+        for i, path in enumerate(map(str, listed)):
+            if expected == ("cat", "dog"):
+                assert contents.labels is not None
+                assert contents.labels[split][i] == ["cat", "dog"].index(path.split("/")[-2])
+                assert source.read(split, path).label == contents.labels[split][i]
+
+
+def test_a_split_without_classes_within_a_folder_of_its_name(tmp_path: Path) -> None:
+    make(tmp_path, "train/train/cat/1.jpg", "train/train/dog/1.jpg", "test/test/1.jpg")
+    source, contents = scan(tmp_path)
+    assert contents.labels is not None
+    assert {split: labels.tolist() for split, labels in contents.labels.items()} == {"train": [0, 1], "test": [-1]}
+    assert source.read("test", "test/test/1.jpg").label == -1
+
+
+def test_splits_beside_another_folder(tmp_path: Path) -> None:
+    make(tmp_path, "seg_train/seg_train/sea/1.jpg", "seg_test/seg_test/sea/1.jpg", "seg_pred/seg_pred/1.jpg")
+    with pytest.raises(SourceError, match=r"found seg_test beside seg_pred\. Move seg_pred away") as caught:
+        open_source(tmp_path).contents()
+    assert caught.value.reason == "split-name"
+
+
+def test_splits_below_class_folders_are_told(tmp_path: Path) -> None:
+    _, contents = scan(make(tmp_path, "cat/train/1.jpg", "cat/test/2.jpg", "dog/train/1.jpg"))
+    assert contents.notes[0].startswith("test, train in the class folders are not read as splits")
+
+
+@pytest.mark.parametrize("text", ["file,caption\n{0},a\n{1},b\n", "file,x1,y1,x2,y2\n{0},1,2,3,4\n{1},1,2,3,4\n", ""])
+def test_class_folders_that_are_not_read_beside_other_annotations(tmp_path: Path, text: str) -> None:
+    names = ("cat/1.jpg", "dog/2.jpg")
+    make(tmp_path, *names)
+    if text:
+        (tmp_path / "list.csv").write_text(text.format(*names))
+    for name in names if not text else ():
+        box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>3</xmax><ymax>3</ymax></bndbox>"
+        xml = f"<annotation><object><name>head</name>{box}</object></annotation>"
+        (tmp_path / name).with_suffix(".xml").write_text(xml)
+    contents = open_source(tmp_path).contents()
+    assert "the images are in 2 folders, such as cat: names of folders are not read as labels." in contents.notes

@@ -6,7 +6,7 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
@@ -35,6 +35,9 @@ _NAMED = 5  # classes in a note
 _LOOKED_AT, _COMPARED = 100_000, 20  # images whose names are compared, and of equal names, whose bytes are
 _LONGEST = 1000  # characters of an expression
 
+#: Words in the names of folders that are read as splits, besides the split.
+_PLAIN = SPLIT_NAMES | {"data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"}
+
 _Names = tuple[str, ...]  # of the folders on the way to an image, from the top
 
 
@@ -58,7 +61,7 @@ class FolderSource(Source):
             return False
         files = glance(path)
         names = [file.lower() for file in files]
-        images = any(name.endswith(tuple(IMAGE_SUFFIXES)) for name in names)
+        images = _has_image(names) or _has_image(_glance_doubled(path))
         other = any(name.endswith(".xml") for name in names) or bool(find_lists(path, files))
         return Match.MAYBE if images and not other else Match.NO
 
@@ -71,10 +74,14 @@ class FolderSource(Source):
             raise SourceError(Problem(str(self.path), "empty-source", message), "Name a folder that holds images.")
         folders = {folder: tuple(folder.split("/")[:-1]) for folder in dict.fromkeys(map(_folder, images))}
         tops = list(dict.fromkeys(names[0] for names in folders.values() if names))
-        self._level = int(bool(tops) and all(top.lower() in SPLIT_NAMES for top in tops))
+        split_of, notes_of_splits = _splits(tops, folders.values())
+        self._level = int(bool(split_of))
+        if self._level and all(names[:2] == (names[0], names[0]) for names in folders.values() if names):
+            self._level = 2  # seg_train/seg_train/sea
         if self._pattern is not None:
-            return self._labelled_by_paths(self._pattern, images, split_names(tops) if self._level else {})
-        divided = {names[0] for names in folders.values() if len(names) > 1}
+            contents = self._labelled_by_paths(self._pattern, images, split_of)
+            return replace(contents, notes=notes_of_splits)
+        divided = {names[0] for names in folders.values() if len(names) > max(self._level, 1)}
         self._unlabelled = frozenset(tops).difference(divided) if self._level and divided else frozenset()
         self._check_level(tops, folders.values())
         labelled = any(len(names) > self._level for names in folders.values())
@@ -82,13 +89,13 @@ class FolderSource(Source):
             names = self._class_names(folders.values(), tops, others)
             classes = order_classes(names, self.options.classes, str(self.path), self.options.class_map)
             self._labels = {name: i for i, name in enumerate(classes)}
-        contents = self._divide(images, folders, split_names(tops) if self._level else {})
+        contents = self._divide(images, folders, split_of)
         notes = self._note_of_annotations() if labelled else (self._note_of_no_labels(len(images)),)
         if labelled and self.options.multi_label:
             contents = self._with_several_labels(contents)
         elif labelled:
             notes += self._note_of_copies(images)
-        notes += masks.note_of_masks(islice(images, _LOOKED_AT), self._level)
+        notes += notes_of_splits + masks.note_of_masks(islice(images, _LOOKED_AT), self._level)
         return replace(contents, notes=(*notes, *_note_of_unknown(others, len(images))))
 
     def _with_several_labels(self, contents: Contents) -> Contents:
@@ -193,7 +200,7 @@ class FolderSource(Source):
         labels: dict[str, array[int]] = {}
         for folder, paths in groupby(images, _folder):
             names = folders[folder]
-            bare = len(names) == 1 and names[0] in self._unlabelled
+            bare = len(names) == max(self._level, 1) and names[0] in self._unlabelled
             if len(names) < depth and not bare:
                 level = "class" if self._labels else "split"
                 message = f"expected images inside the {level} folders, found one beside or above them. Move it away."
@@ -235,10 +242,10 @@ class FolderSource(Source):
         """Refuse what would give classes that nobody means: split folders beside others, a folder around it all."""
         if self._level or not tops:
             return
-        deep = {names[0] for names in folders if len(names) > 1}
-        splits = [top for top in tops if top.lower() in SPLIT_NAMES and top in deep]
+        below = _below(folders)
+        splits = [top for top in tops if top.lower() in SPLIT_NAMES and below[top]] or _alike(tops, below)
         if splits:
-            other = next(top for top in tops if top.lower() not in SPLIT_NAMES)
+            other = next(top for top in tops if top.lower() not in SPLIT_NAMES and top not in splits)
             message = f"expected split folders alone or class folders alone, found {splits[0]} beside {other}."
             raise SourceError(Problem(str(self.path), "split-name", message), f"Move {other} away, or rename it.")
         if len(tops) == 1 and all(len(names) > 1 for names in folders):
@@ -249,13 +256,70 @@ class FolderSource(Source):
         """The folders at the level of classes that hold images, or nothing at all."""
         classes = {names[self._level] for names in folders if len(names) > self._level}
         filled = {"/".join(other.split("/")[: self._level + 1]) for other in others}
-        for above in [f"{top}/" for top in tops] if self._level else [""]:
+        for above in [f"{top}/" * self._level for top in tops] if self._level else [""]:
             folder = self.path / above
             with os_errors(above or str(folder)):
                 below = [name for name, is_folder in entries(folder) if is_folder]
             shown = (name for name in below if name[0] != "." and name.lower() not in LITTER)
             classes.update(name for name in shown if above + name not in filled)
         return {name for name in classes if encoding_problem(name) is None}
+
+
+def _splits(tops: list[str], folders: Collection[_Names]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The split of each folder at the top, if all of them mean splits; and what to say of it."""
+    if not tops or all(top.lower() in SPLIT_NAMES for top in tops):
+        return split_names(tops), ()
+    below = _below(folders)
+    words = {top: _split_word(top) for top in tops}
+    are_plain = all(_PLAIN.issuperset(_words(top)) for top in tops)
+    are_splits = are_plain or len(_alike(tops, below)) == len(tops)
+    if are_splits and len(tops) > 1 and "" not in words.values() and len(set(words.values())) == len(tops):
+        return words, (f"the folders {', '.join(tops)} are read as the splits {', '.join(words.values())}.",)
+    inner = {name for names in below.values() for name in names}
+    if len(inner) > 1 and all(below.values()) and all(name.lower() in SPLIT_NAMES for name in inner):
+        what = f"{', '.join(sorted(inner))} in the class folders are not read as splits"
+        return {}, (f"{what}: for splits, move them above the class folders, as {min(inner)}/{tops[0]}.",)
+    return {}, ()
+
+
+def _below(folders: Iterable[_Names]) -> dict[str, set[str]]:
+    """The folders that hold images in each folder at the top, of two around them of the same name the inner one."""
+    below: dict[str, set[str]] = {}
+    for names in folders:
+        if names:
+            inner = names[2:] if names[1:2] == names[:1] else names[1:]
+            below.setdefault(names[0], set()).update(inner[:1])
+    return below
+
+
+def _alike(tops: Iterable[str], below: Mapping[str, set[str]]) -> list[str]:
+    """The folders with a split in their names that have folders of the same names: the classes of splits."""
+    named = [top for top in tops if _split_word(top)]
+    if len({_split_word(top) for top in named}) < 2:
+        return []
+    return [top for top in named if any(below[top] & below[other] for other in named if other != top)]
+
+
+def _words(name: str) -> list[str]:
+    return re.findall("[a-z]+", re.sub("set(?![a-z])", " set", name.lower()))
+
+
+def _split_word(name: str) -> str:
+    """The word in a folder's name that means a split, such as ``train`` of train_set; empty if there is none."""
+    return next((word for word in _words(name) if word in SPLIT_NAMES), "")
+
+
+def _has_image(files: Iterable[str]) -> bool:
+    return any(file.endswith(tuple(IMAGE_SUFFIXES)) for file in files)
+
+
+def _glance_doubled(root: Path) -> list[str]:
+    """Files below the first folder that has one of its own name in it, as archives unpacked by name have them."""
+    tops: list[str] = []
+    with suppress(OSError):
+        tops = sorted(name for name, is_folder in entries(root) if is_folder and _split_word(name))
+    doubled = next((root / top / top for top in tops if is_dir(root / top / top)), None)
+    return [] if doubled is None else [file.lower() for file in glance(doubled)]
 
 
 def _note_of_unknown(others: Sequence[str], images: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.files import PackedStrings
+from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 #: Names of folders that tell what kind of files they have, in lower case; others tell which.
 FOLDERS = frozenset(
@@ -143,6 +144,21 @@ class ImageIndex:
         hashed, order = self._index
         start, stop = (int(np.searchsorted(hashed, hash(stem), side)) for side in ("left", "right"))
         return [i for i in map(int, order[start:stop]) if stem_of(self.paths[i]) == stem]
+
+
+def note_of_folders(paths: Iterable[str], classes: Iterable[str] = ()) -> tuple[str, ...]:
+    """What to say of images in folders that have other names than splits, parts of a data set or `classes`.
+
+    >>> note_of_folders(["cat/1.jpg", "dog/1.jpg"])
+    ('the images are in 2 folders, such as cat: names of folders are not read as labels.',)
+    """
+    names = {path.rpartition("/")[0].rpartition("/")[2] for path in paths}.difference(classes)
+    names = {name for name in names if name.lower() not in FOLDERS | SPLIT_NAMES and any(map(str.isalpha, name))}
+    if len(names) < 2:
+        return ()
+    return (
+        f"the images are in {len(names):,} folders, such as {min(names)}: names of folders are not read as labels.",
+    )
 
 
 def _common_end(parts: Sequence[str], others: Sequence[str]) -> tuple[int, bool]:

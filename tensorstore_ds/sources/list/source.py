@@ -30,6 +30,7 @@ from tensorstore_ds.sources.base import (
     no_column,
 )
 from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.images import note_of_folders
 from tensorstore_ds.sources.list.finding import UNION_NAMES, find_lists, names_images
 from tensorstore_ds.sources.list.images import ListedImages
 from tensorstore_ds.sources.list.json_lines import open_json_lines
@@ -231,9 +232,9 @@ class ListSource(Source):
         self._notes += notes_of_renamed(names)
 
     def _note_of_no_labels(self, rows: Rows, columns: list[Columns]) -> str:
-        """What to say of lists without labels or objects; empty if they have some, or texts."""
+        """What to say of lists without labels; empty if they have some."""
         if self._has_labels or self._columns.values:
-            return ""
+            return "" if self._has_labels else "".join(note_of_folders(rows.paths()))
         note = f"no labels: {self._names} has no column of them."
         if unread := list(dict.fromkeys(name for each in columns for name, _, _ in each.unread)):
             one = "one of " if len(unread) > 1 else ""

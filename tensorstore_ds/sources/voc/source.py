@@ -16,7 +16,7 @@ from tensorstore_ds.regular_files import is_dir
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
-from tensorstore_ds.sources.images import ImageIndex, stem_of
+from tensorstore_ds.sources.images import ImageIndex, note_of_folders, stem_of
 from tensorstore_ds.sources.objects import ObjectTable
 from tensorstore_ds.sources.voc.annotation import read_annotation
 from tensorstore_ds.sources.voc.layout import ANNOTATIONS, Layout, Splits, find_layout, find_splits, image_folders
@@ -71,6 +71,8 @@ class VocSource(Source):
         problems, left_out = tuple(splits.problems), tuple(splits.left_out)
         if not self._table.classes:
             splits.notes += ("no annotation has an <object>: all images are stored without objects.",)
+        used = (path for paths in references.values() for path in paths)
+        splits.notes += note_of_folders((path.partition("\0")[0] for path in used), self._table.classes)
         notes = (*splits.notes, *self._table.notes, *([_MASKS_TOO] if pairs else []))
         return Contents({"objects": field}, references, None, problems, left_out, notes)
 
