@@ -78,8 +78,10 @@ def test_a_file_as_cvat_writes_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(skeleton["keypoints"], [[[7, 1], [NAN, NAN], [3, 4], [NAN, NAN]]])
     assert [(p.where, p.reason, p.message.split()[2]) for p in contents.left_out] == [
         ("images/c.jpg", "not-listed", "no"),
-        *((str(tmp_path), reason, n) for reason, n in (("attributes", "2"), ("masks", "1"), ("points", "1"))),
+        *((str(tmp_path), reason, n) for reason, n in (("masks", "1"), ("points", "1"))),
         (str(tmp_path), "shapes", "1"),
+        *[("annotations.xml: images/Train/a.jpg", "not-read", found) for found in ("the", "<tag>")],
+        ("annotations.xml: images/Validation/x/b.jpg", "not-read", "the"),
     ]
     assert source.read("train", contents.splits["train"][0]).annotated_size == (480, 640)
 
@@ -158,3 +160,27 @@ def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) ->
     _, contents = scan(write(tmp_path, {"a.xml": text, "a.jpg": "", "b.jpg": ""}), "cvat")
     assert field(contents).keypoints == ("0", "1")
     assert "keypoints whose numbers have zeros before them are stored without: 00 as 0." in contents.notes
+
+
+def test_what_shapes_have_besides_is_named(tmp_path: Path) -> None:
+    """Attributes and tags by name, links of objects, and what the points of a skeleton say."""
+    box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="9"'
+    shapes = f"""{box} group_id="3" keyframe="1"/>{box} group_id="3"/>{box} group_id="4"/>{box} group_id="0"/>
+      <skeleton label="cat" rotation="5"><attribute name="age">3</attribute>
+        <points label="a" points="3,4" occluded="1"><attribute name="Occluded">1</attribute></points>
+        <points label="b" points="13,24" occluded="0"/></skeleton>
+      <points label="nose" points="1,1" group_id="4" occluded="0"><attribute name="q">1</attribute></points>
+      <tag label="night"><attribute name="conf">0.5</attribute></tag>"""
+    plain = f'{box} rotation="5" occluded="1"/><polygon label="cat" points="1,2;9,3;5,8" rotation="0.00"/>'
+    files = {"a.xml": file(image("0.jpg", shapes), image("1.jpg", plain + '<tag label="night"/>'))}
+    _, contents = scan(write(tmp_path, {**files, "0.jpg": "", "1.jpg": ""}), "cvat")
+    found = [str(each) for each in contents.left_out]
+    assert sorted(found) == [
+        "a.xml: 0.jpg: not read: <tag> night, in 2 images.",
+        'a.xml: 0.jpg: not read: the attribute "age".',
+        'a.xml: 0.jpg: not read: the attribute "q".',
+        "a.xml: 0.jpg: not read: the attribute group_id of several objects.",
+        "a.xml: 0.jpg: not read: the attribute occluded of <points>.",
+        "a.xml: 0.jpg: not read: the attribute rotation of <skeleton>.",
+        "a.xml: not read: the attribute keyframe of <box>.",
+    ]

@@ -227,3 +227,16 @@ def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) ->
     _, contents = scan(write(tmp_path, files), "labelme")
     assert field(contents).keypoints == ("0", "1")
     assert "keypoints whose numbers have zeros before them are stored without: 00 as 0." in contents.notes
+
+
+def test_groups_of_several_objects_are_reported(tmp_path: Path) -> None:
+    """One object with its points is stored as such, and so are the polygons of one object."""
+    pair = [shape("rectangle", [1, 2], [9, 9], group_id=1), shape("rectangle", [11, 12], [19, 19], group_id=1)]
+    alone = [shape("rectangle", [1, 2], [9, 9], group_id=1), shape("point", [3, 3], label="p", group_id=1)]
+    rings = [shape("polygon", [0, 0], [1, 0], [i, 1], group_id=1) for i in (1, 5)]
+    files = {
+        f"{i}.json": json.dumps({"shapes": some, "imagePath": f"{i}.jpg"})
+        for i, some in enumerate((pair, alone, rings))
+    }
+    _, contents = scan(write(tmp_path, {**files, "0.jpg": "", "1.jpg": "", "2.jpg": ""}), "labelme")
+    assert [str(each) for each in contents.left_out] == ['0.json: not read: "group_id" of several objects.']

@@ -105,6 +105,19 @@ def test_choices_alone_are_labels(tmp_path: Path) -> None:
     assert [(each.label, each.objects) for each in samples] == [(1, None), (0, None), (-1, None)]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_several_choices_are_several_labels(tmp_path: Path, beside: bool) -> None:
+    """Of one control or of several; an image without any has no known labels."""
+    tasks = [task("a.jpg", choice("y", "x")), task("b.jpg", choice("y"), choice("z")), task("c.jpg")]
+    tasks[2]["annotations"][0]["result"] = [BOX] if beside else []
+    write(tmp_path, {"t.json": json.dumps(tasks), "a.jpg": "", "b.jpg": "", "c.jpg": ""})
+    source, contents = scan(tmp_path / "t.json", "labelstudio")
+    assert getattr(contents.fields["labels"], "classes", ()) == ("x", "y", "z")
+    assert "label" not in contents.fields and ("objects" in contents.fields) == beside and contents.labels is None
+    rows = [source.read("train", each).arrays["labels"].tolist() for each in contents.splits["train"]]
+    assert rows == [[1, 1, 0], [0, 1, 1], [-1, -1, -1]]
+
+
 @pytest.mark.parametrize(
     ("written", "files", "found"),
     [
@@ -149,7 +162,6 @@ def test_a_box_turns_around_its_upper_left_corner(degrees: float) -> None:
         (region(x=1, y=2, width=3, height=4, rectanglelabels=[]), "expected a label, a text, found none"),
         (region("polygon", points=[[1, 2], [3, 4]]), "expected three points"),
         (region("polygon", points=[[1, 2], [3, 4], [5]]), "expected two numbers"),
-        (choice("a", "b"), "expected one choice"),
         (choice(3), "expected a choice, a text"),
     ],
 )

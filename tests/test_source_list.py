@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from PIL import Image
 
 from labelling_files import classes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelsField
 from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Match, Sample, Source, SourceOptions
 from tensorstore_ds.sources.list.source import ListSource
 
@@ -834,3 +836,38 @@ def test_any_list_gives_samples_or_a_source_error(
             assert ".." not in sample.key.split("/")
             assert str(sample.image).startswith(str(file.parent))
             assert sample.label is None or -1 <= sample.label < len(classes(contents))  # -1: not known
+
+
+def test_columns_without_a_name_and_members_of_lines(tmp_path: Path) -> None:
+    """A column of pandas' index has its number for a name; a member of a line counts once for all its objects."""
+    for name in "ab":
+        Image.new("RGB", (30, 20)).save(tmp_path / f"{name}.png")
+    (tmp_path / "labels.csv").write_text(",path,label\n5,a.png,x\n6,b.png,y\n")
+    found = [str(each) for each in open_source(tmp_path, "list").contents().left_out]
+    assert found == ["labels.csv: column 1 (without a name): not read: a column of 2 values, such as 5."]
+    (tmp_path / "labels.csv").unlink()
+    line = {"objects": {"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": [0, 1], "id": [1, 2]}, "width": 64}
+    lines = [json.dumps({"file_name": f"{name}.png", **line}) for name in "ab"]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    found = [str(each) for each in open_source(tmp_path, "list").contents().left_out]
+    assert found == [
+        "metadata.jsonl: width: not read: a column of 2 values, such as 64.",
+        "metadata.jsonl: objects.id: not read: a column of 4 values, such as 1.",
+    ]
+
+
+def test_advice_for_labels_that_spaces_divide(tmp_path: Path) -> None:
+    """The note says what to write between labels, and that makes them several."""
+    cells = ["sky", "sea sky", "sea"]
+    for i in range(3):
+        Image.new("RGB", (30, 20)).save(tmp_path / f"{i}.png")
+
+    def contents(separator: str) -> Contents:
+        rows = [f"{i}.png,{cell.replace(' ', separator)}" for i, cell in enumerate(cells)]
+        (tmp_path / "labels.csv").write_text("\n".join(["path,labels", *rows]))
+        return open_source(tmp_path, "list").contents()
+
+    (note,) = contents(" ").notes
+    assert "'sea sky' are one class each" in note and "write ; between them" in note
+    found = contents(";").fields["labels"]
+    assert getattr(found, "classes", ()) == ("sea", "sky")

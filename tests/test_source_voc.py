@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from PIL import Image
 
 from labelling_files import keys, reasons
 from tensorstore_ds.errors import SourceError
@@ -713,3 +714,22 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
 @given(st.integers(0, len(VALID)), st.integers(0, 40), st.binary(max_size=4) | st.sampled_from([b"<x/>", b"-", b"e9"]))
 def test_any_change_of_a_valid_file(tmp_path: Path, start: int, length: int, new: bytes) -> None:
     scan_or_refuse(tmp_path, VALID[:start] + new + VALID[start + length :])
+
+
+def test_flags_that_are_other_numbers_are_reported(tmp_path: Path) -> None:
+    """Flags are 0 or 1: what else is written is stored as 1, and said."""
+    flags = [("0.3", "2", "1.0"), ("0.7", "0", "3"), ("1", "yes", "")]
+    names = "truncated", "difficult", "occluded"
+    objects = "".join(
+        f"<object><name>c</name>{''.join(f'<{n}>{v}</{n}>' for n, v in zip(names, values, strict=True))}<bndbox>"
+        "<xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>"
+        for values in flags
+    )
+    (tmp_path / "a.xml").write_text(f"<annotation><filename>a.png</filename>{objects}</annotation>")
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
+    found = [str(each) for each in open_source(tmp_path, "voc").contents().left_out]
+    assert sorted(found) == [
+        "a.xml: 0.3: not read: a number in <truncated>, stored as 1, in 2 values.",
+        "a.xml: 2: not read: a number in <difficult>, stored as 1.",
+        "a.xml: 3: not read: a number in <occluded>, stored as 1.",
+    ]

@@ -139,6 +139,29 @@ def test_lists_of_labels_and_members_that_are_not_read(tmp_path: Path) -> None:
     assert [str(each) for each in said] == ['a.tar: not read: "mood".']
 
 
+@pytest.mark.parametrize(
+    ("described", "unread"),
+    [
+        ({"boxes": [[1, 2, 9, 9]], "labels": ["cat"], "tags": ["night"], "class": "scene"}, {"tags"}),
+        ({"objects": {"boxes": [[1, 2, 9, 9]], "classes": ["cat"], "score": [0.5], "attr": ["x"]}}, {"score", "attr"}),
+        ({"objects": {"boxes": [[1, 2, 9, 9]]}, "boxes": [[0, 0, 1, 1]], "classes": ["a"]}, {"boxes", "classes"}),
+        ({"labels": ["sea"], "tags": ["night"], "area": [5]}, {"tags", "area"}),
+        ({"label": 0, "objects": [{"bbox": [1, 2, 3, 4]}]}, {"objects"}),
+        ({"label": 0, "caption": {"en": "a cat"}, "": [1]}, {"caption", ""}),
+    ],
+)
+def test_members_beside_those_that_are_read(tmp_path: Path, described: dict[str, Any], unread: set[str]) -> None:
+    path = tar(tmp_path / "a.tar", [("0.png", png()), ("0.json", json.dumps(described).encode())])
+    _, contents = scan(path, "webdataset")
+    assert {str(each) for each in contents.left_out} == {f'a.tar: not read: "{name}".' for name in unread}
+
+
+def test_a_member_without_an_image_is_named(tmp_path: Path) -> None:
+    members = [("0.png", png()), ("0.cls", b"0"), ("x/orphan.json", b"{}")]
+    _, contents = scan(tar(tmp_path / "a.tar", members), "webdataset")
+    assert [each.where for each in contents.problems] == ["a.tar: x/orphan.json"]
+
+
 def test_keys_that_archives_share_have_the_archive_before(tmp_path: Path) -> None:
     for number in (0, 1):
         tar(tmp_path / f"d/0000{number}.tar", [("0.png", png(number)), ("0.cls", b"0")])

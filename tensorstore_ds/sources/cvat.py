@@ -36,9 +36,9 @@ from tensorstore_ds.sources.xml import (
 
 _SHAPE = (
     *("label", "occluded", "outside", "rotation", "points", "xtl", "ytl", "xbr", "ybr", "cx", "cy", "rx", "ry", "rle"),
-    *("left", "top", "width", "height", "group_id", "source", "z_order", "id", "keyframe"),
+    *("left", "top", "width", "height", "group_id", "source", "z_order", "id"),
 )
-#: What of an image is used, counted or passed over in silence; attributes of shapes are counted by `read_image`.
+#: What of an image is used, counted or passed over in silence; the rest is noted by `_unread`.
 _POINTS: Known = {**{f"@{name}": USED for name in _SHAPE}, "attribute": {TEXT: USED, "@name": USED}}
 _IMAGE: Known = {
     **dict.fromkeys(("@id", "@name", "@width", "@height", "@subset", "@task_id", "polyline", "cuboid", "tag"), USED),
@@ -65,6 +65,8 @@ _META: Known = {
     **dict.fromkeys(("task", "job"), _TASK),
     "project": {**_TASK, "tasks": {"task": _TASK}, "subsets": LEAF},
 }
+#: Elements of an image that are objects.
+_OBJECTS = ("box", "polygon", "ellipse", "mask", "skeleton")
 #: Elements outside of images that are passed over in silence.
 _OUTSIDE = frozenset({"version"})
 
@@ -155,6 +157,8 @@ class CvatSource(PackedSource):
                 problems.append(Problem(images.paths[row], "annotation", message))
                 continue
             seen.add(row)
+            for unread in _unread(element):
+                self.ledger.unread(unread, f"{xml}: {images.paths[row]}", "images")
             self._table.note(objects, unstored)
             size = pixels(element.get("height")), pixels(element.get("width"))
             yield row, subset, pack(images.paths[row], size, objects)
@@ -188,20 +192,18 @@ def read_image(image: Element) -> tuple[list[AnnotatedObject], Counter[str]]:
     unstored: Counter[str] = Counter()
     for i, shape in enumerate(image, 1):
         try:
-            group = (shape.get("group_id") or "0").strip()
+            group = _group(shape)
             if shape.tag == "points":
                 named = _numbered(shape)
                 points += [(None if group == "0" else group, name, position) for name, position in named]
-                unstored["attributes"] += len(shape)
                 continue
             found = _object(shape)
             if found is None:
-                unstored["attributes" if shape.tag == "tag" else "shapes"] += 1
+                unstored["shapes"] += shape.tag != "tag"
                 continue
-            flags, others = _flags(shape)
+            flags = _flags(shape)
         except ElementError as error:
             raise ElementError(f"shape {i}: {error}") from error
-        unstored["attributes"] += others
         unstored["masks"] += shape.tag == "mask"
         if group != "0":
             groups.setdefault(group, []).append(len(objects))
@@ -280,14 +282,39 @@ def _joint(points: Element) -> tuple[str, Place]:
     return _label(points), ABSENT if flag(points.get("outside"), "outside") else position
 
 
-def _flags(shape: Element) -> tuple[dict[str, int], int]:
-    """The flags of a shape, also those that a project has as attributes; and how many other attributes there are."""
+def _group(shape: Element) -> str:
+    return (shape.get("group_id") or "0").strip()
+
+
+def _unread(image: Element) -> Iterator[str]:
+    """What the shapes of an image have that is not stored, besides whole shapes."""
+    groups = Counter(_group(shape) for shape in image if shape.tag in _OBJECTS)
+    for shape in image:
+        if shape.tag == "tag":
+            yield f"<tag> {(shape.get('label') or '').strip()}".strip()
+        if shape.tag not in (*_OBJECTS, "points"):
+            continue
+        for attribute in shape.iter("attribute"):
+            name = (attribute.get("name") or "").strip()
+            if shape.tag == "points" or name.lower() not in FLAGS:
+                yield f'the attribute "{name}"'
+        if shape.tag != "points" and _group(shape) != "0" and groups[_group(shape)] > 1:
+            yield "the attribute group_id of several objects"
+        if shape.tag not in ("box", "ellipse") and _is_set(shape.get("rotation")):
+            yield f"the attribute rotation of <{shape.tag}>"
+        if any(_is_set(points.get("occluded")) for points in shape.iter("points")):
+            yield "the attribute occluded of <points>"
+
+
+def _is_set(text: str | None) -> bool:
+    return (text or "").strip().lower() not in ("", "0", "0.0", "0.00", "false")
+
+
+def _flags(shape: Element) -> dict[str, int]:
+    """The flags of a shape, also those that a project has as attributes."""
     flags = {"occluded": flag(shape.get("occluded"), "occluded")}
-    others = 0
     for attribute in shape.iter("attribute"):
         name, text = (attribute.get("name") or "").lower(), attribute.text
         if name in FLAGS:
             flags[name] = flags.get(name, 0) | flag(text, name)
-        else:
-            others += 1
-    return flags, others
+    return flags

@@ -146,6 +146,8 @@ class LabelmeSource(PackedSource):
             raise SourceError(problem)
         if "\0" in image:
             raise SourceError(Problem(file, "annotation", "expected a name in imagePath, found a zero character."))
+        if unstored.pop("groups"):
+            self.ledger.unread('"group_id" of several objects', file)
         self._table.note(objects, unstored, file)
         self.ledger.members(data, _KNOWN, file)
         sizes = [data.get(key) for key in ("imageHeight", "imageWidth")]
@@ -209,6 +211,7 @@ def read_shapes(shapes: Sequence[Any]) -> Shapes:
                 groups.setdefault(group, []).append(len(objects))
             objects.append(found)
     unstored["points"] += attach_points(points, objects, groups)
+    unstored["groups"] = sum(len(some) > 1 for some in groups.values())
     return objects, unstored
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import as_utf8, decode_text, is_file, read_file, read_head
@@ -83,22 +83,24 @@ class Annotation:
     """What one annotation of a task says."""
 
     objects: list[AnnotatedObject] = field(default_factory=list)
-    choice: str = ""  #: the class of the image; "" where it has none
+    choices: dict[str, None] = field(default_factory=dict)  #: the classes of the image
     size: tuple[int, int] = (0, 0)  #: (height, width) of the image; 0 where nothing lies on it
     unstored: Counter[str] = field(default_factory=Counter)
     unread: list[str] = field(default_factory=list)  #: kinds of results
 
 
 class LabelStudioSource(PackedSource):
-    """A reference ends, where the image has a class of its own, with two NUL and that class."""
+    """A reference ends, where the image has classes of its own, with two NUL and these, one NUL between two."""
 
     name: ClassVar[str] = "labelstudio"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_table", "_has_objects", "_choices")
+    scanned: ClassVar[tuple[str, ...] | None] = ("_table", "_has_objects", "_choices", "_several")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
         self._has_objects = False
         self._choices: dict[str, int] = {}  # class of an image -> label
+        self._several: LabelsField | None = None  # where some image has several classes
+        self._has_several = False
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -163,8 +165,13 @@ class LabelStudioSource(PackedSource):
     def read(self, split: str, reference: Reference) -> Sample:
         packed, _, choice = str(reference).partition("\0\0")
         sample = super().read(split, packed)
+        objects = sample.objects if self._has_objects else None
+        if self._several is not None:
+            names = (self._choices[name] for name in choice.split("\0"))
+            row = self._several.row_of(names) if choice else np.full(self._several.spec.shape, UNLABELLED, np.int8)
+            return replace(sample, arrays={"labels": row}, objects=objects)
         label = self._choices.get(choice, UNLABELLED) if self._choices else None
-        return replace(sample, label=label, objects=sample.objects if self._has_objects else None)
+        return replace(sample, label=label, objects=objects)
 
     def _fields(self) -> Mapping[str, Field]:
         """Objects, classes of images, or both; a list of classes is for the objects where there are some."""
@@ -178,11 +185,14 @@ class LabelStudioSource(PackedSource):
                 self._choices, None if self._has_objects else self.options.classes, where, self.options.class_map
             )
             self._choices = {name: i for i, name in enumerate(classes)}
-            fields["label"] = LabelField(classes=classes)
+            if self._has_several:
+                fields["labels"] = self._several = LabelsField.of(classes)
+            else:
+                fields["label"] = LabelField(classes=classes)
         return fields
 
     def _labels(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
-        if not self._choices:
+        if not self._choices or self._several is not None:
             return None
         return {
             split: np.array([self._choices.get(each.partition("\0\0")[2], UNLABELLED) for each in some], np.int64)
@@ -220,9 +230,9 @@ class LabelStudioSource(PackedSource):
         known = {**dict.fromkeys(_BOOKKEEPING, USED), "data": {_image_member(data): USED}}
         self.ledger.members(about, known, where, "tasks")
         self.ledger.members(chosen, _KNOWN_ANNOTATION, where, "tasks")
-        if annotation.choice:
-            self._choices.setdefault(annotation.choice, 0)
-        choice = f"\0\0{annotation.choice}" if annotation.choice else ""
+        self._choices.update(dict.fromkeys(annotation.choices, 0))
+        self._has_several |= len(annotation.choices) > 1
+        choice = "\0\0" + "\0".join(annotation.choices) if annotation.choices else ""
         return image, pack(image, annotation.size, annotation.objects) + choice
 
 
@@ -317,12 +327,11 @@ def read_results(results: Sequence[Any]) -> Annotation:
 
 
 def _choose(choices: Sequence[Any], annotation: Annotation) -> None:
-    if annotation.choice or len(choices) > 1:
-        raise MemberError("expected one choice for an image, found several")
-    if choices:
-        annotation.choice = text(choices[0], "a choice")
-        if "\0" in annotation.choice:
+    for each in choices:
+        choice = text(each, "a choice")
+        if "\0" in choice:
             raise MemberError("expected a choice, found a zero character")
+        annotation.choices[choice] = None
 
 
 def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObject | tuple[str, Place] | None:

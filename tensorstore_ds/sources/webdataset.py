@@ -32,10 +32,8 @@ _CAPTIONS = "captions"
 #: Beside the archives: JSON with the names of classes and keypoints. With the suffix .json, Hugging Face's
 #: `load_dataset` could take it for the data.
 NAMES_FILE = "FIELDS"
-#: Members of JSON that are read, or that tell nothing of the sample.
-_KNOWN: Known = dict.fromkeys(
-    {"label", "class", "classes", "tags", "objects", "key", "__key__", "__url__", *OBJECT_VALUES, *TEXT_NAMES}, USED
-)
+#: Members of JSON that are one label, or that tell nothing of the sample.
+_KNOWN = ("label", "class", "key", "__key__", "__url__")
 #: Why an image is none whose name has another dot.
 _RULE = ", because the name of a sample ends at its first dot"
 _HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long name
@@ -93,8 +91,8 @@ class WebDatasetSource(Source):
         rows: dict[str, list[tuple[str, int, str]]] = {}  # of each split key, archive, and the rest of the reference
         for i, (where, split) in enumerate(splits.items()):
             with os_errors(where), open_file(self._archives[i], where) as file:
-                for entry in _entries(file, where, unread).values():
-                    reference = self._noted(entry, file, where, problems)
+                for key, entry in _entries(file, where, unread).items():
+                    reference = self._noted(key, entry, file, where, problems)
                     if reference is not None:
                         rows.setdefault(split, []).append((entry.image, i, reference))
         if not rows:
@@ -171,9 +169,9 @@ class WebDatasetSource(Source):
         for key, number, rest in rows:
             yield f"{key if unique else f'{self._where(number)[:-4]}/{key}'}\0{number}\0{rest}"
 
-    def _noted(self, entry: _Entry, file: BinaryIO, where: str, problems: list[Problem]) -> str | None:
+    def _noted(self, key: str, entry: _Entry, file: BinaryIO, where: str, problems: list[Problem]) -> str | None:
         """The end of the reference of a sample, whose label and objects are noted; None if it is left out."""
-        here = f"{where}: {entry.image or next(iter(entry.places), '')}"
+        here = f"{where}: {entry.image or key + next(iter(entry.places), '')}"
         if not entry.image and not entry.problems:
             message = "expected an image (.jpg, .png, .webp, ...) of the same name, found none. Add it."
             entry.problems.append(Problem(here, "no-image", message))
@@ -185,7 +183,7 @@ class WebDatasetSource(Source):
             if ".json" in entry.places:
                 described = _Described(_read_at(file, *entry.places[".json"]), here)
                 self._members.update(dict.fromkeys(list(described.members)[: _MEMBERS - len(self._members)]))
-                self.ledger.members(described.members, _KNOWN, where)
+                self.ledger.members(described.members, described.known(), where)
                 label, name = described.agreed(label)
                 if described.objects is not None:
                     self._table.note(described.objects)
@@ -222,8 +220,11 @@ class _Described:
         self._values: dict[str, Any] = nested if isinstance(nested, dict) else self.members
         self._texts = self._values.get("classes")
         self.objects: RowObjects | None = None
+        lists = (name for name in ("labels", "tags", "classes") if isinstance(self.members.get(name), list))
+        self._several = next(lists, "")  # the list of the sample's labels, unless it has objects
         if all(self._values.get(name) is None for name in ("boxes", "oriented_boxes", "keypoints")):
             return
+        self._several = ""
         try:
             self.objects = row_objects(self._values, self._labels())
         except MemberError as error:
@@ -236,9 +237,14 @@ class _Described:
 
     def several(self) -> list[Any] | None:
         """The labels of the sample, if there is a list of them, and not one for each object."""
-        found = (self.members.get(name) for name in ("labels", "tags", "classes"))
-        lists = (each for each in found if isinstance(each, list))
-        return next(lists, None) if self.objects is None else None
+        return self.members[self._several] if self._several else None
+
+    def known(self) -> Known:
+        """The members that are read, or that tell nothing of the sample."""
+        of_objects = dict.fromkeys((*OBJECT_VALUES, "classes"), USED) if self.objects is not None else {}
+        known: dict[str, Any] = dict.fromkeys((*_KNOWN, self._several or _KNOWN[0]), USED)
+        known |= dict.fromkeys((name for name in TEXT_NAMES if texts_of(self.members.get(name)) is not None), USED)
+        return known | (of_objects if self._values is self.members else {"objects": of_objects})
 
     def agreed(self, label: Label | None) -> tuple[Label | None, str | None]:
         """The label of the sample, where .cls says `label`, and its name."""

@@ -76,7 +76,11 @@ def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns
             each = _with_form(table, each)
         used = {each.label, *(flag.place for flag in each.flags)}
         ignored = tuple((name, place) for name, place in each.ignored if place not in used)
-        unread = tuple((name, cells.count, cells.example) for name, _ in ignored if (cells := survey[name]).count)
+        unread = tuple(
+            (name.strip() or f"column {place + 1} (without a name)", cells.count, cells.example)
+            for name, place in ignored
+            if (cells := survey[name]).count
+        )
         found.append(replace(each, ignored=ignored, unread=unread))
     return found
 
@@ -94,11 +98,13 @@ def _short(text: str) -> str:
 def _survey(table: Table, columns: Columns) -> Mapping[str, _Cells]:
     """The cells of each column that is not read."""
     found = [(place, _Cells()) for _, place in columns.ignored]
-    for _, row in table.rows() if found else ():
+    last, own = 0, [place for place, name in enumerate(table.header or ()) if "." not in name]
+    for number, row in table.rows() if found else ():
         if len(row) == columns.width:  # the others are named later
             for place, each in found:
-                if row[place]:
+                if row[place] and (number != last or place not in own):  # a line of JSON has a row for each object
                     each.note(row[place])
+        last = number
     names = (name for name, _ in columns.ignored)
     return {name: each for name, (_, each) in zip(names, found, strict=True)}
 

@@ -346,7 +346,10 @@ class ListSource(Source):
                 how = f"cells have several labels each, divided by {what}, such as {example[:60]}"
                 self._notes.append(f"{self._names}: {how}. They become the field labels.")
             elif columns.is_plural and (several := next((text for text in texts if re.search(r"\s", text)), None)):
-                self._notes.append(f"{self._names}: labels such as {several[:60]!r} are one class each.")
+                self._notes.append(
+                    f"{self._names}: labels such as {several[:60]!r} are one class each. If they are several labels, "
+                    "write ; between them."
+                )
 
     def _objects_field(self, classes: tuple[str, ...]) -> Field:
         names = tuple(name for name, _, _ in self._columns.keypoints)

@@ -16,7 +16,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.sources.base import FLAGS
 from tensorstore_ds.sources.ledger import ANY, LEAF, TEXT, USED, Known, Ledger
-from tensorstore_ds.sources.objects import AnnotatedObject
+from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject
 from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, keypoints_of, number, pixels, place, read_tree
 
 #: Tags that programs give to any keypoint; another tag is the keypoint's name.
@@ -140,6 +140,10 @@ def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject
 
 def _note(element: Element, ledger: Ledger, where: str) -> None:
     """Note what of an object is not used."""
+    for child in element:
+        text = (child.text or "").strip()
+        if child.tag.lower() in FLAGS and NUMBER.fullmatch(text) and float(text) not in (0, 1):
+            ledger.unread(f"a number in <{child.tag}>, stored as 1", f"{where}: {text[:40]}", "values")
     if all(child.tag in _OBJECT for child in element):
         ledger.element(element, _OBJECT, where)
         return
