@@ -47,6 +47,7 @@ _PIECE, _FREE, _ASK = 1 << 20, 1 << 28, 1 << 26
 _DEFLATE_RATIO = 1032
 _HEADER = 30  # bytes of a ZIP file's local header without its names
 _STORED, _DEFLATED = 0, 8
+_UTF8 = 1 << 11  # the flag of a ZIP file's member whose name is UTF-8; the names of others are read as code page 437
 _BEHIND_FOLDER = "0"  # the character behind "/"
 
 Identity = tuple[int, int, int, int]
@@ -62,6 +63,7 @@ class Archive:
         names: of the files in it, with ``/``.
         places: five numbers for each: where it begins, its bytes there, its bytes, its method of compression, its CRC;
             in ZIP files a member begins at its local header.
+        undeclared: how many names in a ZIP file are not ASCII and not declared as UTF-8, and the first of them.
     """
 
     path: Path
@@ -69,6 +71,7 @@ class Archive:
     names: PackedStrings
     places: array[int]
     data: Path
+    undeclared: tuple[int, str] = (0, "")
 
     @property
     def is_zip(self) -> bool:
@@ -187,14 +190,16 @@ def _listed(path: Path, identity: Identity) -> Archive:
     data = _decompressed(path, identity) if _module(path) else path
     try:
         # of two of a name the last one, as unpackers do
-        found = dict(_zip_members(path) if is_zip else _tar_members(path, data))
+        undeclared: list[str] = []
+        found = dict(_zip_members(path, undeclared) if is_zip else _tar_members(path, data))
     except (SourceError, OSError, MemoryError):
         raise
     except Exception as error:  # whatever these libraries raise for a damaged one
         raise _no_archive(path, "ZIP" if is_zip else "tar", error) from error
     ordered = sorted(found)
     places = array("q", (number for name in ordered for number in found[name]))
-    return Archive(path, identity, PackedStrings(ordered), places, data)
+    example = (len(undeclared), undeclared[0] if undeclared else "")
+    return Archive(path, identity, PackedStrings(ordered), places, data, example)
 
 
 def _no_archive(path: Path, kind: str, error: Exception) -> SourceError:
@@ -293,7 +298,7 @@ def _remove(folder: str, owner: int) -> None:
 _Members = Iterator[tuple[str, tuple[int, int, int, int, int]]]
 
 
-def _zip_members(path: Path) -> _Members:
+def _zip_members(path: Path, undeclared: list[str]) -> _Members:
     import zipfile  # it takes a while, and most sources are folders
 
     with zipfile.ZipFile(path) as archive:
@@ -309,6 +314,8 @@ def _zip_members(path: Path) -> _Members:
                 raise _refused(path, each.filename, f"the compression {each.compress_type}, which is not deflate")
             if each.file_size > _DEFLATE_RATIO * max(1, each.compress_size):
                 raise _refused(path, each.filename, f"{each.file_size:,} bytes said to be in {each.compress_size:,}")
+            if not each.filename.isascii() and not each.flag_bits & _UTF8:
+                undeclared.append(each.filename)
             place = (each.header_offset, each.compress_size, each.file_size, each.compress_type, each.CRC)
             yield _name(path, each.filename), place
 

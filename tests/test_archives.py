@@ -28,6 +28,7 @@ from tensorstore_ds import archives
 from tensorstore_ds.conversion import workers as workers_module
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.regular_files import archive_of, entries, exists, is_dir, is_file, read_file
+from tensorstore_ds.sources import open_source
 
 Pack = Callable[[Path, Path], Path]
 
@@ -398,3 +399,21 @@ def test_changed_bytes_are_refused_or_read(
             assert len(read_file(path / name, name, 10**6)) <= 10**6
     except SourceError as error:
         assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", [0, 1 << 11])
+def test_names_that_are_not_marked_as_utf_8_are_told(flag: int, tmp_path: Path) -> None:
+    """Such as Windows in China writes them: in GBK, without the flag."""
+    name = "猫/a.png"
+    file = tmp_path / "cats.zip"
+    content = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(content, "png")
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("xx/a.png" if not flag else name, content.getvalue())
+        archive.writestr("dog/a.png", content.getvalue())
+    if not flag:
+        file.write_bytes(file.read_bytes().replace(b"xx/a.png", name.encode("gbk")))
+    notes = [note for note in open_source(file).contents().notes if "UTF-8" in note]
+    shown = name.encode("gbk").decode("cp437")
+    expected = f"1 names in cats.zip are not marked as UTF-8, and are read as code page 437: {shown}"
+    assert [note.startswith(expected) for note in notes] == ([] if flag else [True])

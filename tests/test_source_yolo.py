@@ -385,3 +385,17 @@ def test_keypoints_become_pixels_of_the_stored_image(tmp_path: Path) -> None:
     found = tsds.open(tmp_path / "out.tsds")["train"]["objects"][0]
     np.testing.assert_allclose(found["keypoints"], [[[60, 20], [NAN, NAN]]])
     np.testing.assert_allclose(found["boxes"], [[0, 0, 120, 80]])
+
+
+def test_suffixes_in_any_case_and_the_names_of_roboflow_darknet(tmp_path: Path) -> None:
+    files = {"train/A.JPG": "", "train/A.TXT": ROW, "train/b.jpg": "", "train/b.txt": ROW}
+    files["train/_darknet.labels"] = "cat\ndog\n"
+    source, contents = scan(write(tmp_path, files))
+    assert (contents.notes, contents.left_out, contents.problems) == ((), (), ())
+    assert field(contents).classes == ("cat", "dog")
+    for row in range(2):
+        assert objects(source, contents, row=row)["boxes"].tolist() == [BOX]
+    other = write(tmp_path / "two", {"images/A.JPG": "", "labels/A.TXT": ROW})
+    source, contents = scan(other)
+    assert (contents.notes, contents.left_out) == ((), ())
+    assert objects(source, contents)["boxes"].tolist() == [BOX]

@@ -20,6 +20,7 @@ from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS, LISTS as LISTS
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.options import check, declared, meant, option
+from tensorstore_ds.regular_files import archive_of
 from tensorstore_ds.sources.ledger import Ledger
 
 #: Identifies a sample in `Source.read`, such as a path or a row number. Keep it small: a data set has millions.
@@ -245,6 +246,7 @@ class Source(Protocol):
         contents = self.scan()
         if not self.is_audited:
             return contents
+        contents = replace(contents, notes=(*contents.notes, *_note_of_names(self.path)))
         self.ledger.use(*self.common_files())
         told = {problem.where for problem in (*contents.problems, *contents.left_out)}
         self.ledger.use(*told.difference([str(self.path)]))  # what is said of all is said of no file
@@ -293,6 +295,16 @@ class Source(Protocol):
         no other sample. A source without any files, own or common, is always converted again from the start.
         """
         return ()
+
+
+def _note_of_names(path: Path) -> tuple[str, ...]:
+    """What to say of an archive whose names may have been read in another encoding than they were written in."""
+    place = archive_of(path) if ".zip" in str(path).lower() else None
+    if place is None or not place[0].undeclared[0]:
+        return ()
+    count, example = place[0].undeclared
+    names = f"{count:,} names in {place[0].path.name} are not marked as UTF-8, and are read as code page 437: {example}"
+    return (f"{names}. If they look wrong, unpack the archive with their encoding, and convert the folder.",)
 
 
 def no_column(source: Source, name: str, columns: Iterable[str] = ()) -> OptionError:

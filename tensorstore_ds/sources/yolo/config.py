@@ -27,6 +27,8 @@ _LISTS_OF_NAMES = (
     "data/obj.names",
     "data.names",
     "predefined_classes.txt",
+    "_darknet.labels",
+    *(f"{split}/_darknet.labels" for split in ("train", "valid", "test")),  # of Roboflow
 )
 #: Splits, and their keys in Darknet's ``obj.data``.
 _DARKNET = {"train": "train", "val": "valid", "test": "test"}

@@ -19,6 +19,7 @@ from tensorstore_ds.sources.splits import find_unions, folder_splits
 from tensorstore_ds.sources.yolo.config import Config, candidates
 from tensorstore_ds.sources.yolo.labels import looks_like_labels
 
+_TEXTS = (".txt", ".TXT", ".Txt")  # suffixes of label files
 _PROBED = 16  # label files that are looked at
 _HEAD = 4096
 _LISTS = ("train.txt", "val.txt", "valid.txt", "test.txt")
@@ -52,7 +53,8 @@ class Files:
         stem = image.rpartition(".")[0]
         head, found, tail = f"/{stem}".rpartition("/images/")
         paths = [f"{head}/labels/{tail}"[1:] if found else stem, *([f"labels/{stem}", stem] if self._apart else [])]
-        return next((f"{path}.txt" for path in paths if _find(self.texts, f"{path}.txt") >= 0), None)
+        texts = (f"{path}{suffix}" for path in paths for suffix in _TEXTS)
+        return next((text for text in texts if _find(self.texts, text) >= 0), None)
 
     def below(self, folder: str) -> range:
         """The rows of the images in a folder, which has ``/`` at its end, or in the root where it is empty."""
@@ -85,7 +87,7 @@ def has_labels(root: Path) -> bool:
     for text in texts[:_PROBED]:
         head, found, tail = f"/{text[:-4]}".rpartition("/labels/")
         stem = root / (f"{head}/images/{tail}"[1:] if found else text[:-4])
-        names = (f"{stem.name}{suffix}" for each in IMAGE_SUFFIXES for suffix in (each, each.upper()))
+        names = (f"{stem.name}{suffix}" for each in IMAGE_SUFFIXES for suffix in (each, each.upper(), each.title()))
         if looks_like_labels(read_head(root / text, _HEAD)) and any(is_file(stem.with_name(name)) for name in names):
             return True
     return False
