@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from small_stores import class_folders, tsds as command, voc
+from small_stores import class_folders, instructions, tsds as command, voc
 
 
 def converted(source: Path, out: Path, **options: Any) -> Path:
@@ -79,3 +79,25 @@ def test_new_samples_of_a_divided_store_are_told_where_they_go(tmp_path: Path) -
     done = command("append", path, root, "--workers", 0, "--split-into", "train=0.5,val=0.5")  # as advised
     assert done.exit_code == 0 and "not divided" not in done.output
     assert {name: len(tsds.open(path)[name]) for name in ("train", "val")} == {"train": 4, "val": 4}
+
+
+def test_moves_of_equal_images_take_time_in_proportion(tmp_path: Path) -> None:
+    """Each is compared with the stored samples that have its image, of which there are as many."""
+
+    def work(count: int) -> int:
+        folder = tmp_path / f"{count}/train/cat"
+        folder.mkdir(parents=True)
+        images(folder, "stays.png", seed=count)
+        for i in range(count):
+            Image.new("RGB", (10, 12)).save(folder / f"{i}.png")
+        path = converted(tmp_path / f"{count}", tmp_path / f"{count}.tsds")
+        for i in range(count):
+            (folder / f"{i}.png").rename(folder / f"new {i}.png")
+
+        def update() -> None:
+            moved = tsds.update(path, tmp_path / f"{count}", workers=0).moved
+            assert len(moved) == count and {*moved.values()} == {"train/cat/0.png"}
+
+        return instructions("append.py", update)
+
+    assert work(200) < 7 * work(50)  # 4 times as many; 16 if each goes through all

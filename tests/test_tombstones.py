@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from small_stores import class_folders, tsds as command
+from small_stores import class_folders, instructions, tsds as command, voc
 from tensorstore_ds.editing.tombstones import Tombstones
 from tensorstore_ds.errors import OptionError
 
@@ -45,6 +45,12 @@ def erased(path: Path) -> list[dict[str, str]]:
     return found
 
 
+def pairs(path: Path) -> list[bytes]:
+    """Both hashes of each tombstone."""
+    found = [base64.b64decode(group["samples"]) for group in erased(path)]
+    return [data[i : i + 24] for data in found for i in range(0, len(data), 24)]
+
+
 def test_the_hashes_are_those_of_the_specification(store: Path) -> None:
     """Computed here from its text, and from the stored image."""
     opened = tsds.open(store)
@@ -65,7 +71,7 @@ def test_the_hashes_are_those_of_the_specification(store: Path) -> None:
 
 def test_the_source_does_not_bring_them_back(store: Path, source: Path) -> None:
     tsds.erase(store, keys=[GONE])
-    before = tsds.open(store).sha256
+    (first,), before = pairs(store), tsds.open(store).sha256
     for grow in (tsds.append, tsds.update):
         done = grow(store, source, workers=0)
         assert (done.erased, done.not_added) == ((GONE,), ()) and tsds.open(store).sha256 == before
@@ -77,8 +83,12 @@ def test_the_source_does_not_bring_them_back(store: Path, source: Path) -> None:
     assert "dog/0.png" in done.erased and done.updated == () and tsds.open(store).sha256 == before
     done = tsds.append(store, source, workers=0, update=True, restore_erased=True)
     assert (done.added, done.updated, done.erased) == (("dog/other name.png",), ("dog/0.png",), ())
-    provenance = tsds.open(store).manifest.provenance
-    assert "erased" not in provenance and tsds.verify(store) == []  # it is in the store again
+    (pair,) = pairs(store)  # the image is in the store again, but not under its key
+    assert pair[:12] == first[:12] and pair[12:] != first[12:] and tsds.verify(store) == []
+    shutil.copy(source / "dog/1.png", source / GONE)
+    assert tsds.append(store, source, workers=0).erased == (GONE,)
+    done = tsds.append(store, source, workers=0, restore_erased=True)
+    assert done.added == (GONE,) and "erased" not in tsds.open(store).manifest.provenance
 
 
 def test_stores_that_are_made_of_it_keep_the_tombstones(store: Path, source: Path, tmp_path: Path) -> None:
@@ -114,7 +124,7 @@ def test_merging_leaves_out_what_was_erased_from_the_other(store: Path, source: 
     assert len(Tombstones(tsds.open(tmp_path / "m.tsds").manifest.provenance)) == 2
     tsds.merge_stores([store, whole], tmp_path / "all.tsds", restore_erased=True)
     assert {"whole/cat/1.png", "whole/cat/2.png"} <= keys(tmp_path / "all.tsds")
-    assert "erased" not in tsds.open(tmp_path / "all.tsds").manifest.provenance
+    assert len(pairs(tmp_path / "all.tsds")) == 1  # of the copy, whose key is not in it
     twice = shutil.copytree(store, tmp_path / "twice.tsds")  # both know of it, and both have the copy that stays
     assert not [n for n in tsds.merge_stores([store, twice], tmp_path / "t.tsds").notes if "not merged" in n]
     tsds.filter_store(whole, tmp_path / "one.tsds", f"key == '{GONE}'")
@@ -223,3 +233,157 @@ def test_conditions_do_not_name_them_by_a_part_of_the_key(tmp_path: Path, where:
     steps = tsds.open(tmp_path / "t.tsds").manifest.provenance["history"]
     assert [step["where"] for step in steps if step["command"] == "filter"] == [left]
     assert b"anna" not in (tmp_path / "t.tsds/zarr.json").read_bytes()
+
+
+def test_restoring_a_sample_keeps_the_tombstone_of_another_with_its_image(store: Path, source: Path) -> None:
+    shutil.copy(source / GONE, source / "cat/twin.png")
+    tsds.append(store, source, workers=0)
+    tsds.erase(store, keys=[GONE, "cat/twin.png"])
+    (source / "cat/twin.png").unlink()
+    assert tsds.append(store, source, workers=0, restore_erased=True).added == (GONE,)
+    width, height = tsds.open(store)["train"].image_shapes[0, 1::-1].tolist()
+    Image.new("RGB", (width, height), (9, 8, 7)).save(source / "cat/twin.png")
+    assert tsds.append(store, source, workers=0).erased == ("cat/twin.png",)
+    shutil.copy(source / GONE, source / "cat/third.png")  # the image is in the store: it may be there twice
+    assert tsds.append(store, source, workers=0).added == ("cat/third.png",)
+    tsds.append(store, source, workers=0, restore_erased=True)
+    assert "erased" not in tsds.open(store).manifest.provenance
+
+
+def test_restoring_samples_without_keys(source: Path, tmp_path: Path) -> None:
+    """They are known by their images alone, so nothing of their tombstones is left."""
+    tsds.convert(source, tmp_path / "keys.tsds", workers=0)
+    for name in ("whole.tsds", "s.tsds"):
+        tsds.pull(str(tmp_path / "keys.tsds"), tmp_path / name, fields=["image", "label"])
+    stores = [tmp_path / "s.tsds", tmp_path / "whole.tsds"]
+    tsds.erase(stores[0], rows={"train": [1, 2]})
+    assert len(pairs(stores[0])) == 2
+    tsds.merge_stores(stores, tmp_path / "m.tsds")
+    tsds.merge_stores(stores, tmp_path / "all.tsds", restore_erased=True)
+    assert [len(tsds.open(tmp_path / name)["train"]) for name in ("m.tsds", "all.tsds")] == [8, 10]
+    assert len(pairs(tmp_path / "m.tsds")) == 2
+    assert "erased" not in tsds.open(tmp_path / "all.tsds").manifest.provenance
+
+
+def animation(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    frames = [Image.fromarray(random.integers(0, 255, (8, 8), dtype=np.uint8)) for _ in range(2)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+
+
+def named(path: Path, name: str) -> list[str]:
+    """The files of a store with these bytes."""
+    return [file.name for file in path.rglob("*") if file.is_file() and name.encode() in file.read_bytes()]
+
+
+def test_problems_of_refused_samples_are_not_recorded(tmp_path: Path) -> None:
+    source, store = tmp_path / "photos", tmp_path / "s.tsds"
+    for i in range(3):
+        animation(source / f"train/cat/{i}.gif", i)
+    tsds.convert(source, store, workers=0)
+    lines = (store / "skipped.jsonl").read_text().splitlines()
+    assert [json.loads(line)["where"].partition(":")[0] for line in lines] == [f"train/cat/{i}.gif" for i in range(3)]
+    tsds.erase(store, keys=["train/cat/0.gif"])
+    (source / "train/cat/0.gif").rename(source / "train/cat/anna_smith.gif")
+    animation(source / "train/cat/9.gif", 9)
+    done = tsds.append(store, source, workers=0)
+    assert (done.added, done.erased) == (("train/cat/9.gif",), ("train/cat/anna_smith.gif",))
+    assert not named(store, "anna_smith") and "9.gif" in (store / "skipped.jsonl").read_text()
+
+
+def test_problems_of_restored_samples_are_recorded(tmp_path: Path) -> None:
+    source, store = tmp_path / "photos", tmp_path / "s.tsds"
+    for i in range(3):
+        animation(source / f"train/cat/{i}.gif", i)
+    tsds.convert(source, store, workers=0)
+    lines = (store / "skipped.jsonl").read_text().splitlines()
+    tsds.erase(store, keys=["train/cat/0.gif"])
+    assert sorted((store / "skipped.jsonl").read_text().splitlines()) == lines[1:]
+    tsds.append(store, source, workers=0, restore_erased=True)
+    assert sorted((store / "skipped.jsonl").read_text().splitlines()) == lines
+
+
+def test_problems_of_images_whose_crops_are_refused_are_not_recorded(tmp_path: Path) -> None:
+    """The name of the image is only a part of the keys of its crops."""
+    boxes = (("cat", 1, 2, 8, 9), ("cat", 3, 3, 3, 5))
+    source, store = voc(tmp_path / "voc", *"abc", boxes=boxes), tmp_path / "s.tsds"
+    for i, name in enumerate("abc"):
+        noise = np.random.default_rng(i).integers(0, 256, (10, 12, 3), np.uint8)
+        Image.fromarray(noise).save(source / f"JPEGImages/{name}.png")
+    xml = source / "Annotations/c.xml"
+    hidden = {path: path.rename(tmp_path / path.name) for path in (xml, source / "JPEGImages/c.png")}
+    tsds.convert(source, store, workers=0, objects="crops", size=(8, 8), on_error="skip")
+    tsds.erase(store, "'a.png' in key")
+    for path, away in hidden.items():
+        away.rename(path)
+    (source / "JPEGImages/a.png").rename(source / "JPEGImages/anna_smith.png")
+    text = (source / "Annotations/a.xml").read_text().replace("a.png", "anna_smith.png")
+    (source / "Annotations/a.xml").unlink()
+    (source / "Annotations/anna_smith.xml").write_text(text)
+    done = tsds.append(store, source, workers=0, objects="crops", on_error="skip")
+    assert [key.partition("#")[0] for key in (*done.added, *done.erased)] == [
+        "JPEGImages/c.png",
+        "JPEGImages/anna_smith.png",
+    ]
+    assert not named(store, "anna_smith") and named(store, "c.png")
+    assert [each.where for each in done.left_out if "anna_smith" in each.where or "anna_smith" in each.message]
+
+
+def two_splits(tmp_path: Path) -> Path:
+    """COCO's keys have no split, so each of these samples is in two."""
+    source = tmp_path / "coco"
+    (source / "annotations").mkdir(parents=True)
+    (source / "images").mkdir()
+    for i in range(4):
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(source / f"images/{i}.png")
+    boxes = [
+        {"id": i, "image_id": i, "category_id": 1, "bbox": [1, 1, 3, 3], "iscrowd": 0, "area": 9} for i in range(4)
+    ]
+    listed = [{"id": i, "file_name": f"{i}.png", "height": 8, "width": 8} for i in range(4)]
+    for split in ("train", "val"):
+        (source / f"annotations/instances_{split}.json").write_text(
+            json.dumps({"images": listed, "annotations": boxes, "categories": [{"id": 1, "name": "x"}]})
+        )
+    return source
+
+
+def test_equal_tombstones_are_counted_once(tmp_path: Path) -> None:
+    source, store = two_splits(tmp_path), tmp_path / "s.tsds"
+    tsds.convert(source, store, workers=0)
+    gone, other, last = (tsds.open(store)["train"].key(row) for row in range(3))
+    done = [tsds.erase(store, keys=[key]) for key in (gone, other)]
+    assert [each.erased for each in done] == [{"train": 1, "val": 1}] * 2
+    samples = [[bytes.fromhex(each["key"] + each["image"]) for each in one.receipt["samples"]] for one in done]
+    assert [len(each) for each in samples] == [1, 1] and [*samples[0], *samples[1]] == pairs(store)
+    for split in ("train", "val"):
+        (sample,) = tsds.erase(store, keys=[last], splits=[split]).receipt["samples"]
+        assert pairs(store) == [*samples[0], *samples[1], bytes.fromhex(sample["key"] + sample["image"])]
+    steps = [each for each in tsds.open(store).manifest.provenance["history"] if each["command"] == "erase"]
+    assert [each["tombstones"] for each in steps] == [1, 1, 1, 1]
+
+
+def test_restoring_many_takes_time_in_proportion(tmp_path: Path) -> None:
+    def work(count: int) -> int:
+        source, store = tmp_path / f"{count}", tmp_path / f"{count}.tsds"
+        (source / "train/cat").mkdir(parents=True)
+        for i in range(count + 1):
+            Image.new("L", (4, 4), i).save(source / f"train/cat/{i}.png")
+        tsds.convert(source, store, workers=0)
+        tsds.erase(store, f"key != 'train/cat/{count}.png'")
+
+        def restore() -> None:
+            assert len(tsds.append(store, source, workers=0, restore_erased=True).added) == count
+
+        return instructions("tombstones.py", restore)
+
+    assert work(200) < 7 * work(50)  # 4 times as many; 16 if each goes through all
+
+
+def test_a_different_image_of_a_key_that_stays_in_a_split_restores_nothing(tmp_path: Path) -> None:
+    source, store = two_splits(tmp_path), tmp_path / "s.tsds"
+    tsds.convert(source, store, workers=0)
+    tsds.erase(store, keys=[tsds.open(store)["val"].key(2)], splits=["val"])
+    before = pairs(store)
+    Image.new("RGB", (8, 8), (0, 9, 0)).save(source / "images/2.png")
+    assert len(tsds.update(store, source, workers=0).updated) == 1 and pairs(store) == before

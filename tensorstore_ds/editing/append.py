@@ -21,6 +21,7 @@ from tensorstore_ds import words
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
+from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
@@ -32,6 +33,7 @@ from tensorstore_ds.durable import lock, partial_of
 from tensorstore_ds.editing.compare import NAMED, differing_fields
 from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
+from tensorstore_ds.editing.mentions import problems_of
 from tensorstore_ds.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
@@ -46,9 +48,9 @@ from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.chosen import ChosenSource
 
-#: Options that a store's own tell nothing of, or that were for the samples of before.
 #: New samples of a source that `update` converts to see whether they were moved, or twice as many as are gone.
 _MOVED = 1000
+#: Options that a store's own tell nothing of, or that were for the samples of before.
 _NOT_TAKEN_OVER = ("layout", "split_into", "split_by", "class_map", "encoding", "color")
 
 
@@ -312,14 +314,14 @@ class _Growing:
             "rows": {name: len(rows) for name, rows in found.changes.added.items()},
             **({"updated": found.counts()} if self.wanted.updates else {}),
         }
-        skipped = self._skipped(store, others.values(), found, known)
+        skipped = self._skipped(store, others.values(), listed, found, known, refused)
         changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
-        for name, row in [(name, row) for name, rows in found.changes.added.items() for row in rows]:
-            if len(tombstones):
-                tombstones.remove(others["new"][name].key(row), others["new"], name, row)
-        for key, fields in found.differing.items() if len(tombstones) else ():
-            if "image" in fields and (place := known.place("", key)):
-                tombstones.remove(key, others["known"], *found.changes.replaced[place[0]]["image"][place[1]])
+        if self.wanted.restores and len(tombstones):
+            images = [images for each in found.changes.replaced.values() for images in each.get("image", {}).values()]
+            added = [(name, row) for name, rows in found.changes.added.items() for row in rows]
+            for name, some in (("new", added), ("known", images)):
+                if some:
+                    tombstones.remove(others[name], some)
         manifest = changed.run(step, tombstones.noted)
         replaced = open_store(store.path).replaced[1]
         if replaced:
@@ -330,22 +332,31 @@ class _Growing:
         rows = {name: entry.rows for name, entry in manifest.splits.items()}
         return replace(self._summary(store, listed, found, converted), rows=rows, nbytes=manifest.nbytes)
 
-    def _skipped(self, store: Store, others: Iterable[Store], found: _Found, known: _Known) -> MoreSkipped:
-        """What is listed from now on of samples that were skipped. A sample that the store keeps is not one of them."""
-
-        def is_of_step(problem: Problem) -> bool:
-            if known.place("", problem.where) is None:
-                return self.wanted.adds and not tombstones.has_key(problem.where.partition(":")[0])
-            return problem.where in found.differing
-
-        tombstones = Tombstones(store.manifest.provenance)
+    def _skipped(
+        self, store: Store, others: Iterable[Store], listed: _Listed, found: _Found, known: _Known, refused: Tombstones
+    ) -> MoreSkipped:
+        """What is listed from now on of samples that were skipped. A sample that the store keeps is not one of them,
+        and neither is one that was erased from it.
+        """
         skipped, left_out = list(self._unreadable), list[Problem]()
         for other in others:
             reasons = other.manifest.provenance["skipped"]
             for problem in skipped_in(other):
                 (skipped if problem.reason in reasons else left_out).append(problem)
-        listed = filter(is_of_step, skipped), filter(is_of_step, left_out)
-        return more_skipped(store, *listed, {*found.added, *found.differing})
+
+        def is_of_step(problem: Problem) -> bool:
+            if known.place("", problem.where) is None:
+                return self.wanted.adds and not refused.has_key(problem.where.partition(":")[0])
+            return problem.where in found.differing
+
+        skipped, left_out = [*filter(is_of_step, skipped)], [*filter(is_of_step, left_out)]
+        names = {*listed.keys(listed.erased), *found.erased}
+        if SOURCE_BOX in store.manifest.fields:  # images of which no crop is stored
+            kept = {key.rpartition("#")[0] for key in (*found.added, *found.same, *found.differing)}
+            names |= {key.rpartition("#")[0] for key in names} - kept - {""}
+        secret = problems_of(names, {*skipped, *left_out})
+        skipped, left_out = ([each for each in some if each not in secret] for some in (skipped, left_out))
+        return more_skipped(store, skipped, left_out, {*found.added, *found.differing})
 
     def _summary(
         self, store: Store, listed: _Listed, found: _Found, converted: Mapping[str, Summary] = MappingProxyType({})
@@ -544,21 +555,20 @@ def _moved(listed: _Listed, new: Store | None, store: Store) -> dict[str, str]:
     places = [(name, row) for name, _, row in _rows(new)]
     prints = np.array([_print(new, *place) for place in places], np.uint64)
     sizes = {_nbytes(new, *place) for place in places}
-    gone: dict[int, list[Place]] = {}
-    for place in listed.gone():
-        if _nbytes(store, *place) in sizes:
-            gone.setdefault(_print(store, *place), []).append(place)
-    for (name, row), each in zip(places, prints.tolist(), strict=True):
-        candidates = [store[split].key(old) for split, old in gone.get(each, ())]
-        if candidates:
-            key = new[name].key(row)
-            same = [old for old in candidates if PurePosixPath(old).name == PurePosixPath(key).name]
-            found[key] = (same or candidates)[0]
+    gone: dict[int, dict[str, str]] = {}  # by the image: of each file name, the first key
+    for split, row in listed.gone():
+        if _nbytes(store, split, row) in sizes:
+            key = store[split].key(row)
+            gone.setdefault(_print(store, split, row), {}).setdefault(PurePosixPath(key).name, key)
+    for (split, row), each in zip(places, prints.tolist(), strict=True):
+        if candidates := gone.get(each):
+            key = new[split].key(row)
+            found[key] = candidates.get(PurePosixPath(key).name) or next(iter(candidates.values()))
     return found
 
 
 def _print(store: Store, split: str, row: int) -> int:
-    """A hash of the stored image of a row, of 8 bytes; 0 without images."""
+    """Hash of the stored image of a row. Stores that are appended to have images."""
     return int.from_bytes(hashlib.blake2b(image_bytes(store, split, row) or b"", digest_size=8).digest())
 
 

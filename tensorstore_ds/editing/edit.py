@@ -296,8 +296,7 @@ def merge_stores(
     step = {"command": "merge", "stores": [store.path.name for store in opened]}
     tombstones = Tombstones(*(store.manifest.provenance for store in opened))
     for i, store in enumerate(opened if restore_erased and len(tombstones) else ()):
-        for name, row in _erased_rows(opened, i):
-            tombstones.remove(store[name].key(row), store, name, row)
+        tombstones.remove(store, _erased_rows(opened, i))
     summary = write_store(target, in_order(pieces), joined.fields, step, notify, tombstones)
     return replace(summary, notes=(*notes, *summary.notes))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,11 @@ class _Group:
     pairs: list[Pair] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.put(self.pairs)
+
+    def put(self, pairs: Iterable[Pair]) -> None:
+        """Replace the pairs. Of equal ones, the first is kept."""
+        self.pairs = [*dict.fromkeys(pairs)]
         self.keys = {key for key, _ in self.pairs}
         self.images = {image for _, image in self.pairs}
 
@@ -85,7 +90,7 @@ class Tombstones:
         return any(_hashed(group.salt, _IMAGE, image) in group.images for group in self._groups)
 
     def add(self, store: Store, rows: Iterable[tuple[str, int]]) -> list[Pair]:
-        """Add the samples of these rows, and return their hashes.
+        """Add the samples of these rows at the end, and return their hashes, equal ones once.
 
         The salt follows from the state of the store in which the first sample was erased, so that the same commands
         make the same bytes. The salts of two stores differ.
@@ -96,35 +101,32 @@ class Tombstones:
         if not self._groups:
             salt = hashlib.blake2b(store.sha256.encode(), digest_size=16, person=b"tsds salt").digest()
             self._groups.append(_Group(salt))
-        group, pairs = self._groups[0], list[Pair]()
-        has_keys = first_of_kind(store.manifest.fields, KeyField) is not None
-        for split, row in rows:
-            image = image_bytes(store, split, row)
-            key = key_bytes(store[split].key(row))
-            # what a store lacks gets a hash that no sample has
-            keyed = _hashed(group.salt, _KEY if has_keys else _NOTHING, key)
-            pictured = _hashed(group.salt, *((_NOTHING, key) if image is None else (_IMAGE, image)))
-            pairs.append((keyed, pictured))
-        if len(self) + len(pairs) > _MOST:
+        group = self._groups[0]
+        added = {_pair(group.salt, key, image): None for key, image in _keys_and_images(store, rows)}
+        group.put([*(pair for pair in group.pairs if pair not in added), *added])
+        if len(self) > _MOST:
             message = f"expected at most {_MOST:,} erased samples in the tombstones of a store, found more."
             raise OptionError(f"{store.path}: {message} Pass `tombstones=False`.")
-        group.pairs += pairs
-        group.__post_init__()
-        return pairs
+        return [*added]
 
     def last(self, count: int) -> list[Pair]:
         """The tombstones that were added last."""
         return self._groups[0].pairs[-count:] if self._groups and count else []
 
-    def remove(self, key: str, store: Store, split: str, row: int) -> None:
-        """Remove those of a sample that is to be in the store again."""
-        image = image_bytes(store, split, row)
-        for group in self._groups:
-            keyed = _hashed(group.salt, _KEY, key_bytes(key))
-            pictured = None if image is None else _hashed(group.salt, _IMAGE, image)
-            if keyed in group.keys or pictured in group.images:
-                group.pairs = [pair for pair in group.pairs if pair[0] != keyed and pair[1] != pictured]
-                group.__post_init__()
+    def remove(self, store: Store, rows: Iterable[tuple[str, int]]) -> None:
+        """Remove the samples of these rows, which are to be in a store again.
+
+        A different sample with the same image stays erased under its key. Its image no longer counts.
+        """
+        again = [(group, set[bytes](), set[bytes]()) for group in self._groups]
+        for key, image in _keys_and_images(store, rows):
+            for group, keys, images in again:
+                keyed, pictured = _pair(group.salt, key, image)
+                keys |= {keyed} & group.keys
+                images |= {pictured} & group.images
+        for group, keys, images in again:
+            left = (pair for pair in group.pairs if pair[0] not in keys)
+            group.put((key, _hashed(group.salt, _NOTHING, key) if image in images else image) for key, image in left)
 
     def noted(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
         """A provenance with these tombstones instead of its own."""
@@ -138,6 +140,19 @@ _KEY, _IMAGE, _NOTHING = b"tsds key", b"tsds image", b"tsds nothing"
 
 def _hashed(salt: bytes, kind: bytes, data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_NBYTES, key=salt, person=kind).digest()
+
+
+def _pair(salt: bytes, key: bytes | None, image: bytes | None) -> Pair:
+    """The hashes of a sample. If it has no key or no image, the hash in its place is equal to no other's."""
+    keyed = _hashed(salt, _NOTHING, image or b"") if key is None else _hashed(salt, _KEY, key)
+    return keyed, _hashed(salt, _NOTHING, keyed) if image is None else _hashed(salt, _IMAGE, image)
+
+
+def _keys_and_images(store: Store, rows: Iterable[tuple[str, int]]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """The key and the stored image of each row; None if the store has none."""
+    has_keys = first_of_kind(store.manifest.fields, KeyField) is not None
+    for split, row in rows:
+        yield key_bytes(store[split].key(row)) if has_keys else None, image_bytes(store, split, row)
 
 
 def key_bytes(key: str) -> bytes:
