@@ -196,3 +196,8 @@ def test_a_loader_with_a_drawn_seed_resumes(path: Path) -> None:
     fixed = tsds.DataLoader(tsds.StoreDataset(path), 5, shuffle=True, seed=3)
     with pytest.raises(tsds.OptionError, match="with seed 3, found"):
         fixed.load_state_dict(state)
+    other, seed = make(), first.seed
+    before = other.seed
+    with pytest.raises(tsds.OptionError, match="batch_size"):
+        other.load_state_dict({**state, "batch_size": 4})
+    assert other.seed == before != seed

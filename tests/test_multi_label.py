@@ -415,6 +415,14 @@ def test_a_source_whose_tags_grew_is_appended(tmp_path: Path) -> None:
     assert tsds.open(tmp_path / "a.tsds")["train"]["labels"][:].tolist()[:2] == [[1, 0, 1], [0, 1, 0]]
 
 
+def test_the_command_prints_what_it_has_trained(tmp_path: Path) -> None:
+    path = tagged(tmp_path / "a.tsds")
+    words = ("--epochs", 1, "--eval-split", "train", "--model", "seed", "--image-size", 16, "--device", "cpu")
+    done = command("train", path, "--out", tmp_path / "run", *words)
+    assert done.exit_code == 0, done.stderr
+    assert "best map " in done.stdout and "average precision: " in done.stdout
+
+
 def test_bench_loads_the_images_and_says_what_it_does_not_train(tmp_path: Path) -> None:
     fields, reason = fields_of(tsds.open(tagged(tmp_path / "a.tsds"))["train"])
     assert fields == {"image": "image"} and "training needs one label per image" in reason

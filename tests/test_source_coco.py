@@ -261,6 +261,17 @@ def test_richer_files_of_the_same_images(tmp_path: Path) -> None:
     assert list(alone.fields) == ["captions"] and not alone.left_out
 
 
+def test_captions_that_another_file_replaces_are_reported(tmp_path: Path) -> None:
+    caption = {"id": 7, "image_id": 9, "caption": "a dog"}
+    write(tmp_path / "src", data(annotations=[*DATA["annotations"], caption]))
+    captions = data(annotations=[{"id": 1, "image_id": 9, "caption": "a cat"}])
+    write(tmp_path / "src", captions, "annotations/captions_val2017.json")
+    contents = open_source(tmp_path / "src").contents()
+    assert [(each.where, each.reason) for each in contents.left_out if "captions" in each.message] == [
+        ("annotations/instances_val2017.json", "not-read")
+    ]
+
+
 def test_annotations_of_neither_objects_nor_captions(tmp_path: Path) -> None:
     contents = open_source(write(tmp_path / "src", data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]))).contents()
     assert [problem.message for problem in contents.left_out] == [

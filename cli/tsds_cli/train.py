@@ -96,7 +96,7 @@ def _show(report: TrainReport) -> None:
     if report.best_epoch is not None:
         best = f"best {report.metric} {report.best[report.metric]:.4f} in epoch {report.best_epoch}"
         text.echo(text.Styled(best, bold=True))
-    if report.classes and report.task == "detection":
+    if report.classes and "ap" in report.classes[0]:
         named = ", ".join(f"{c['class']} {c['ap']:.3f}" for c in report.classes[:12] if c["ap"] is not None)
         more = f" and {len(report.classes) - 12} more" if len(report.classes) > 12 else ""
         text.echo(f"  average precision: {named}{more}")

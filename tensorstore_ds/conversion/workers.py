@@ -36,7 +36,8 @@ SILENCE = 60.0
 #: Blocks that a worker has at a time: the next one lies ready when it has finished one.
 _AHEAD = 2
 #: A larger block is not sent ahead: its worker may not read it yet, and this process would wait.
-_SENT_AHEAD_NBYTES = 64 * 1024
+#: A pipe of Linux holds more than this; the ones of macOS and Windows hold 8 KiB.
+_SENT_AHEAD_NBYTES = (64 if sys.platform == "linux" else 4) * 1024
 
 _DIED = (
     "a worker process died: it was killed, or memory ran out. "

@@ -336,7 +336,7 @@ def quiet_pillow() -> Iterator[None]:
     with _limits_lock:
         _limits.append(_limits[0] if _limits else Image.MAX_IMAGE_PIXELS)
         Image.MAX_IMAGE_PIXELS = None
-        if warnings.filters[:1] != [_NO_WARNINGS]:
+        if _NO_WARNINGS not in warnings.filters:
             warnings.filters.insert(0, _NO_WARNINGS)  # type: ignore[attr-defined]
     try:
         yield

@@ -377,9 +377,9 @@ class DataLoader(data.DataLoader[Batches]):
         """
         if not isinstance(state, Mapping):
             raise refusal("state", "the dict that state_dict() of a loader returned", f"a {type(state).__name__}")
-        if self._draws_seed and type(state.get("seed")) is int:
-            self._reseed(state["seed"])
+        drawn = state["seed"] if self._draws_seed and type(state.get("seed")) is int else self.seed
         setting, start = self._setting(), state.get("start", 0)
+        setting.update({name: drawn for name in ("seed", "sampler_seed") if setting.get(name) == self.seed})
         is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
             setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed")}
@@ -417,6 +417,8 @@ class DataLoader(data.DataLoader[Batches]):
         kept = next((each for each in ("drawn_from", "generator") if each in state), None)
         drawn_from = load_generator(state[kept]) if generator is not None and kept is not None else None
         # Nothing is changed before here: a state that is refused leaves the loader where it was.
+        if drawn != self.seed:
+            self._reseed(drawn)
         self._position = Position(epoch, batch, start)
         self.set_epoch(epoch)  # of the sampler
         if sampler_epoch is not None and has_epochs(self._ordering):

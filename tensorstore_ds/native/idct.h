@@ -328,7 +328,8 @@ static inline int inverse_dct(const int16_t *block, int end, const jpeg_header *
     if (size == 4 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 4, out, stride)) return 1;
     if (size == 2 && !h->has_wide_quantizers && inverse_dct_in_halves(block, quantizers, 2, out, stride)) return 1;
 #endif
-    /* At a scale only where quantizers are larger than of any usual quality: the test takes a twentieth of the time. */
+    /* At a scale only where quantizers are larger than of any usual quality: the test takes a twentieth of the time.
+       There, codes that no encoder made for their quantizers may give other pixels than libjpeg-turbo's. */
     if (size == 8 || h->has_large_quantizers)
         if ((size == 8 && HAS_PAIRS) || h->has_wide_quantizers || !is_small_block(block, quantizers))
             if (!has_room(block, quantizers, size)) return 0;

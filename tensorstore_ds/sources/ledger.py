@@ -71,7 +71,7 @@ class Ledger:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = str(root)
+        self._root = _canonical(str(root))
         self._used = array("q")  # hashes of absolute paths
         self._kinds: dict[tuple[str, str], _Kind] = {}  # by name, and by what is counted
         self._files: dict[str, dict[str, _Kind]] = {}  # by suffix and top folder
@@ -79,8 +79,8 @@ class Ledger:
 
     def use(self, *paths: str | Path) -> None:
         """Note files that the scan used, relative to the source or absolute; ``""`` is none."""
-        named = [path for path in paths if path]
-        self._used.extend(hash(os.path.normpath(os.path.join(self._root, path))) for path in named)  # noqa: PTH118  # one call a file
+        named = (os.path.normpath(os.path.join(self._root, path)) for path in paths if path)  # noqa: PTH118
+        self._used.extend(hash(_canonical(path)) for path in named)
 
     def unread(self, kind: str, where: str, of: str = "files") -> None:
         """Note data of a kind in the file `where` that is not used; several in one file count once.
@@ -143,7 +143,7 @@ class Ledger:
 
     def check_files(self, used: Iterable[str]) -> None:
         """Note all files of the source that are in neither `used`, absolute, nor noted by `use`."""
-        self._used.extend(map(hash, used))
+        self._used.extend(map(hash, map(_canonical, used) if os.sep != "/" else used))
         if hash(self._root) in self._used or not is_dir(self._root):  # an archive may be one file of a format
             return
         known = np.unique(np.frombuffer(self._used, np.int64)) if self._used else np.empty(0, np.int64)
@@ -164,6 +164,10 @@ class Ledger:
         if name.partition(".")[0] not in DOCUMENTS and suffix not in STYLES:
             by_folder = self._files.setdefault(dot + suffix if stem else name, {})
             by_folder.setdefault(path.partition("/")[0] if folder else "", _Kind(path)).add(path)
+
+
+def _canonical(path: str) -> str:
+    return path.replace(os.sep, "/")
 
 
 def _unknown(paths: list[str], root: str, known: NDArray[np.int64]) -> Iterator[str]:

@@ -314,6 +314,8 @@ class CocoSource(Source):
         _note_images(images, prefix, found, finder, is_foreign=is_foreign)
         objects, texts = _places(parsed, found)
         if captions != json:
+            if len(texts):
+                self.ledger.unread(f"captions, of which {captions} has others", json)
             texts = self._read_captions(captions, prefix, found)
         found.has_objects, found.has_captions = len(objects) > 0, len(texts) > 0
         places, quoted = (_of_images(table, len(images)) for table in (objects, texts))
