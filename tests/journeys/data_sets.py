@@ -446,7 +446,7 @@ MADE = {
         grow_list,
         change_list,
         "raw",
-        ("parquet", "folders"),
+        ("parquet", "folders", "csv"),
         size=(96, 128),
         color="L",
     ),
