@@ -636,13 +636,15 @@ def test_absent_keypoints_are_told(tmp_path: Path) -> None:
 
 
 def test_images_that_a_list_does_not_find(tmp_path: Path) -> None:
-    (tmp_path / "l.csv").write_text("path,label\nsub/b.png,x\n")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "l.csv").write_text("path,label\nsub/b.png,x\n")
     (tmp_path / "photos" / "sub").mkdir(parents=True)
     Image.new("L", (9, 9)).save(tmp_path / "photos" / "sub" / "b.png")
-    done = tsds("convert", tmp_path / "l.csv", tmp_path / "s.tsds", "--workers", 0)
-    place = tmp_path / "sub" / "b.png"
+    source = tmp_path / "lists" / "l.csv"
+    done = tsds("convert", source, tmp_path / "s.tsds", "--workers", 0)
+    place = tmp_path / "lists" / "sub" / "b.png"
     advice = "If the images are in another folder, name it with --images."
     shown = place if len(str(place)) <= 100 else f"...{str(place)[-100:]}"
     assert done.stderr == f"tsds: sub/b.png: {shown}: cannot be read: No such file or directory. {advice}\n"
-    done = tsds("convert", tmp_path / "l.csv", tmp_path / "s.tsds", "--workers", 0, "--images", tmp_path / "photos")
+    done = tsds("convert", source, tmp_path / "s.tsds", "--workers", 0, "--images", tmp_path / "photos")
     assert done.exit_code == 0

@@ -579,7 +579,9 @@ def _check_batch(
         if "objects" in members:
             own = objects_of(members["objects"], number, how)
             if case["return_as"] == "torchvision":
-                own = {**own, "labels": own["labels"] - 1}
+                places, is_there = own["keypoints"][..., :2], own["keypoints"][..., 2:]
+                assert ((is_there == 1) | ((is_there == 0) & (places == 0))).all()
+                own = {**own, "labels": own["labels"] - 1, "keypoints": places.where(is_there == 1, torch.nan)}
                 x1, y1, x2, y2 = own["boxes"].unbind(1)
                 torch.testing.assert_close(own["area"], (x2 - x1) * (y2 - y1))
                 assert not own["iscrowd"].any() and (how != "list" or own["image_id"] == row)

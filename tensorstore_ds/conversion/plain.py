@@ -13,7 +13,8 @@ from typing import Any
 
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import Problem
-from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.format.kinds.labels import LabelsField
+from tensorstore_ds.format.schema import ArraySpec, Keypoints
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.list.table import Columns, Flag
 from tensorstore_ds.sources.objects import ObjectTable
@@ -23,8 +24,8 @@ from tensorstore_ds.sources.yolo.config import Config
 _CLASSES = {
     cls.__name__: cls
     for cls in (
-        *(ClassNames, Columns, Config, Flag, ConvertOptions, ImageOptions, Keypoints, ObjectTable, Problem, RowTable),
-        SourceOptions,
+        *(ArraySpec, ClassNames, Columns, Config, Flag, ConvertOptions, ImageOptions, Keypoints, LabelsField),
+        *(ObjectTable, Problem, RowTable, SourceOptions),
     )
 }
 

@@ -71,7 +71,7 @@ class ImageIndex:
         Of two with equally many, it is the one with no other parts. -1 if no image has its last part.
 
         >>> images = ImageIndex(["a/1.png", "b/1.png"])
-        >>> images.find_by_end(r"C:\\photos\\b\\1.png", "labels.json"), images.find_by_end("2.png", "labels.json")
+        >>> images.find_by_end(r"C:\photos\b\1.png", "labels.json"), images.find_by_end("2.png", "labels.json")
         (1, -1)
 
         Raises:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.regular_files import is_dir, is_file
+from tensorstore_ds.regular_files import is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import walk_files
 from tensorstore_ds.sources.images import ImageIndex
@@ -53,7 +54,10 @@ class ListedImages:
             path = folder + clean_path(text)
         except RowError:
             return
-        if self._root is not None and not is_file(self._root / path):
+        is_there = False
+        with suppress(SourceError), os_errors(path):  # such as a name that is too long
+            is_there = self._root is None or is_file(self._root / path)
+        if not is_there:
             self._walk()
 
     def path(self, text: str, folder: str) -> str:
