@@ -315,7 +315,7 @@ class CocoSource(Source):
         objects, texts = _places(parsed, found)
         if captions != json:
             if len(texts):
-                self.ledger.unread(f"captions, of which {captions} has others", json)
+                self.ledger.unread(f"captions, which are read from {captions}", json)
             texts = self._read_captions(captions, prefix, found)
         found.has_objects, found.has_captions = len(objects) > 0, len(texts) > 0
         places, quoted = (_of_images(table, len(images)) for table in (objects, texts))
