@@ -254,6 +254,27 @@ def test_no_object_becomes_background(tmp_path: Path, change: Json, message: str
     assert (summary.skipped_images, summary.skipped_boxes, sum(summary.skipped.values())) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("absent", [{"bbox": []}, {}])
+@pytest.mark.parametrize(
+    ("change", "box"),
+    [
+        ({"segmentation": [[5, 6, 20, 6, 20, 30, 5, 30], [2, 9, 3, 9, 3, 10]]}, [2, 6, 20, 30]),
+        ({"keypoints": [5, 6, 2, 10, 12, 1, 0, 0, 0], "num_keypoints": 2}, [5, 6, 10, 12]),
+    ],
+)
+def test_boxes_around_outlines_and_keypoints(tmp_path: Path, absent: Json, change: Json, box: list[float]) -> None:
+    root = draw(tmp_path / "src", "a.png")
+    content = coco("a.png")
+    first = content["annotations"][0]
+    for name in ("bbox", "area", "segmentation", "keypoints"):
+        first.pop(name, None)
+    first.update(absent | change)
+    put(root, "train.json", content)
+    store, summary = convert(root)
+    assert store["train"]["objects"][0]["boxes"].tolist() == [box]
+    assert "1 objects have no bbox: their boxes are around their polygons or keypoints." in summary.notes
+
+
 @pytest.mark.parametrize(("on_error", "images", "boxes"), [("skip", 2, 1), ("skip-image", 1, 0)])
 def test_a_box_without_area(tmp_path: Path, on_error: str, images: int, boxes: int) -> None:
     """Such codes, which begin with `box-`, drop the box alone under `skip`, as in all formats."""

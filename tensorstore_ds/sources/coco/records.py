@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
 from tensorstore_ds.sources.json_files import JSON_ERRORS, MemberError, finite, kind, unlike
 from tensorstore_ds.sources.ledger import Ledger
-from tensorstore_ds.sources.objects import AnnotatedObject, Box
+from tensorstore_ds.sources.objects import AnnotatedObject, Box, hull
 from tensorstore_ds.sources.xml import ABSENT, Place
 
 Id = int | float | str
@@ -183,12 +183,25 @@ def is_crowd(each: Annotation) -> bool:
 
 
 def box_of(each: Annotation) -> list[float] | None:
-    """Its bbox, None if it has none; raises `MemberError`."""
+    """Its bbox, or else the box around its polygons or keypoints; None if it has none; raises `MemberError`."""
     if not each.bbox:
-        return None
+        return _box_around(each)
     if len(each.bbox) != 4:
         raise MemberError(f"bbox: expected 4 numbers, found {len(each.bbox)}")
     return each.bbox
+
+
+def _box_around(each: Annotation) -> list[float] | None:
+    points: list[Place] = []
+    if outline_of(each) == "polygons":
+        rings = _decoded(each.segmentation, list[list[float]], "segmentation")
+        points = [point for ring in rings for point in zip(ring[::2], ring[1::2], strict=False)]
+    elif outline_of(each) is None and has_keypoints(each):
+        points = [(x, y) for x, y, seen in _keypoints(each.keypoints).tolist() if seen]
+    if not points:
+        return None
+    x1, y1, x2, y2 = hull(points)
+    return [x1, y1, x2 - x1, y2 - y1]
 
 
 def outline_of(each: Annotation) -> str | None:

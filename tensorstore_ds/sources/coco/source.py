@@ -111,6 +111,7 @@ class _Split:
         references: of the images that are sound.
         values: those of `OBJECT_VALUES` that some object has.
         used: the ids of the categories that some object has.
+        around: how many boxes were made from polygons or keypoints.
         has_objects, has_captions: whether there are some.
     """
 
@@ -123,6 +124,7 @@ class _Split:
     skeleton: dict[tuple[str, str], None] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)
     numbers: dict[Id, int] = field(default_factory=dict)
+    around: int = 0
     by_end: dict[str, str] = field(default_factory=dict)
     bad: dict[int, list[Problem]] = field(default_factory=dict)
     references: PackedStrings = field(default_factory=PackedStrings)
@@ -185,6 +187,8 @@ class CocoSource(Source):
         if not has_captions or any(each.has_objects for each in used.values()):
             fields["objects"] = self._field(used)
             notes += _notes_of_classes(used)
+            if around := sum(each.around for each in used.values()):
+                notes.append(f"{around:,} objects have no bbox: their boxes are around their polygons or keypoints.")
             if self.options.keypoints is None:
                 notes += _notes_of_keypoints(used)
         if has_captions:
@@ -570,7 +574,7 @@ def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
             begin, end = _extent(raw, start)
             texts.extend((begin, end, owner))
         elif not box:
-            _note_bad(each.image_id, where, "annotation", "expected a box, found none.", found)
+            _note_bad(each.image_id, where, "annotation", "expected a box, found none. Add a bbox.", found)
         elif each.category_id not in found.names:
             message = f"expected the id of a category, found {kind(each.category_id)}."
             _note_bad(each.image_id, where, "unknown-class", message, found)
@@ -598,6 +602,7 @@ def _read_some(each: Annotation, where: str, found: _Split) -> tuple[bool, bool]
     """Whether an annotation has a box, and whether it is a caption; notes its values; raises `MemberError`."""
     has_box, has_caption = box_of(each) is not None, is_given(each.caption)
     if has_box:
+        found.around += not each.bbox
         if is_crowd(each):
             found.values.add("iscrowd")
         if has_keypoints(each):
