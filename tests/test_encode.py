@@ -1,6 +1,8 @@
 """Decoding against Pillow; what is kept of depth, color and orientation; what damaged files say."""
 
 import io
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -316,3 +318,31 @@ def test_files_with_several_frames_are_noted(tmp_path, suffix, frames, encoding)
     assert [(problem.where, problem.reason) for problem in summary.left_out] == noted
     assert [(p.where, p.reason) for p in tsds.estimate(folder, options).left_out] == noted
     assert (tsds.StoreDataset(tmp_path / "o.tsds")[0]["image"] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("mode", "alpha", "options", "noted"),
+    [
+        ("RGBA", 128, {}, True),
+        ("RGBA", 255, {}, False),
+        ("LA", 0, {}, True),
+        ("P", 0, {}, True),
+        ("RGB", 0, {}, False),
+        ("RGBA", 128, {"color": "rgba"}, False),
+        ("RGBA", 128, {"color": "rgb"}, False),
+    ],
+)
+def test_transparency_that_is_not_stored_is_noted(
+    tmp_path: Path, mode: str, alpha: int, options: dict[str, Any], noted: bool
+) -> None:
+    source = tmp_path / "src"
+    (source / "x").mkdir(parents=True)
+    image = Image.new("RGBA", (30, 20), (200, 100, 50, alpha))
+    if mode == "P":
+        image = Image.new("P", (30, 20))
+        image.info["transparency"] = 0
+    elif mode != "RGBA":
+        image = image.convert(mode)
+    image.save(source / "x" / "a.png")
+    summary = tsds.convert(source, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0, **options))
+    assert [(each.where, each.reason) for each in summary.left_out] == [("x/a.png", "alpha")] * noted

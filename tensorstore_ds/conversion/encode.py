@@ -33,6 +33,7 @@ from tensorstore_ds.imaging.codecs import (
     encode_png,
     further_frames,
     is_storable,
+    lost_alpha,
     open_image,
     orientation,
     quiet_pillow,
@@ -209,6 +210,9 @@ def _decode(
         return header.size, 1, np.empty((0, 0, header.channels), header.dtype)
     scale = _scale(header, options)
     pixels = decode_file(source, header, color=options.color, key=key, on_decode=on_decode, scale=scale)
+    is_kept = options.encoding == "source" and is_storable(source)
+    if header.image is not None and options.color == "auto" and not is_kept:
+        sample.left_out += lost_alpha(header.image, key)
     return header.size, scale, pixels
 
 

@@ -319,6 +319,15 @@ def further_frames(image: Image.Image, key: str) -> tuple[Problem, ...]:
     return (Problem(key, "further-frames", message),) if is_animated else ()
 
 
+def lost_alpha(image: Image.Image, key: str) -> tuple[Problem, ...]:
+    """A note that a decoded image has transparent pixels, which are stored without their alpha."""
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    if image.mode not in ("RGBA", "LA") or image.getchannel("A").getextrema() == (255, 255):
+        return ()
+    return (Problem(key, "alpha", 'stored without its alpha. Keep it with `color="rgba"`.'),)
+
+
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # what Pillow logs is printed where nobody asks for logs
 _limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside
 _limits_lock = threading.Lock()
