@@ -37,7 +37,8 @@ _MASK_WORDS = frozenset(
 )
 _CITY_IMAGES, _CITY_MASKS = "leftimg8bit", {"gtfine": "_gtFine_labelIds", "gtcoarse": "_gtCoarse_labelIds"}
 _CITY_ENDING = "_leftImg8bit"
-#: Names of folders of masks that are looked for where listing all folders would take long.
+_FEW = 100  # folders two levels below that are looked into
+#: Names of folders of masks that are looked for there, where listing all folders would take long.
 _SPELLED = ("masks", "Masks", "mask", "labels", "label", "gt", "annotations", "ann_dir", "SegmentationClass")
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
 #: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
@@ -361,6 +362,7 @@ def _below(root: Path) -> list[Path]:
     for top in _folders(root):
         inside = _folders(root / top)
         found += [root / top] if any(_words(name)[1] in (*_MASKS, *_CITY_MASKS) for name in inside) else []
+        inside = inside if len(inside) <= _FEW else []  # else they are classes
         found += [root / top / name for name in inside if any(exists(root / top / name / each) for each in _SPELLED)]
     return sorted(found)
 
