@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import entries, is_dir, os_errors, read_file
@@ -120,7 +120,7 @@ class FolderSource(Source):
         for path in islice(images, _LOOKED_AT):
             first = firsts.setdefault(self._name(path), path)
             if first != path and first.split("/")[: self._level] == path.split("/")[: self._level]:
-                with suppress(SourceError):
+                with suppress(SourceError, ConversionError):  # the conversion comes to it again
                     if read_file(self.path / first, first) == read_file(self.path / path, path) != b"":
                         what = f"{first} and {path} are the same image in two class folders, and two samples"
                         return (f"{what}. Pass `multi_label` to give such images several labels.",)
@@ -134,7 +134,10 @@ class FolderSource(Source):
         return path.split("/", self._level + 1)[-1]
 
     def _digest(self, path: str) -> bytes:
-        return hashlib.sha256(read_file(self.path / path, path)).digest()
+        try:
+            return hashlib.sha256(read_file(self.path / path, path)).digest()
+        except SourceError:  # the conversion comes to it again, as to an image of its own
+            return path.encode()
 
     def _note_of_annotations(self) -> tuple[str, ...]:
         """What is said of class folders with a folder beside them that is called as annotations are."""
