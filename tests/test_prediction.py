@@ -240,10 +240,10 @@ def test_the_users_own_folder(tmp_path: Path, checkpoint: Path, monkeypatch: pyt
     assert said.path == good
 
 
-def test_a_folder_is_no_image(tmp_path: Path, checkpoint: Path) -> None:
-    with pytest.raises(SourceError) as error:
+def test_a_folder_without_images_and_a_pipe(tmp_path: Path, checkpoint: Path) -> None:
+    with pytest.raises(OptionError) as error:
         list(predict(checkpoint, [tmp_path]))
-    assert "expected a file, found a folder." in one_line(error.value)
+    assert "expected image files, found none." in one_line(error.value)
     os.mkfifo(tmp_path / "x.png")  # nobody writes to it: it would be waited for
     with pytest.raises(SourceError, match=r"x\.png: expected a file, found a pipe\."):
         list(predict(checkpoint, [tmp_path / "x.png"]))

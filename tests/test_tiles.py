@@ -345,6 +345,7 @@ def test_batch_transforms_views_and_mixtures(folder: Path) -> None:
 @pytest.mark.parametrize("pixels", ["uint8", "float32"])
 def test_normalized_tiles_of_pixels_of_one_size(tmp_path: Path, pixels: str) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 80, 80, 3)).astype(pixels)
+    images = images if pixels == "uint8" else images / np.float32(255)
     store_of(tmp_path / "s.tsds", [{"image": image} for image in images], encoding="raw")
     tiles = tsds.Tiles(tsds.StoreDataset(tmp_path / "s.tsds"), 50)
     steps = [tsds.RandomCrop(32), tsds.Normalize([0.5] * 3, [0.25] * 3)]
