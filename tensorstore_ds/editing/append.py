@@ -351,7 +351,7 @@ class _Growing:
 
         skipped, left_out = [*filter(is_of_step, skipped)], [*filter(is_of_step, left_out)]
         names = {*listed.keys(listed.erased), *found.erased}
-        if SOURCE_BOX in store.manifest.fields:  # images of which no crop is stored
+        if SOURCE_BOX in store.manifest.fields:  # images without a stored crop
             kept = {key.rpartition("#")[0] for key in (*found.added, *found.same, *found.differing)}
             names |= {key.rpartition("#")[0] for key in names} - kept - {""}
         secret = problems_of(names, {*skipped, *left_out})

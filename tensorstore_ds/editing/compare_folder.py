@@ -180,7 +180,7 @@ def _compare(
 
 
 def _is_same(path: Path, stored: Any, key: str) -> bool:
-    """Whether Pillow's pixels of a file, as ImageFolder converts them, are those of the store."""
+    """Whether Pillow's pixels of a file, as ImageFolder converts them, equal the pixels in the store."""
     with open_file(path, key) as file:
         expected = np.asarray(open_image(file, max_pixels=2**63, key=key).convert("RGB"))
     pixels = decode_stored(stored, key=key) if isinstance(stored, bytes) else np.asarray(stored)

@@ -101,7 +101,7 @@ def write_store(
     Args:
         fields: of the new store.
         step: what is done, for the provenance: ``command`` and its options.
-        tombstones: of the new store; None for those of all stores that rows come from.
+        tombstones: of the new store; None joins the tombstones of all stores that rows come from.
 
     Raises:
         FormatError: a store is damaged.

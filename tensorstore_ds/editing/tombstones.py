@@ -32,7 +32,7 @@ Pair = tuple[bytes, bytes]
 
 @dataclass
 class _Group:
-    """The tombstones with one salt: a store has its own, and after a merge those of others."""
+    """The tombstones with one salt. A store has its own salt, and after a merge also the salts of other stores."""
 
     salt: bytes
     pairs: list[Pair] = field(default_factory=list)
