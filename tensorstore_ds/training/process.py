@@ -160,8 +160,8 @@ class Tally:
 
     def metrics(self, task: Task) -> dict[str, float]:
         """The mean loss and the task's metrics so far, of this rank; waits for the device."""
-        learned = self.sums.get("labelled", self.sums["samples"])
-        losses = {name: float(self.sums[name] / learned.clamp(min=1)) for name in ("loss",) if name in self.sums}
+        learned = float(self.sums.get("labelled", self.sums["samples"]))  # a part of one image where labels are unknown
+        losses = {name: float(self.sums[name]) / (learned or 1.0) for name in ("loss",) if name in self.sums}
         return {**losses, **task.metrics(self.sums)}
 
     def over_ranks(self, ranks: Ranks) -> Tally:
