@@ -241,6 +241,21 @@ def test_another_process_finds_the_same_folds(tmp_path: Path) -> None:
         assert json.loads(done.stdout) == found.numbers[0].tolist()
 
 
+def test_fold_numbers_stay_those_of_earlier_versions(tmp_path: Path) -> None:
+    """Results of an experiment are compared with those of folds that were made years ago."""
+    rng = np.random.default_rng(1)
+    store = made(tmp_path / "s.tsds", rng.integers(0, 3, 30).tolist(), patient=rng.integers(0, 11, 30))
+    assert found_of(store) == "223441414334421223114312231332"
+    assert found_of(store, stratify="label") == "443441414313222123114312231332"
+    assert found_of(store, groups="patient") == "342344411131341132123241242342"
+    assert found_of(store, stratify="label", groups="patient") == "332333411114141132423241242342"
+
+
+def found_of(store: tsds.Store, **options: Any) -> str:
+    """The folds of all rows, as digits."""
+    return "".join(map(str, tsds.folds(store, 4, **options).numbers[0].tolist()))
+
+
 # --- what can be divided, and by what ----------------------------------------------------------------------------
 
 

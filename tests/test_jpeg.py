@@ -178,6 +178,13 @@ def test_a_header_says_what_a_file_is():
     assert (progressive.height, progressive.width, progressive.scan) == (30, 50, None)
 
 
+def test_a_head_has_only_the_segments_of_adobe_among_those_of_their_kind():
+    data = jpeg(drawn(30, 50))
+    adobe, other = b"Adobe\0\x64\0\0\0\0\1", b"Ducky\0\x64\0\0\0\0\1"
+    assert read_header(with_segment(data, 0xEE, other)).head == read_header(data).head
+    assert adobe in read_header(with_segment(data, 0xEE, adobe)).head
+
+
 def test_a_cut_has_no_metadata_but_what_colors_need():
     exif = Image.Exif()
     exif[0x010E] = "x" * 3000

@@ -55,9 +55,10 @@ def test_what_is_read_of_the_storage_is_bounded(cold, monkeypatch):
     monkeypatch.setattr(module, "MOST_NBYTES", 2**20)
     monkeypatch.setattr(module, "STEP_NBYTES", 2**18)
     found = measure_storage(cold, [("train", "image"), ("val", "image")], seconds=60)
-    assert found.rate is None or found.nbytes == 2**20
-    one = measure_storage(cold, [("train", "image")], seconds=1e-9)
-    assert one.rate is None or one.nbytes == 2**18
+    if found.rate is None:
+        pytest.skip(found.reason)
+    assert found.nbytes == 2**20
+    assert measure_storage(cold, [("train", "image")], seconds=1e-9).nbytes == 2**18
 
 
 def test_storage_that_cannot_be_measured_is_said(tmp_path, cold, monkeypatch):

@@ -32,9 +32,10 @@ def picture(html: str) -> Image.Image:
 
 def test_facts_and_a_sheet(path: Path) -> None:
     store = tsds.open(path)
-    for shown in (store, store["train"], tsds.StoreDataset(path), tsds.StoreDataset(path).subset([3, 4])):
+    dataset = tsds.StoreDataset(path)
+    for shown, samples in ((store, 20), (store["train"], 20), (dataset, 20), (dataset.subset([3, 4]), 2)):
         html = shown._repr_html_()
-        assert ("uint8 6 x 5 x 3" in html and "20 samples" in html) or "2 samples" in html
+        assert "uint8 6 x 5 x 3" in html and re.findall(r"(\d+) samples", html) == [str(samples)]
         assert "&lt;b&gt;ant&lt;/b&gt; 16, bee 4" in html and "<b>ant" not in html
         assert picture(html).width > 100
 

@@ -378,7 +378,9 @@ def test_processes_at_the_same_shards_and_one_that_is_killed(many: Path, tmp_pat
     options = tsds.ConvertOptions(shard_nbytes=10**6, layout="zarr", workers=1)
     tsds.plan(many, out, options)
     several = [process("convert", out, "--task", "0/1") for _ in range(3)]
+    deadline = time.monotonic() + 120
     while not any((tmp_path / "o.tsds.partial" / "journal").glob("*.json")):
+        assert time.monotonic() < deadline and all(each.poll() is None for each in several)
         time.sleep(0.01)
     several[0].send_signal(signal.SIGKILL)
     for each in several[1:]:

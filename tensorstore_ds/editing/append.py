@@ -486,7 +486,7 @@ class _Listed:
                 if place[0] != name:
                     self.other_split[key] = place[0], name
         splits = self._contents.splits.keys()
-        # of a store whose samples were divided anew, the splits say nothing of those of the source
+        # If the samples of the store were divided anew, its splits tell nothing about the splits of the source.
         self.other_split = {
             key: both for key, both in self.other_split.items() if {*both} <= self._seen.keys() & splits
         }

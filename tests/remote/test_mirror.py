@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer, Request, faulty_server
-from small_stores import tsds as command
+from small_stores import VALID, tsds as command
 from stores import contents, detections, store_of
 from tensorstore_ds.format.kinds.base import TableField
 from tensorstore_ds.reading import mirror, mirror_file
@@ -390,6 +390,32 @@ def test_marks_of_another_start_of_the_machine_are_not_believed(
     monkeypatch.setattr("tensorstore_ds.reading.mirror_file.boot_id", lambda: b"another".ljust(36))
     again = tsds.open(url)["train"].column("image").take([0, ROWS - 1])
     assert np.array_equal(again, tsds.open(stores / "raw.tsds")["train"].column("image").take([0, ROWS - 1]))
+
+
+def test_chunks_that_are_there_are_checked_once_and_not_at_each_opening(
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[object] = []
+    check = mirror_file.MirroredFile._check_chunks
+    monkeypatch.setattr(mirror_file.MirroredFile, "_check_chunks", lambda self: (checked.append(self), check(self)))
+    for opening in range(4):
+        tsds.open(f"{server.url}/raw.tsds")["train"].column("image").take([opening])
+    assert len(checked) == 1
+
+
+def test_a_large_file_of_an_unreadable_field_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its chunks are not known, and so it would be held in memory."""
+    with faulty_server(VALID) as server:
+        store = tsds.open(f"{server.url}/unreadable-fields.tsds")
+        store["train"][0]  # the list of the shard's files is here
+        monkeypatch.setattr(mirror, "MANIFEST_MAX_NBYTES", 1)
+        with pytest.raises(tsds.FormatError, match="of at most 1 bytes") as caught:
+            store.fetch()
+        assert caught.value.reason == "unreadable-field"
+        assert caught.value.problems[0].where.split("/")[2] in store.manifest.unreadable
+        monkeypatch.undo()
+        store.fetch()
+        assert tsds.verify(store.path) == tsds.verify(VALID / "unreadable-fields.tsds")
 
 
 _READ = """
