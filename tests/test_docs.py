@@ -97,7 +97,7 @@ def context() -> Iterator[ForkServerContext]:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(30)
+@pytest.mark.drawn(15)
 @pytest.mark.skipif(sys.platform != "linux", reason="pages look into /proc, and lock and evict")
 @pytest.mark.parametrize(
     "page",
@@ -116,7 +116,7 @@ def test_every_command_and_snippet_runs(page: str, sources: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(6)
 @pytest.mark.skipif(sys.platform != "linux", reason="commands warm and evict")
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "```console" in page_of(name).read_text("utf-8")])
 def test_the_page_of_a_command_shows_what_it_prints(name: str, sources: Path, tmp_path: Path) -> None:

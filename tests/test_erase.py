@@ -527,9 +527,11 @@ def key_is_gone(path: Path, sought: str) -> bool:
     return sought not in [split.key(row) for row in range(len(split))]
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a child is ended in the middle")
 @pytest.mark.parametrize("ended", [killed_at, failed_at])
-@pytest.mark.parametrize("erased", ["c", "f", pytest.param("b", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("erased", ["c", "f", "b"])
 def test_ended_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, erased: str, ended: Callable[[int, Path, Sequence[str]], bool]
 ) -> None:

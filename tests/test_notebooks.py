@@ -16,6 +16,7 @@ COLAB = "https://colab.research.google.com/github/"
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, 4)

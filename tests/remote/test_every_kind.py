@@ -143,6 +143,7 @@ WAYS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
 @pytest.mark.parametrize("name", CASES)
 def test_by_url_as_on_disk(name: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

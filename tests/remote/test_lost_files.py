@@ -101,6 +101,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.drawn(14)
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("how_much", ["some", "one file", "all"])
 def test_what_is_lost_is_fetched_again(
