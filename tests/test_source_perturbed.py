@@ -18,7 +18,7 @@ from labelling_files import write
 from layouts import HEIGHT, LAYOUTS, WIDTH
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
 
 Files = Mapping[str, str]
 
@@ -234,9 +234,9 @@ def moved(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
 CHANGES: tuple[Change, ...] = (encoded, shortened, renamed, divided, wrapped, extended, moved)
 
 
-def samples(root: Path) -> tuple[Any, str]:
+def samples(root: Path, options: SourceOptions | None = None) -> tuple[Any, str]:
     """What is read of a source, in plain values, and everything that is said about it."""
-    source = open_source(root)
+    source = open_source(root, options=options)
     contents = source.contents()
     found = []
     for split, listed in contents.splits.items():
@@ -246,7 +246,10 @@ def samples(root: Path) -> tuple[Any, str]:
             except TsdsError as error:
                 found.append((split, str(error)))
                 continue
-            values = {name: _plain(value) for name, value in {**(sample.objects or {}), **sample.arrays}.items()}
+            arrays = {**(sample.objects or {}), **sample.arrays, **sample.masks}
+            values = {name: _plain(value) for name, value in arrays.items()}
+            if not isinstance(sample.image, str | Path):
+                values["image"] = _plain(sample.image)
             found.append((split, sample.key, sample.label, values, dict(sample.texts), sample.annotated_size))  # type: ignore[arg-type]
     said = [*contents.problems, *contents.left_out, *contents.notes]
     fields = {name: field.describe() for name, field in contents.fields.items()}

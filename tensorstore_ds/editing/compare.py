@@ -280,6 +280,8 @@ def _same_files(one: tuple[Store, bytes], other: tuple[Store, bytes]) -> bool:
     return False
 
 
+#: Labels of objects get the numbers of joined classes as labels of samples do.
+_LABELS = LabelField()
 #: The objects of a row, their field, and the new numbers of its classes.
 _Objects = tuple[Mapping[str, Any], Field | None, NDArray[np.int64] | None]
 
@@ -291,7 +293,7 @@ def _same_objects(one: _Objects, other: _Objects) -> bool:
     if not isinstance(each, ObjectsField) or len(next(iter(known.values()), ())) != count:
         return False
     for name, value in values.items():
-        value = _numbered(value, others) if name == "labels" else value
+        value = _renumbered(_LABELS, value, others) if name == "labels" else value
         stored: Any
         if name in ("keypoints", "visibility") and isinstance(own, ObjectsField):
             places = {keypoint: i for i, keypoint in enumerate(own.keypoints)}
@@ -303,7 +305,7 @@ def _same_objects(one: _Objects, other: _Objects) -> bool:
             elif "keypoints" in known:
                 stored[:, there] = 2 * ~np.isnan(known["keypoints"][:, from_]).any(axis=2)
         elif name in known:
-            stored = _numbered(known[name], numbers) if name == "labels" else known[name]
+            stored = _renumbered(_LABELS, known[name], numbers) if name == "labels" else known[name]
         elif name == "labels":
             stored = np.full(count, -1)
         else:
@@ -317,11 +319,6 @@ def _same_objects(one: _Objects, other: _Objects) -> bool:
 def _renumbered(field: Field, value: Any, numbers: NDArray[np.int64] | None) -> Any:
     """A value by the classes of a joined field."""
     return value if numbers is None else field.renumbered(np.asarray(value)[None], numbers)[0]
-
-
-def _numbered(value: Any, numbers: NDArray[np.int64] | None) -> Any:
-    """Labels of objects by the numbers of the joined classes."""
-    return value if numbers is None else np.where(np.asarray(value) >= 0, numbers[value], value)
 
 
 def _unknown(field: ArrayField) -> NDArray[Any]:

@@ -49,17 +49,8 @@ _MASK_MODES = frozenset(("1", "L", "P", "I"))
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
 _ORIENTATION = 0x0112
-#: How an image becomes upright, by EXIF's number. Pillow turns a TIFF file by itself.
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-#: The same for arrays: transposed, then mirrored top to bottom, left to right.
+#: How an image becomes upright, by EXIF's number: transposed, then mirrored top to bottom, left to right. Pillow turns
+#: a TIFF file by itself.
 TURNS = {
     1: (False, False, False),
     2: (False, False, True),
@@ -225,8 +216,10 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
 def _upright(image: Image.Image) -> Image.Image:
     """The decoded image, with the orientation that its file asks for."""
     image.load()
-    found = orientation(image)
-    return image if found == 1 else image.transpose(_TURNS[found])
+    steps = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_TOP_BOTTOM, Image.Transpose.FLIP_LEFT_RIGHT)
+    for step, is_needed in zip(steps, TURNS[orientation(image)], strict=True):
+        image = image.transpose(step) if is_needed else image
+    return image
 
 
 def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
@@ -283,7 +276,7 @@ def orientation(image: Image.Image) -> int:
         exif = Image.Exif()
         exif.load(block)
         found = int(exif.get(_ORIENTATION, 1))
-        return found if found in _TURNS else 1
+        return found if found in TURNS else 1
     except MemoryError:
         raise
     except Exception:

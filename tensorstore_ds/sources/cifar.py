@@ -19,7 +19,7 @@ from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.regular_files import FILE_LIMIT, TEXT_LIMIT, open_file, os_errors, read_file, read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.cifar_pickle import read_batch
+from tensorstore_ds.sources.cifar_pickle import PickledBatch, read_batch
 from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.sources.names import number_classes
 
@@ -64,6 +64,7 @@ class CifarSource(Source):
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
         self._batches: list[_Batch] = []
+        self._listed: list[Path] = []  # files with class names
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -78,20 +79,22 @@ class CifarSource(Source):
         if folder is None or not named:
             message = "expected files such as data_batch_1 or train.bin, found none."
             raise SourceError(Problem(str(self.path), "empty-source", message), "Name the folder that holds them.")
-        self._batches = [_read(folder / name, split) for name, split in named.items()]
+        self._batches = [self._read(folder / name, split) for name, split in named.items()]
         fields_of = {tuple(sorted(batch.labels)) for batch in self._batches}
         if len(fields_of) > 1:
             message = "expected files of CIFAR-10 or of CIFAR-100, found both."
             raise SourceError(Problem(str(self.path), "array-shape", message), "Move them into separate folders.")
-        names = _class_names(folder)
+        names = self._class_names(folder)
         fields: dict[str, Field] = {}
         for field in next(iter(fields_of))[::-1]:  # the label first
             every = np.concatenate([batch.labels[field] for batch in self._batches])
             wanted = self.options.classes if field == "label" else None
-            classes = wanted or names.get(field) or ()
+            listed, found = names.get(field, ("", ()))
+            classes = wanted or found
             if classes and len(every) and int(every.max()) >= len(classes):
                 message = f"expected labels below {len(classes)}, the number of class names, found {every.max()}."
-                raise SourceError(Problem(str(self.path), "unknown-class", message), "Name all with `classes`.")
+                where = str(self.path) if wanted else listed
+                raise SourceError(Problem(where, "unknown-class", message), "Name all with `classes`.")
             fields[field] = LabelField(classes=tuple(classes) or number_classes(every, None, str(self.path)))
         splits: dict[str, PackedStrings] = {}
         labels: dict[str, list[NDArray[np.int64]]] = {}
@@ -124,7 +127,53 @@ class CifarSource(Source):
         return ()
 
     def common_files(self) -> tuple[Path, ...]:
-        return tuple(batch.path for batch in self._batches)
+        return (*(batch.path for batch in self._batches), *self._listed)
+
+    def _read(self, path: Path, split: str) -> _Batch:
+        if path.suffix != ".bin":
+            batch = self._pickled(path, _NBYTES)
+            return _Batch(path, split, batch.offset, _NBYTES, batch.labels, batch.keys)
+        fields = ("coarse", "label") if _WHOLE.fullmatch(path.name) else ("label",)
+        stride = len(fields) + _NBYTES
+        with os_errors(path.name), open_file(path, path.name) as file:
+            size = os.fstat(file.fileno()).st_size
+        if size % stride or not size:
+            message = f"expected images of {stride:,} bytes with their labels, found a file of {size:,} bytes."
+            raise SourceError(Problem(path.name, "array-file", message), "Download it again.")
+        with os_errors(path.name):
+            rows = np.memmap(path, np.uint8, "r").reshape(-1, stride)
+        labels = {field: rows[:, i].astype(np.int64) for i, field in enumerate(fields)}
+        return _Batch(path, split, len(fields), stride, labels)
+
+    def _pickled(self, path: Path, row_nbytes: int) -> PickledBatch:
+        limit = FILE_LIMIT if row_nbytes else TEXT_LIMIT
+        batch = read_batch(read_file(path, path.name, limit), path.name, row_nbytes)
+        for name in batch.others:
+            self.ledger.unread(f'"{name}"', path.name)
+        return batch
+
+    def _class_names(self, folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """The class names of each field of labels, where a file has them, with that file."""
+        found: dict[str, tuple[str, tuple[str, ...]]] = {}
+        for field, files in _NAMES.items():
+            for name in files:
+                if (folder / name).is_file():
+                    text = read_file(folder / name, name, TEXT_LIMIT).decode("utf-8-sig", "replace")
+                    found[field] = name, tuple(line.strip() for line in text.splitlines() if line.strip())
+                    self._listed.append(folder / name)
+        for name in ("batches.meta", "meta"):
+            if (folder / name).is_file():
+                texts = self._pickled(folder / name, 0).texts
+                self._listed.append(folder / name)
+                for field, keys in _PICKLED_NAMES.items():
+                    for key in keys:
+                        if key in texts:
+                            found[field] = name, tuple(each.decode("utf-8", "replace") for each in texts[key])
+        for field, (name, names) in found.items():
+            if len(set(names)) < len(names):
+                message = f"expected names of the field {field} that differ, found {', '.join(names)[:200]}."
+                raise SourceError(Problem(name, "unknown-class", message), "Correct them, or remove the file.")
+        return found
 
     def _keys_are_unique(self) -> bool:
         keys = Counter(key for batch in self._batches for key in batch.keys)
@@ -151,41 +200,6 @@ def _named(folder: Path) -> dict[str, str]:
 
 def _looks_right(path: Path) -> bool:
     return path.suffix == ".bin" or read_head(path, 2)[:1] == b"\x80"
-
-
-def _read(path: Path, split: str) -> _Batch:
-    if path.suffix != ".bin":
-        batch = read_batch(read_file(path, path.name, FILE_LIMIT), path.name, _NBYTES)
-        return _Batch(path, split, batch.offset, _NBYTES, batch.labels, batch.keys)
-    fields = ("coarse", "label") if _WHOLE.fullmatch(path.name) else ("label",)
-    stride = len(fields) + _NBYTES
-    with os_errors(path.name), open_file(path, path.name) as file:
-        size = os.fstat(file.fileno()).st_size
-    if size % stride or not size:
-        message = f"expected images of {stride:,} bytes with their labels, found a file of {size:,} bytes."
-        raise SourceError(Problem(path.name, "array-file", message), "Download it again.")
-    with os_errors(path.name):
-        rows = np.memmap(path, np.uint8, "r").reshape(-1, stride)
-    labels = {field: rows[:, i].astype(np.int64) for i, field in enumerate(fields)}
-    return _Batch(path, split, len(fields), stride, labels)
-
-
-def _class_names(folder: Path) -> dict[str, tuple[str, ...]]:
-    """The class names of each field of labels, where a file has them."""
-    found: dict[str, tuple[str, ...]] = {}
-    for field, files in _NAMES.items():
-        for name in files:
-            if (folder / name).is_file():
-                text = read_file(folder / name, name, TEXT_LIMIT).decode("utf-8-sig", "replace")
-                found[field] = tuple(line.strip() for line in text.splitlines() if line.strip())
-    for name in ("batches.meta", "meta"):
-        if (folder / name).is_file():
-            texts = read_batch(read_file(folder / name, name, TEXT_LIMIT), name, 0).texts
-            for field, keys in _PICKLED_NAMES.items():
-                for key in keys:
-                    if key in texts:
-                        found[field] = tuple(each.decode("utf-8", "replace") for each in texts[key])
-    return {field: names for field, names in found.items() if len(set(names)) == len(names)}
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

@@ -19,6 +19,8 @@ from tensorstore_ds.errors import Problem, SourceError
 _MOST = 2_000_000  # operations of a file
 #: Members with texts. Others, but for labels and pixels, are not looked at.
 _TEXTS = (b"label_names", b"fine_label_names", b"coarse_label_names", b"filenames")
+#: Members that tell nothing of a sample.
+_ABOUT = (b"batch_label", b"num_vis", b"num_cases_per_batch")
 _RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
 _NDARRAY, _DTYPE = "numpy ndarray", "numpy dtype"
 _ADVICE = "Download it again, or use the binary version."
@@ -37,12 +39,14 @@ class PickledBatch:
         offset: where the pixels of the first image begin in the file.
         labels: for each field of labels one a row, (n,).
         keys: the file names of the images.
+        others: names of members that are not read.
     """
 
     texts: Mapping[bytes, Sequence[bytes]]
     offset: int = 0
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     keys: Sequence[str] = ()
+    others: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,10 @@ def read_batch(data: bytes, where: str, row_nbytes: int) -> PickledBatch:
         message = f"expected a pickled dict of lists, texts and one array, found something else ({error})."
         raise SourceError(Problem(where, "array-file", message[:300]), _ADVICE) from error
     texts = {name: found for name in _TEXTS if (found := _flat_texts(values.get(name), len(data))) is not None}
+    unread = values.keys() - {*_TEXTS, *_ABOUT, *((b"data", *_LABELS) if row_nbytes else ())}
+    others = [name.decode("utf-8", "replace")[:60] for name in sorted(unread)]
     if not row_nbytes:
-        return PickledBatch(texts)
+        return PickledBatch(texts, others=others)
     array = values.get(b"data")
     state = array.state if isinstance(array, _Array) and array.name == _NDARRAY else None
     labels = {name: values[key] for key, name in _LABELS.items() if key in values}
@@ -109,7 +115,7 @@ def read_batch(data: bytes, where: str, row_nbytes: int) -> PickledBatch:
     names = texts.get(b"filenames", [])
     keys = [] if any(b"\0" in each for each in names) else [each.decode("utf-8", "replace") for each in names]
     numbers = {name: np.array(listed, np.int64) for name, listed in labels.items()}
-    return PickledBatch(texts, pixels.offset, numbers, keys if len(keys) == count else [])
+    return PickledBatch(texts, pixels.offset, numbers, keys if len(keys) == count else [], others)
 
 
 def _flat_texts(value: Any, nbytes: int) -> list[bytes] | None:

@@ -20,6 +20,9 @@ from tensorstore_ds.sources.paths import inside
 #: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
 
+#: So many files are opened to tell whether a folder holds files of a format: the first ones may be empty or damaged.
+PROBED_FILES = 16
+
 _GLANCE_FOLDER = 1_000  # entries of one folder below the root, and of all, that `glance` looks at
 _GLANCE_ALL = 10_000
 _ANNOTATIONS = ("_annotations.coco.json", "annotations.json", "labels.json")  # beside many images

@@ -25,7 +25,7 @@ from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.list.finding import find_lists
 from tensorstore_ds.sources.names import order_classes
-from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names
 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
@@ -96,7 +96,14 @@ class FolderSource(Source):
         elif labelled:
             notes += self._note_of_copies(images)
         notes += notes_of_splits + masks.note_of_masks(islice(images, _LOOKED_AT), self._level)
-        return replace(contents, notes=(*notes, *_note_of_unknown(others, len(images))))
+        left_out = (*contents.left_out, *map(no_samples, self._empty_splits(tops)))
+        return replace(contents, left_out=left_out, notes=(*notes, *_note_of_unknown(others, len(images))))
+
+    def _empty_splits(self, tops: Collection[str]) -> list[str]:
+        """The folders beside split folders that mean a split, too, and have no images."""
+        with os_errors(str(self.path)):
+            beside = [name for name, is_folder in entries(self.path) if is_folder and name not in tops]
+        return sorted(name for name in beside if self._level and _split_word(name))
 
     def _with_several_labels(self, contents: Contents) -> Contents:
         """The same with one sample for all copies of an image. Its reference names them all, the first one first."""

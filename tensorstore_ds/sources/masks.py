@@ -20,7 +20,7 @@ from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sam
 from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, glance, walk_files
 from tensorstore_ds.sources.names import number_classes, read_classes
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, no_samples, split_names
 
 #: Names of folders of images and of masks, in lower case without spaces, ``-`` and ``_``, likely ones first.
 #: The name of a split may be before or behind them; alone it means images.
@@ -145,6 +145,9 @@ class MaskSource(Source):
                 message = f"expected an image and a mask of this name, which {where} lists, found none."
                 problems.append(Problem(missing, "no-annotation", f"{message} Add them, or remove the line."))
             rows[path.stem] = np.array(list(dict.fromkeys(numbers[id] for id in ids if id in numbers)), np.int64)
+            if not ids:
+                left_out.append(no_samples(where))
+                del rows[path.stem]
         for name, parts in find_unions(rows).items():
             message = f"not stored twice: it is the union of {', '.join(parts)}."
             left_out.append(Problem(f"{_LISTS}/{name}.txt", "split-union", message))

@@ -20,7 +20,7 @@ from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions, no_column
-from tensorstore_ds.sources.files import PackedStrings, damage, glance, keyed, walk_files
+from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, damage, glance, keyed, walk_files
 from tensorstore_ds.sources.json_files import MemberError, parse_object, read_object
 from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.list.table import LABEL_NAMES
@@ -35,11 +35,12 @@ from tensorstore_ds.sources.row_table import (
     struct_objects,
 )
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
-from tensorstore_ds.sources.splits import numbered_splits
+from tensorstore_ds.sources.splits import no_samples, numbered_splits
 
 _IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
 _OBJECTS_NAMES = ("objects", "annotations")
 _INFO = "dataset_info.json"
+_MAGIC = b"PAR1"
 _METADATA_LIMIT = 16 << 20
 _PATH_LIMIT = 4096  # characters; a longer path is no key
 #: In a schema's metadata: JSON with the field of the objects as a store has it, for the names of keypoints.
@@ -76,21 +77,13 @@ class ParquetSource(Source):
         self._corners = False  # boxes are x1 y1 x2 y2
         self._size: tuple[str, ...] = ()  # the columns with the height and the width of the image
         self._numbers: dict[str, tuple[str, str, tuple[int, ...]]] = {}  # column -> field, dtype and shape
+        self._classes: dict[str, tuple[str, ...]] = {}  # of the first file, by column
         self._texts: dict[str, str] = {}  # column -> field
 
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether this is a Parquet file with a column of images, or a folder with some; any, without pyarrow."""
-        files = _files_of(path, quick=True)
-        if not files or read_head(files[0], 4) != b"PAR1":
-            return False
-        try:
-            with opened_parquet(files[0], files[0].name) as parquet:
-                return bool(_image_column(parquet.schema_arrow, _features(parquet.schema_arrow, "")))
-        except OptionError:
-            return True
-        except SourceError:
-            return False
+        return any(map(_has_images, _files_of(path, quick=True)[:PROBED_FILES]))
 
     def scan(self) -> Contents:
         """Read labels, objects and paths; no images and no other numbers."""
@@ -102,6 +95,7 @@ class ParquetSource(Source):
         rows: dict[str, list[tuple[object, str]]] = {}  # of each split paths, and the rest of the references
         unread: dict[str, tuple[str, Any, int]] = {}  # by name: the file, the type and the rows
         nulls: Counter[str] = Counter()  # in columns of numbers
+        left_out: list[Problem] = []
         first: Any = None
         for i, (where, split) in enumerate(splits.items()):
             with opened_parquet(self._files[i], where) as parquet:
@@ -110,6 +104,7 @@ class ParquetSource(Source):
                     first = schema
                     self._learn(schema, where)
                 self._check_same(first, schema, where)
+                left_out += [no_samples(where)] * (not parquet.metadata.num_rows)
                 for name, kind in self._unread(schema):
                     seen = unread.get(name, (where, kind, 0))
                     unread[name] = (*seen[:2], seen[2] + parquet.metadata.num_rows)
@@ -129,7 +124,7 @@ class ParquetSource(Source):
         fields |= {field: ArrayField(ArraySpec(dtype, shape)) for field, dtype, shape in self._numbers.values()}
         fields |= {field: TextField() for field in self._texts.values()}
         references = {split: PackedStrings(keyed(split, each)) for split, each in rows.items()}
-        left_out = [
+        left_out += [
             Problem(f"{file}: {name}", NOT_READ, f"not stored: a column of {str(kind)[:80]}; rows: {n:,}.")
             for name, (file, kind, n) in unread.items()
         ] + [
@@ -261,6 +256,7 @@ class ParquetSource(Source):
                 self._table.has_objects = True
         if not self._objects:
             self._learn_flat(schema, features)
+        self._classes = self._classes_of(schema, features)
         is_whole = {each.name for each in schema if kinds.is_integer(each.type)}
         self._size = ("height", "width") if {"height", "width"} <= is_whole else ()
         fields = {"labels"} if self._several else set[str]()
@@ -303,6 +299,20 @@ class ParquetSource(Source):
                     f"expected the column {name} as {first.field(name).type}, as in the first file, found {found}."
                 )
                 raise SourceError(Problem(where, "packed-file", message), "Convert the files one by one.")
+        for name, classes in self._classes_of(schema, _features(schema, where)).items():
+            if (known := self._classes.get(name)) is None:
+                self.ledger.unread(f"the class names of {name}", where)
+            elif classes != known:
+                message = f"expected the class names of {name} as in the first file, found {', '.join(classes)[:200]}."
+                raise SourceError(Problem(where, "packed-file", message), "Convert the files one by one.")
+
+    def _classes_of(self, schema: Any, features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+        """The class names that metadata give to the columns of labels, and of objects."""
+        members = self._flat or (_members(schema, self._objects) if self._objects else {})
+        category = next((each for each in CATEGORY_NAMES if each in members), "")
+        given = {name: features.get(name) for name in (self._label, self._several, self._flat.get(category, ""))}
+        given[f"{self._objects}.{category}"] = _inner(features.get(self._objects), category)
+        return {name: names for name, each in given.items() if name and (names := _class_names(each))}
 
     def _scanned(self, parquet: Any, group: int, where: str, problems: list[Problem]) -> Iterator[tuple[int, object]]:
         """The good rows of a group, each with the path of its image, if it has one; labels and objects are noted."""
@@ -512,6 +522,19 @@ def _files_of(path: Path, *, quick: bool = False) -> list[Path]:
     return [path / name for name in names if name.lower().endswith(".parquet")]
 
 
+def _has_images(file: Path) -> bool:
+    """Whether a Parquet file has a column of images; True for any, without pyarrow."""
+    if read_head(file, len(_MAGIC)) != _MAGIC:
+        return False
+    try:
+        with opened_parquet(file, file.name) as parquet:
+            return bool(_image_column(parquet.schema_arrow, _features(parquet.schema_arrow, "")))
+    except OptionError:
+        return True
+    except SourceError:
+        return False
+
+
 def _damage(where: str) -> AbstractContextManager[None]:
     return damage(where, "a Parquet file", _ADVICE)
 
@@ -527,6 +550,8 @@ def opened_parquet(path: Path, where: str) -> Iterator[Any]:
         ) from None
     file: BinaryIO
     with open_file(path, where) as file, _damage(where):
+        if file.read(len(_MAGIC)) != _MAGIC:  # which pyarrow looks for at the end alone
+            raise ValueError("its first bytes are others")
         limits = {"thrift_string_size_limit": _METADATA_LIMIT, "thrift_container_size_limit": 1 << 20}
         parquet = pq.ParquetFile(file, **limits)
         columns = [parquet.schema.column(i) for i in range(len(parquet.schema))]

@@ -89,6 +89,11 @@ def numbered_splits(files: Sequence[str]) -> tuple[dict[str, str], tuple[str, ..
     return {file: names[text] for file, text in texts.items()}, notes_of_renamed(names)
 
 
+def no_samples(where: str) -> Problem:
+    """What to say of a file or folder that could be a split, or a part of one, and holds no samples."""
+    return Problem(where, "empty-split", "not stored: it has no samples.")
+
+
 def word_split(name: str, files: int) -> str:
     """The split's name of a file, one of `files`: the word in its own name that means one; else the whole name, or
     train for a single file.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +17,12 @@ from tensorstore_ds.format.kinds import OBJECT_VALUES, TextField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions, no_column
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.json_files import MemberError, kind, parse_object, read_object
-from tensorstore_ds.sources.ledger import NOT_READ, USED, Known
+from tensorstore_ds.sources.ledger import USED, Known, Ledger
 from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
-from tensorstore_ds.sources.splits import numbered_splits
+from tensorstore_ds.sources.splits import no_samples, numbered_splits
 
 JSON_LIMIT = 64 << 20  # bytes
 #: Members that are read, beside images, and the most bytes that they may have.
@@ -36,6 +36,7 @@ NAMES_FILE = "FIELDS"
 _KNOWN = ("label", "class", "key", "__key__", "__url__")
 #: Why an image is none whose name has another dot.
 _RULE = ", because the name of a sample ends at its first dot"
+_MEMBERS_OF = "members"  # of archives, in the ledger
 _HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long name
 _END_LIMIT = 16 << 20  # zeros behind the last member
 _MEMBERS = 1 << 12  # names in JSON that are remembered
@@ -73,10 +74,7 @@ class WebDatasetSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether the first members of an archive are images, and .cls or .json files of the same names."""
-        try:
-            return any(_is_labelled(archive) for archive in _archives(path, quick=True)[:1])
-        except SourceError:
-            return False
+        return any(map(_is_labelled, _archives(path, quick=True)[:PROBED_FILES]))
 
     def scan(self) -> Contents:
         """Read the headers of all members, and the labels and JSON among them."""
@@ -87,29 +85,22 @@ class WebDatasetSource(Source):
             self._table.give(read_object(self._names, NAMES_FILE, JSON_LIMIT), NAMES_FILE)
         splits, notes = numbered_splits([self._where(i) for i in range(len(self._archives))])
         problems: list[Problem] = []
-        unread: Counter[str] = Counter()
+        left_out: list[Problem] = []
         rows: dict[str, list[tuple[str, int, str]]] = {}  # of each split key, archive, and the rest of the reference
         for i, (where, split) in enumerate(splits.items()):
             with os_errors(where), open_file(self._archives[i], where) as file:
-                for key, entry in _entries(file, where, unread).items():
+                entries = _entries(file, where, self.ledger)
+                left_out += [no_samples(where)] * (not entries)
+                for key, entry in entries.items():
                     reference = self._noted(key, entry, file, where, problems)
                     if reference is not None:
                         rows.setdefault(split, []).append((entry.image, i, reference))
         if not rows:
-            others = f", but {sum(unread.values()):,} other members" if unread else ""
-            rule = _RULE if any(suffix.startswith(".*") for suffix in unread) else ""
-            message = f"expected images in the archives, found none{others}{rule}."
-            missing = Problem(str(self.path), "empty-source", message)
-            raise SourceError(problems or missing)
+            message = " ".join(["expected images in the archives, found none.", *map(str, self.ledger.problems()[:1])])
+            raise SourceError(problems or Problem(str(self.path), "empty-source", message))
         fields = self._table.fields(self.options, str(self.path)) | {name: TextField() for name in self._texts}
         references = {split: PackedStrings(self._keyed(each)) for split, each in rows.items()}
-        left_out = tuple(
-            Problem(
-                f"{self.path}: *{suffix}", NOT_READ, f"not stored: {count:,} members{_RULE * suffix.startswith('.*')}."
-            )
-            for suffix, count in sorted(unread.items())
-        )
-        return Contents(fields, references, None, tuple(problems), left_out, notes)
+        return Contents(fields, references, None, tuple(problems), tuple(left_out), notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
         key, number, rest = str(reference).split("\0", 2)
@@ -296,7 +287,7 @@ def _is_labelled(archive: Path) -> bool:
     if read_head(archive, 512)[257:262] != b"ustar":
         return False
     images, labels = set(), set()
-    with os_errors(archive.name), open_file(archive, archive.name) as file:
+    with suppress(SourceError), os_errors(archive.name), open_file(archive, archive.name) as file:
         for number, info in enumerate(_members(file, archive.name)):
             key, suffix = _key_of(info.name)
             if suffix in IMAGE_SUFFIXES:
@@ -319,8 +310,8 @@ def _key_of(name: str) -> tuple[str, str]:
     return f"{folder}{slash}{stem}" if stem else "", f"{dot}{suffix}".lower()
 
 
-def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Entry]:
-    """The samples of an archive, by name, in the order of their first members; `unread` counts what is not taken in."""
+def _entries(file: BinaryIO, where: str, ledger: Ledger) -> dict[str, _Entry]:
+    """The samples of an archive, by name, in the order of their first members; `ledger` receives the other members."""
     entries: dict[str, _Entry] = {}
     dotted: dict[str, list[tuple[str, str]]] = {}  # images with more in their suffix, such as a.seg.png or 22.05.jpg
     for info in _members(file, where):
@@ -334,7 +325,7 @@ def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Ent
             if last in IMAGE_SUFFIXES:
                 dotted.setdefault(key, []).append((name, last))
             else:
-                unread[last] += 1
+                ledger.unread(f"*{last}", f"{where}: {name}", _MEMBERS_OF)
             continue
         entry = entries.setdefault(key, _Entry())
         if problem := _problem(info, name, suffix, f"{where}: {name}"):
@@ -351,7 +342,8 @@ def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Ent
     for key, names in dotted.items():
         entry = entries.setdefault(key, _Entry())
         if entry.image or not any(re.search("[0-9]", name.partition(".")[2]) for name, _ in names):
-            unread.update(f".*{last}" if not entry.image else last for _, last in names)
+            for name, last in names:
+                ledger.unread(f"*{last}" if entry.image else f"*.*{last}{_RULE}", f"{where}: {name}", _MEMBERS_OF)
             if not entry.places:
                 del entries[key]
             continue
@@ -362,7 +354,7 @@ def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Ent
     lonely = [key for key, each in entries.items() if each.places.keys() == {".txt"} and not each.problems]
     for key in lonely:  # such as a README
         del entries[key]
-        unread[".txt"] += 1
+        ledger.unread("*.txt", f"{where}: {key}.txt", _MEMBERS_OF)
     return entries
 
 

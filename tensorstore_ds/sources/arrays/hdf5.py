@@ -27,6 +27,8 @@ SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _ADVICE = "Write the file again, or download it again."
 _CLASS_NAMES = ("class_names", "classes", "label_names", "list_classes", "names")
+#: What libraries begin the names of attributes with that are about their own files; others are written in capitals.
+_WRITERS = ("_", "MATLAB")
 _IMAGE_WORDS = {"features": "images"}
 _CACHE_NBYTES = 1 << 20  # HDF5's own, of the chunks of a dataset
 _CACHE_SLOTS = 521
@@ -99,6 +101,7 @@ class Hdf5Source(ArraySource):
     """An HDF5 file, or a folder of some, with splits as groups, parts of names, or files."""
 
     name: ClassVar[str] = "hdf5"
+    _found_classes = "", ""  # by which name, and where
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -167,7 +170,7 @@ class Hdf5Source(ArraySource):
                     pending.append((f"{name}/", member, split_name(name)))
                 elif isinstance(member, h5py.Dataset):
                     if name.lower() in _CLASS_NAMES:
-                        self.classes = self.classes or _names(member, place)
+                        self._take_classes(member, name, place)
                     else:
                         yield from self._dataset(member, name, f"{prefix}{name}", file, place, split, texts)
                 else:
@@ -230,10 +233,25 @@ class Hdf5Source(ArraySource):
         )
 
     def _note_classes(self, node: Any, where: str) -> None:
-        """Take the names of the classes from the attributes of a file, a group or a dataset."""
-        for name in _CLASS_NAMES:
-            if self.classes is None and name in node.attrs:
-                self.classes = _names(node.attrs[name], f"{where}: {name}")
+        """Take the names of the classes from the attributes of a file, a group or a dataset; note the others."""
+        for name in node.attrs:
+            if name in _CLASS_NAMES:
+                self._take_classes(node.attrs[name], name, f"{where}: {name}")
+            elif not name.startswith(_WRITERS) and not name.isupper():
+                self.ledger.unread(f"the attribute {name}", where, "places")
+
+    def _take_classes(self, values: Any, name: str, where: str) -> None:
+        """Take the names of the classes, unless others were found before."""
+        found, (first, known) = _names(values, where), self._found_classes
+        if self.classes is None and found is not None:
+            self.classes, self._found_classes = found, (name, where)
+        elif self.options.classes is None and name == first and found is not None and found != self.classes:
+            message = f"expected the class names of {known}, found {', '.join(found)[:200]}."
+            raise SourceError(
+                Problem(where, "unknown-class", message), "Convert each alone, or name all with `classes`."
+            )
+        elif found != self.classes or found is None:
+            self.leave_out(where, f"it is no list of texts, or {known or 'another place'} has the class names")
 
 
 def _with_classes(array: ArrayFile, classes: tuple[str, ...]) -> Hdf5Array:

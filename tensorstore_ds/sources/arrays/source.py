@@ -27,6 +27,7 @@ from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.names import number_classes
 from tensorstore_ds.sources.scratch import Scratch
+from tensorstore_ds.sources.splits import no_samples
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRead
@@ -60,7 +61,9 @@ class ArraySource(Source):
 
     def scan(self) -> Contents:
         """Read headers and labels."""
-        self._splits = {split: arrays for split, arrays in self.find().items() if arrays["image"].shape[:1] != (0,)}
+        found = self.find()
+        self._splits = {split: arrays for split, arrays in found.items() if arrays["image"].shape[:1] != (0,)}
+        self._left_out += [no_samples(found[split]["image"].where) for split in found.keys() - self._splits.keys()]
         if not self._splits:
             raise SourceError(Problem(str(self.path), "empty-source", "expected arrays with rows, found none."))
         first = next(iter(self._splits.values()))

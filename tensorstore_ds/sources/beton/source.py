@@ -19,7 +19,7 @@ from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.beton.layout import Beton, BetonField, Mapped, read_beton
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
-from tensorstore_ds.sources.splits import notes_of_renamed, split_names, word_split
+from tensorstore_ds.sources.splits import no_samples, notes_of_renamed, split_names, word_split
 
 SUFFIX = ".beton"
 _JPEG, _RAW = 0, 1  # FFCV's modes of an image
@@ -50,6 +50,7 @@ class BetonSource(Source):
             message = f"expected a {SUFFIX} file or a folder of them, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message))
         names = split_names(word_split(path.stem, len(paths)) for path in paths)
+        empty: list[Problem] = []
         for path in paths:
             found = read_beton(path, path.name)
             first = next(iter(self._files.values()), found)
@@ -63,10 +64,12 @@ class BetonSource(Source):
                 raise SourceError(Problem(path.name, "split-name", message), "Rename one, or convert each alone.")
             if found.samples:
                 self._files[split] = found
+            else:
+                empty.append(no_samples(path.name))
         if not self._files:
             raise SourceError(Problem(str(self.path), "empty-source", "expected samples, found none."))
         described = next(iter(self._files.values())).fields
-        left_out = self._choose(described)
+        left_out = (*empty, *self._choose(described))
         fields: dict[str, Field] = {}
         labels: dict[str, NDArray[np.int64]] | None = None
         if self._label >= 0:

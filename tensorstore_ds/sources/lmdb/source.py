@@ -24,7 +24,7 @@ from tensorstore_ds.sources.lmdb.database import Entry, is_database, map_file, r
 from tensorstore_ds.sources.lmdb.datum import DatumError, read_datum
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.row_table import ClassNames, Label, label_of
-from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names, word_split
+from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, notes_of_renamed, split_names, word_split
 
 FILE = "data.mdb"
 _SUFFIXES = (".mdb", ".lmdb")
@@ -89,6 +89,7 @@ class LmdbSource(Source):
         texts = [_name_of(file, self.path) for file in self._files]
         names = split_names(word_split(text, len(texts)) for text in texts)
         problems: list[Problem] = []
+        left_out: list[Problem] = []
         found: dict[str, _Rows] = {}
         for i, text in enumerate(texts):
             split = names[word_split(text, len(texts))]
@@ -98,6 +99,8 @@ class LmdbSource(Source):
             rows = self._read(i, problems)
             if rows.rows:
                 found[split] = rows
+            else:
+                left_out.append(no_samples(text))
         if not found:
             raise SourceError(problems or Problem(str(self.path), "empty-source", "expected images, found none."))
         forms = {rows.form for rows in found.values()}
@@ -106,7 +109,6 @@ class LmdbSource(Source):
             raise SourceError(Problem(str(self.path), "packed-file", message), "Convert each alone.")
         self._form = forms.pop()
         fields = self._choose(found.values())
-        left_out = []
         for split, rows in found.items():
             for word, count in sorted(rows.others.items()):
                 message = f"not stored: {count:,} entries whose keys are {word}."
@@ -182,6 +184,9 @@ class LmdbSource(Source):
                 images.append((match[2], entry))
             elif not _ABOUT.fullmatch(entry.key):
                 plain.append(entry)
+        for number in sorted(numbered.keys() - {number for number, _ in images}):
+            message = "expected an image of the same number, found none. Add it, or remove the label."
+            problems.append(Problem(f"{where}: {_shown(numbered[number].key)}", "no-image", message))
         if images:
             rows.is_numbered = True
             for entry in plain:

@@ -11,11 +11,23 @@ from msgspec import Meta
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.arrays.source import bad_file
 from tensorstore_ds.sources.json_files import read_object
+from tensorstore_ds.sources.ledger import USED, Known, Ledger
 
 #: The name of the file.
 INDEX = "index.json"
 _LIMIT = 64 << 20  # bytes of it: some hundred thousand shards
 _Count = Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+#: The members of an index that are read, or that only say how the shards were written.
+_KNOWN: Known = {
+    "version": USED,
+    "shards": {
+        **dict.fromkeys(("column_names", "column_encodings", "column_sizes", "format", "version", "samples"), USED),
+        **dict.fromkeys(("compression", "hashes", "size_limit"), USED),
+        **dict.fromkeys(("raw_data", "zip_data"), dict.fromkeys(("basename", "bytes", "hashes"), USED)),
+    },
+}
 
 
 class Data(msgspec.Struct, frozen=True):
@@ -54,16 +66,21 @@ class _Index(msgspec.Struct, frozen=True):
     shards: list[Shard]
 
 
-def read_index(folder: Path, where: str) -> list[Shard]:
+def read_index(folder: Path, where: str, ledger: Ledger) -> list[Shard]:
     """The shards of a split, all of the same columns.
+
+    Args:
+        ledger: receives members that are not read.
 
     Raises:
         SourceError: `json`, `array-file`, `array-shape`, `unreadable-file`.
     """
     try:
-        index = msgspec.convert(read_object(folder / INDEX, where, _LIMIT), _Index)
+        found = read_object(folder / INDEX, where, _LIMIT)
+        index = msgspec.convert(found, _Index)
     except msgspec.ValidationError as error:
         raise bad_file(where, f"expected an index of MDS: {' '.join(str(error).split())[:200]}.") from error
+    ledger.members(found, _KNOWN, where)
     for shard in index.shards:
         if (index.version, shard.version, shard.format) != (2, 2, "mds"):
             raise bad_file(where, f"expected MDS of version 2, found {shard.format[:40]} of {shard.version}.")

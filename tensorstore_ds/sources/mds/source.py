@@ -30,7 +30,7 @@ from tensorstore_ds.sources.mds.index import INDEX, Data, Shard, read_index
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.scratch import Scratch
-from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, notes_of_renamed, split_names
 
 _IS_MDS = re.compile(rb'"format"\s*:\s*"mds"')
 _HEAD = 1 << 16
@@ -99,10 +99,11 @@ class MdsSource(Source):
             message = f"expected {INDEX} in this folder or in folders of splits, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message), "Name the folder that holds it.")
         names = split_names(_split_of(folder, self.path) for folder in folders)
+        empty: list[Problem] = []
         for folder in folders:
             where = f"{folder.name}/{INDEX}"
             self._common.append(folder / INDEX)
-            listed = read_index(folder, where)
+            listed = read_index(folder, where, self.ledger)
             self.ledger.use(*(folder / data.basename for each in listed for data in each.data))
             shards = [shard for shard in listed if shard.samples]
             if shards:
@@ -110,9 +111,11 @@ class MdsSource(Source):
                 files = [self._open(folder, shard, where) for shard in shards]
                 split = names[_split_of(folder, self.path)]
                 self._shards[split], self._ends[split] = files, np.cumsum([file.rows for file in files])
+            else:
+                empty.append(no_samples(where))
         if not self._shards:
             raise SourceError(Problem(str(self.path), "empty-source", "expected shards with samples, found none."))
-        left_out = self._choose()
+        left_out = (*empty, *self._choose())
         fields: dict[str, Field] = {}
         labels = None
         if self._label.name:

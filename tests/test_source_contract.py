@@ -1,0 +1,383 @@
+"""What is added to a source, or damaged in it, is used, or said with its name, or an error, in every format.
+
+`test_source_perturbed` changes the text in annotations. Here are files that no reader knows, images that are gone,
+damaged archives, and what archives and tables may hold beside the data.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from beton_files import FIELDS, JPEG, PIXELS, beton, row, two_images
+from labelling_files import write
+from mask_sources import write_folders, write_voc
+from mds_files import image_bytes, write_mds
+from tensorstore_ds.errors import TsdsError
+from tensorstore_ds.sources import FORMATS, open_source
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
+from test_source_cifar import cifar10, images as pixels, number, old_batch, old_dict, old_list, old_text
+from test_source_idx import IMAGES, LABELS, idx
+from test_source_perturbed import SOURCES, samples
+
+PNG = image_bytes(7)
+
+
+def packed_npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def npy(array: Any, *, allow_pickle: bool = False) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=allow_pickle)
+    return buffer.getvalue()
+
+
+def tar(members: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def parquet(rows: int = 2, **more: Any) -> bytes:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    image = [{"bytes": image_bytes(i), "path": f"{i}.png"} for i in range(rows)]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns = {"image": pa.array(image, kind), "label": pa.array(range(rows), pa.int64()), **more}
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+def hdf5(change: Callable[[Any], None] = lambda file: None) -> bytes:
+    h5py = pytest.importorskip("h5py")
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        file["images"], file["labels"] = IMAGES, LABELS.astype(np.int64)
+        file["class_names"] = np.array([b"a", b"b", b"c"])
+        change(file)
+    return buffer.getvalue()
+
+
+def lmdb(path: Path, entries: Mapping[bytes, bytes]) -> None:
+    library = pytest.importorskip("lmdb")
+    path.mkdir(parents=True)
+    with library.open(str(path), map_size=1 << 20) as env, env.begin(write=True) as transaction:
+        for key, value in entries.items():
+            transaction.put(key, value)
+
+
+def numbered(*labels: str) -> dict[bytes, bytes]:
+    entries = {b"image-%09d" % i: image_bytes(i) for i, _ in enumerate(labels, 1)}
+    return entries | {b"label-%09d" % i: label.encode() for i, label in enumerate(labels, 1)}
+
+
+def databases(root: Path) -> None:
+    lmdb(root / "train", numbered("0", "1"))
+    lmdb(root / "val", numbered("1"))
+
+
+def shards(root: Path) -> None:
+    columns = {"image": "png", "class": "int"}
+    rows = [{"image": image_bytes(i), "class": struct.pack("<q", i)} for i in range(3)]
+    write_mds(root / "train", columns, rows[:2])
+    write_mds(root / "val", columns, rows[2:])
+
+
+def files(**contents: bytes | Callable[[], bytes]) -> Callable[[Path], None]:
+    """A source of these files, by path with ``__`` for ``/`` and ``-`` for ``.``."""
+
+    def make(root: Path) -> None:
+        write(root, {name: data() if callable(data) else data for name, data in contents.items()})
+
+    return make
+
+
+_SAMPLE = {"a.png": PNG, "a.cls": b"0", "a.json": b'{"caption": "a cat"}', "b.png": image_bytes(8), "b.cls": b"1"}
+_IDX = {
+    f"{split}-{what}-idx{d}-ubyte": idx(array)
+    for split in ("train", "t10k")
+    for what, d, array in (("images", 3, IMAGES), ("labels", 1, LABELS))
+}
+
+#: Of each a valid source of files that are not text.
+BUILT: Mapping[str, Callable[[Path], None]] = {
+    "parquet": files(**{"data/train-00000-of-00001.parquet": parquet, "data/test-00000-of-00001.parquet": parquet}),
+    "webdataset": files(**{"train-000000.tar": tar(_SAMPLE), "val-000000.tar": tar(_SAMPLE)}),
+    "npz": files(**{f"{split}.npz": packed_npz(images=IMAGES, labels=LABELS) for split in ("train", "test")}),
+    "npy": files(**{"x_train.npy": npy(IMAGES), "y_train.npy": npy(LABELS)}),
+    "hdf5": files(**{"train.h5": hdf5, "test.h5": hdf5}),
+    "idx": files(**_IDX),
+    "beton": files(**{"train.beton": two_images(), "val.beton": two_images()}),
+    "lmdb": databases,
+    "mds": shards,
+    "cifar, binary": lambda root: cifar10(root, is_binary=True) and None,
+    "cifar, pickled": lambda root: cifar10(root, is_binary=False) and None,
+    "masks": lambda root: write_folders(root, 2) and None,
+    "masks, VOC": lambda root: write_voc(root, ((8, 9), (9, 8), (8, 8), (9, 9))) and None,
+    "classes": files(**{f"{c}/{i}.png": image_bytes(i) for c in ("cat", "dog") for i in (1, 2)}),
+    "classes of splits": files(**{f"{s}/{c}/{s}.png": PNG for s in ("train", "val") for c in ("cat", "dog")}),
+    "images": files(**{"a.png": PNG, "b/c.png": image_bytes(1), "b/d.png": image_bytes(2)}),
+}  # fmt: skip
+
+
+def make(name: str, root: Path) -> Path:
+    if name in BUILT:
+        BUILT[name](root)
+    else:
+        write(
+            root, {path: PNG if path.endswith(tuple(IMAGE_SUFFIXES)) else text for path, text in SOURCES[name].items()}
+        )
+    return root
+
+
+ALL = (*SOURCES, *BUILT)
+
+_ZIP = io.BytesIO()
+with zipfile.ZipFile(_ZIP, "w") as _archive:
+    _archive.writestr("mood.txt", "good")
+
+#: Files that belong to no source.
+STRANGE: Mapping[str, bytes] = {
+    **{
+        f"strange.{suffix}": b"mood good\n" for suffix in ("xyz", "txt", "tfrecord", "bin", "dat", "mdb", "log", "list")
+    },
+    "strange": b"mood good\n",
+    "strange.csv": b"mood,place\ngood,here\n",
+    "strange.tsv": b"mood\tplace\ngood\there\n",
+    "strange.json": b'{"mood": "good"}',
+    "strange.jsonl": b'{"mood": "good"}\n{"mood": "bad"}\n',
+    "strange.xml": b"<mood>good</mood>",
+    "strange.yaml": b"mood: good\n",
+    "strange.pts": b"mood good\n",
+    "strange.mat": b"MATLAB 5.0 MAT-file".ljust(128),
+    "strange.npy": npy(np.arange(7)),
+    "strange.npz": packed_npz(mood=np.arange(7)),
+    "strange.h5": b"\x89HDF\r\n\x1a\n".ljust(64),
+    "strange.parquet": b"PAR1".ljust(64) + b"PAR1",
+    "strange.tar": tar({"mood.txt": b"good"}),
+    "strange.zip": _ZIP.getvalue(),
+    "strange.pkl": b"\x80\x04N.",
+    "strange.beton": b"\2\0".ljust(64),
+    "strange.png": image_bytes(99),
+}
+
+
+def told(root: Path, options: SourceOptions | None = None) -> tuple[Any, str]:
+    """What is read, and all that is said, also by an error, which must say where it is."""
+    try:
+        found, said = samples(root, options)
+    except TsdsError as error:
+        lines = [str(error), *map(str, getattr(error, "problems", ()))]
+        return None, "\n".join(lines)
+    return found, said
+
+
+def lost(root: Path, added: Mapping[str, bytes], before: str) -> Iterator[str]:
+    """The names of files that are neither said nor a sample, once they are added all at once, or else one by one."""
+    write(root, added)
+    found, said = told(root)
+    for name in added:
+        (root / name).unlink()
+    more = "".join(line for line in said.splitlines() if line not in before)
+    missing = [
+        name
+        for name in added
+        if name not in str(found)
+        and Path(name).name not in more
+        and (found or str(root) not in said)
+        and f"{Path(name).suffix or name} files" not in more  # one more of those that are not read
+    ]
+    if len(added) == 1 or (found is not None and not missing):
+        yield from (f"{name}: {said or 'nothing is said'}" for name in missing)
+        return
+    for name in added:
+        yield from lost(root, {name: added[name]}, before)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_file_of_another_kind(name: str, tmp_path: Path) -> None:
+    root = make(name, tmp_path / "source")
+    folders = sorted({path.parent.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} | {"."})
+    _, said = told(root)
+    silent = []
+    for folder in {folders[0], folders[-1]}:
+        prefix = "" if folder == "." else f"{folder}/"
+        silent += lost(root, {f"{prefix}{each}": data for each, data in STRANGE.items()}, said)
+    assert silent == []
+
+
+def damaged(data: bytes) -> Iterator[tuple[str, bytes]]:
+    yield "empty", b""
+    for part in (1 / 3, 0.6, 0.95):
+        yield f"cut at {part:.2f}", data[: int(len(data) * part) + 1]
+    yield "cut by a byte", data[:-1]
+    yield "zeros at its beginning", b"\0" * min(16, len(data)) + data[16:]
+    yield "bytes behind its end", data + b"strange"
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_a_damaged_file(name: str, tmp_path: Path) -> None:
+    root = make(name, tmp_path / "source")
+    expected, _ = samples(root)
+    silent = []
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        if path.suffix in IMAGE_SUFFIXES or path.name in ("lock.mdb", "readme.html", "batches.meta.txt"):
+            continue
+        for what, changed in damaged(data):
+            if path.suffix == ".bin" and what.startswith("zeros"):  # as good as any other label and pixels
+                continue
+            path.write_bytes(changed)
+            found, said = told(root)
+            if found != expected and path.name not in said and path.parent.name not in said.replace(str(root), ""):
+                silent.append(f"{path.relative_to(root)}, {what}: {said or 'nothing is said'}")
+        path.write_bytes(data)
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_image_that_is_gone(name: str, tmp_path: Path) -> None:
+    root = make(name, tmp_path / "source")
+    silent = []
+    for image in sorted(path for path in root.rglob("*") if path.suffix in IMAGE_SUFFIXES):
+        image.unlink()
+        found, said = told(root)
+        source = None if found is None else open_source(root)
+        contents = None if source is None else source.contents()
+        named = [] if source is None or contents is None else [
+            str(source.read(split, each).image) for split, some in contents.splits.items() for each in some
+        ]  # fmt: skip
+        if image.name not in said and image.stem not in said and str(image) not in named:
+            silent.append(f"{image.relative_to(root)}: {said or 'nothing is said'}")
+        image.write_bytes(PNG)
+    assert silent == []
+
+
+def _lmdb_more(root: Path, more: Mapping[bytes, bytes]) -> None:
+    shutil.rmtree(root / "val")
+    lmdb(root / "val", numbered("1") | more)
+
+
+def _mds_index(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    index = json.loads((root / "val/index.json").read_bytes())
+    change(index)
+    (root / "val/index.json").write_text(json.dumps(index))
+
+
+def _mood(array: Any) -> Any:
+    return pytest.importorskip("pyarrow").array(array)
+
+
+def _more() -> Iterator[tuple[str, str, Callable[[Path], object], str]]:
+    """A source, what is added to it, how, and the name that must be said."""
+
+    def adds(name: str, path: str, data: bytes | Callable[[], bytes], says: str, what: str) -> Any:
+        return name, what, lambda root: write(root, {path: data() if callable(data) else data}), says
+
+    new, other = "data/val-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"
+    yield adds("parquet", other, lambda: parquet(mood=_mood(["good", "bad"])), "mood", "a column")
+    yield adds("parquet", other, lambda: parquet(mood=_mood([[1], [2, 3]])), "mood", "a column of lists")
+    yield adds("parquet", other, lambda: parquet(mood=_mood([{"a": 1}] * 2)), "mood", "a column of structs")
+    yield adds("parquet", new, lambda: parquet(0), "val-00000", "no rows")
+    yield adds("parquet", new, lambda: _table({"mood": [1, 2]}), "val-00000", "another schema")
+    yield adds("webdataset", "val-000000.tar", tar({**_SAMPLE, "a.mood": b"x"}), "val-000000.tar: a.mood", "a member")
+    yield adds("webdataset", "val-000000.tar", tar({**_SAMPLE, "a.seg.png": b"x"}), "a.seg.png", "a member of two dots")
+    yield adds("webdataset", "val-000000.tar", tar({**_SAMPLE, "b.json": b'{"mood": 1}'}), "mood", "in JSON")
+    yield adds("webdataset", "test-000000.tar", tar({}), "test-000000.tar", "no members")
+    yield adds("webdataset", "test-000000.tar", tar({"a.txt": b"good"}), "test-000000.tar", "no image")
+    yield adds("webdataset", "test-000000.tar", tar({"a.cls": b"1"}), "test-000000.tar", "a label alone")
+    yield adds("webdataset", "test-000000.tar", tar(_SAMPLE)[:1300], "test-000000.tar", "cut")
+    for name, path in (("npz", "train.npz"), ("npz", "test.npz")):
+        good = {"images": IMAGES, "labels": LABELS}
+        yield adds(name, path, packed_npz(**good, mood=np.arange(9)), "mood", f"an array in {path}")
+    yield adds("npz", "val.npz", packed_npz(images=IMAGES[:0], labels=LABELS[:0]), "val.npz", "no rows")
+    yield adds("npy", "mood.npy", npy(np.arange(3)), "mood", "an array")
+    yield adds("npy", "mood_train.npy", npy(np.array([{}, {}], object), allow_pickle=True), "mood_train", "objects")
+    yield adds("npy", "x_val.npy", npy(IMAGES[:0]), "x_val", "no rows")
+    for what, change in _hdf5_changes().items():
+        yield adds(
+            "hdf5", "test.h5", lambda change=change: hdf5(change), "classes" if "names" in what else "mood", what
+        )
+    yield adds("idx", "train-mood-idx1-ubyte", idx(LABELS), "mood", "a file")
+    empty = {f"val-{what}-idx{d}-ubyte": idx(a[:0]) for what, d, a in (("images", 3, IMAGES), ("labels", 1, LABELS))}
+    yield "idx", "no rows", lambda root: write(root, empty), "val-images"
+    fields = (*FIELDS, ("mood", 4, b""))
+    rows = [row(0, 0, 0, 0.5) + struct.pack("<2Q", 0, 0), row(1, 1, 1, 1.5) + struct.pack("<2Q", 0, 0)]
+    more = beton(rows, [JPEG, PIXELS.tobytes()], fields)
+    yield "beton", "a field", lambda root: write(root, {"train.beton": more, "val.beton": more}), "mood"
+    yield adds("beton", "test.beton", beton([], []), "test.beton", "no samples")
+    yield "lmdb", "entries", lambda root: _lmdb_more(root, {b"mood-000000001": b"good"}), "mood"
+    yield "lmdb", "a label alone", lambda root: _lmdb_more(root, {b"label-000000009": b"1"}), "label-000000009"
+    yield "lmdb", "no entries", lambda root: lmdb(root / "test", {}), "test"
+    yield "mds", "in the index", lambda root: _mds_index(root, lambda index: index.update(mood="good")), "mood"
+    yield "mds", "in a shard", lambda root: _mds_index(root, lambda index: index["shards"][0].update(mood=1)), "mood"
+    yield "mds", "no samples", lambda root: write_mds(root / "test", {"image": "png", "class": "int"}, []), "test"
+    yield adds("mds", "val/shard.00007.mds", b"good", "shard.00007", "a shard that is not listed")
+    batch = old_batch(pixels(2, 9), ["x.png", "y.png"], labels=[0, 1], mood=[1, 2])
+    yield adds("cifar, pickled", "data_batch_3", batch, "mood", "a member")
+    names = old_list([old_text(each) for each in (b"airplane", b"cat", b"dog")])
+    meta = old_dict(label_names=names, num_vis=number(3072), mood=old_text(b"good"))
+    yield adds("cifar, pickled", "batches.meta", meta, "mood", "a member of the names")
+    twice = old_dict(label_names=old_list([old_text(b"cat")] * 3))
+    yield adds("cifar, pickled", "batches.meta", twice, "batches.meta", "one name for two classes")
+    yield adds("cifar, binary", "batches.meta.txt", b"cat\ncat\ndog\n", "batches.meta.txt", "one name for two classes")
+    yield "classes of splits", "an empty split", lambda root: (root / "test").mkdir(), "test"
+    yield "classes of splits", "empty classes", lambda root: (root / "test/cat").mkdir(parents=True), "test"
+    yield "classes", "an empty class", lambda root: (root / "mood").mkdir(), "3 classes"
+    yield adds("classes of splits", "test/strange.xyz", b"x", "test/strange.xyz", "a split without images")
+    yield adds("masks", "masks/mood.png", PNG, "mood.png", "a mask alone")
+    yield adds("masks", "images/mood.png", PNG, "mood.png", "an image alone")
+
+
+def _table(columns: Mapping[str, Any]) -> bytes:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(dict(columns)), buffer)
+    return buffer.getvalue()
+
+
+def _hdf5_changes() -> Mapping[str, Callable[[Any], None]]:
+    return {
+        "a dataset": lambda file: file.create_dataset("mood", data=np.arange(9)),
+        "texts": lambda file: file.create_dataset("mood", data=[b"good"] * 6),
+        "a group": lambda file: file.create_group("mood").create_dataset("a", data=[1]),
+        "an attribute": lambda file: file.attrs.create("mood", "good"),
+        "an attribute of a dataset": lambda file: file["images"].attrs.create("mood", "good"),
+        "more names of classes": lambda file: file.create_dataset("classes", data=[b"mood", b"x", b"y"]),
+        "numbers as names of classes": lambda file: file.create_dataset("list_classes", data=[1, 2]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "change", "says"), [pytest.param(*each, id=f"{each[0]}-{each[1]}") for each in _more()]
+)
+def test_what_is_more_is_said(
+    name: str, what: str, change: Callable[[Path], object], says: str, tmp_path: Path
+) -> None:
+    root = make(name, tmp_path / "source")
+    change(root)
+    found, said = told(root)
+    fields = "" if found is None else str(found[0])
+    assert says in said.replace(str(root), "") or says in fields, f"{what}: {said}"
+
+
+def test_every_format_has_a_case(tmp_path: Path) -> None:
+    found = {open_source(make(name, tmp_path / f"{i}")).name for i, name in enumerate(ALL)}
+    assert found | {"panlabel"} == set(FORMATS)
