@@ -66,6 +66,7 @@ from .errors import (
     Problem as Problem,
     RemoteError as RemoteError,
     ResidencyError as ResidencyError,
+    ResourceError as ResourceError,
     SourceError as SourceError,
     StoreExistsError as StoreExistsError,
     TrainingError as TrainingError,

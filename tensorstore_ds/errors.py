@@ -2,6 +2,7 @@
 
     TsdsError
     ├── FormatError       a store, or a part of it, breaks a rule of the format       (ValueError)
+    ├── ResourceError     this machine has too little memory, disk, files or time     (RuntimeError)
     ├── SourceError       a data set cannot be converted as it is                     (ValueError)
     ├── OptionError       options contradict each other or the data                   (ValueError)
     │   └── UnknownNameError  a store or split has no split or field of this name     (KeyError)
@@ -64,7 +65,7 @@ class TsdsError(Exception):
     """
 
 
-class _ProblemError(TsdsError, ValueError):
+class _ProblemError(TsdsError):
     """An error with the list of problems that caused it."""
 
     def __init__(self, problems: Problem | Sequence[Problem] | str, advice: str = "") -> None:
@@ -85,7 +86,7 @@ class _ProblemError(TsdsError, ValueError):
         return f"{text} {self.advice}".rstrip()
 
 
-class FormatError(_ProblemError):
+class FormatError(_ProblemError, ValueError):
     """A store breaks a rule of the format. ``problems`` lists every broken rule that was found.
 
     >>> Path("photos.tsds/val/00000/zarr.json").unlink()
@@ -97,7 +98,21 @@ class FormatError(_ProblemError):
     """
 
 
-class SourceError(_ProblemError):
+class ResourceError(_ProblemError, RuntimeError):
+    """The work needs more memory, disk space, open files or time than there is. The store or the source may be whole.
+
+    Nothing is removed because of it: what is finished is kept, and the same call goes on.
+
+    >>> from tensorstore_ds.machine import check_fits
+    >>> try:
+    ...     check_fits("train/image", 2**62)
+    ... except tsds.ResourceError as error:
+    ...     print(error.reason)
+    too-large
+    """
+
+
+class SourceError(_ProblemError, ValueError):
     """A source, or a sample in it, cannot be converted. ``problems`` lists every problem that was found.
 
     >>> _ = Path("photos/train/cat/broken.png").write_bytes(b"no image")

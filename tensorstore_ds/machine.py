@@ -6,6 +6,7 @@ On Linux, pages of the page cache count as available if the system can drop them
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.errors import Problem, ResourceError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -26,6 +27,19 @@ R = TypeVar("R")
 
 #: Smaller amounts are allocated without checking how much memory is available.
 _UNASKED_NBYTES = 256 * 1024**2
+DISK_SPACE = "disk blocks"
+#: What a system has no more of, by the number of its error. None of these says anything of a file.
+_RESOURCES = {
+    errno.ENOMEM: "memory or memory maps",
+    errno.EMFILE: "file descriptors",
+    errno.ENFILE: "file descriptors",
+    errno.ENOSPC: DISK_SPACE,
+    errno.EDQUOT: DISK_SPACE,
+    errno.EAGAIN: "processes",
+    errno.ENOBUFS: "network buffers",
+    errno.ENOLCK: "file locks",
+    errno.ETIMEDOUT: "seconds before the disk or server answers",
+}
 #: From glibc's malloc.h: larger allocations get their own memory map.
 _M_MMAP_THRESHOLD = -3
 #: Of a `MemoryGate`, at most: a pipe holds more bytes than these on every system.
@@ -86,13 +100,32 @@ def check_fits(where: str, nbytes: int) -> None:
     """Refuse what a store claims to hold, before memory is taken for it that this process may not use.
 
     Raises:
-        FormatError: `too-large`.
+        ResourceError: `too-large`.
     """
     if nbytes > _UNASKED_NBYTES:
         limit = memory_limit()
         if nbytes > limit:
             message = f"expected what fits in the {limit:,} bytes of memory that may be used, found {nbytes:,} bytes."
-            raise FormatError(Problem(where, "too-large", message), "Read less at a time, or where there is more.")
+            raise ResourceError(Problem(where, "too-large", message), "Read less at a time, or where there is more.")
+
+
+def missing_resource(error: BaseException) -> str:
+    """What the system has no more of, as an error says; empty where it says something else, such as of a file.
+
+    >>> missing_resource(OSError(errno.EMFILE, "Too many open files")), missing_resource(FileNotFoundError(2, "None"))
+    ('file descriptors', '')
+    """
+    if isinstance(error, MemoryError):
+        return "memory"
+    return _RESOURCES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+
+
+def check_resource(where: str, error: OSError) -> None:
+    """Raise `ResourceError` where the system refuses a file only for want of something: the file may be good."""
+    if missing := missing_resource(error):
+        message = f"expected enough {missing}, found that the system has no more ({error.strerror})."
+        advice = "Free some, or raise the limit, and do the same again."
+        raise ResourceError(Problem(where, "no-resource", message), advice) from error
 
 
 def usable_cores() -> int:

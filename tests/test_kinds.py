@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.key import _ROWS
+from tensorstore_ds.format.kinds.key_index import _ROWS
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 

@@ -411,7 +411,7 @@ def test_a_column_is_refused_that_memory_cannot_hold(two, monkeypatch):
     monkeypatch.setattr(memory, "_UNASKED_NBYTES", 10)
     monkeypatch.setattr(memory, "memory_limit", lambda: 20)
     for read in (lambda: np.asarray(split["image"]), lambda: split["objects"].offsets, lambda: split["key"][0]):
-        with pytest.raises(tsds.FormatError, match="20 bytes of memory") as caught:
+        with pytest.raises(tsds.ResourceError, match="20 bytes of memory") as caught:
             read()
         assert caught.value.reason == "too-large"
 

@@ -124,8 +124,8 @@ def convert_source(
 
     Args:
         like: keep images as pixels of differing sizes, as this field does, also where all have one size.
-        check: called with the field of the images before they are converted. This becomes a part of another store then,
-            so there are no notes on how images are kept and how large the store is.
+        check: called with the field of the images before they are converted. This becomes a part of another store then:
+            it stays in ``OUT.partial``, and there are no notes on how images are kept and how large the store is.
     """
     return _Conversion(source, out, options, notify, like, check).run()
 

@@ -18,7 +18,7 @@ from tensorstore_ds.conversion.result import (
     one_line_for_failures,
     summarize,
 )
-from tensorstore_ds.conversion.shard_writer import complete_shard
+from tensorstore_ds.conversion.shard_writer import FinishedShard, complete_shard
 from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.conversion.stored_samples import copy_arrays
 from tensorstore_ds.conversion.workspace import Workspace
@@ -27,6 +27,7 @@ from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.keywords import RepackKeywords
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -58,8 +59,8 @@ def repack(
     else stays equal, including splits, shards and order. JPEG files that are encoded as JPEG again lose some quality,
     and a note reports it. The new store records how it was made.
 
-    The store is verified first, so that damaged data do not get valid checksums. If a call with `encoding` is
-    interrupted, the same call continues after the finished shards.
+    The store is verified first, so that damaged data do not get valid checksums. If a call is interrupted, the
+    same call continues after the finished shards.
 
     Args:
         path: path or URL of the store, which is not changed. A store given by URL is fetched completely first.
@@ -112,20 +113,26 @@ def _changes_images(store: Store, options: RepackOptions) -> bool:
 
 def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:
     with Workspace(out, on_note=lambda note: notify(Progress("compress", 0, 0, 0, note))) as workspace:
-        workspace.begin({"repacked": one_line(str(store.path)), "layout": layout})
+        workspace.begin({"repacked": one_line(str(store.path)), "layout": layout, "sha256": store.sha256})
+        finished = {name: made for name in workspace.finished_names() if (made := workspace.finished(*name))}
+        workspace.clean(finished)
         total, done = sum(len(store[name]) for name in store), 0
         splits = {}
         for name in store:
             shards = []
             for index in range(len(store.manifest.splits[name].shards)):
-                shards.append(_repack_shard(store, name, index, workspace.store, layout))
-                done += shards[-1].rows
+                if (made := finished.get((name, index))) is None:
+                    shard = _repack_shard(store, name, index, workspace.store, layout)
+                    made = FinishedShard(shard, store.manifest.fields, Statistics(), (), shard.rows, store.sha256)
+                    workspace.finish(name, index, made)
+                shards.append(made.shard)
+                done += made.shard.rows
                 notify(Progress("compress", done, total))
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         provenance = with_step(store.manifest.provenance, "repack", sha256=store.sha256, options={"layout": layout})
         manifest = replace(store.manifest, layout=layout, splits=splits, provenance=provenance)
         manifest = workspace.commit(manifest, skipped_in(store))
-    return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
+    return summarize(out, manifest, workspace.began, {}, (), len(finished), tuple(workspace.notes))
 
 
 def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from collections import Counter
@@ -19,12 +18,13 @@ from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.errors import ConversionError, Problem, ResourceError, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics, add_doubtful
+from tensorstore_ds.machine import DISK_SPACE, missing_resource
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
 
@@ -153,7 +153,7 @@ def commit(
         left_out: of the source as a whole; what was left out in each shard is added, each once.
         resumed: as of `Summary`.
         check_keys: as of `Workspace.commit`.
-        is_part: whether this becomes a part of another store.
+        is_part: whether this becomes a part of another store. It stays in the workspace.
     """
     skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
     of_shards = (problem for split in shards.values() for shard in split for problem in shard.left_out)
@@ -199,11 +199,12 @@ def commit(
         "left_out": dict(Counter(problem.reason for problem in left_out)),
     }
     manifest = Manifest(options.layout, CHUNK_SIZE, fields, splits, {}, provenance, options.license, options.citation)
-    manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys)
+    manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys, appears=not is_part)
     boxes = [problem for problem in skipped if _is_of_box(problem, options)]
     images = len({problem.where for problem in skipped if not _is_of_box(problem, options)})
     told = tuple(workspace.notes)
-    return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, told, images, len(boxes))
+    out = workspace.store if is_part else workspace.out
+    return summarize(out, manifest, workspace.began, counts, left_out, resumed, told, images, len(boxes))
 
 
 def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
@@ -321,12 +322,18 @@ def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
         yield
     except (ConversionError, StoreExistsError):
         raise
+    except ResourceError as error:
+        advice = go_on.format("free some, raise the limit, or take a machine with more,")
+        raise ConversionError(f"{out}: {error.problems[0]} {advice}") from error
     except MemoryError as error:
         advice = go_on.format("use fewer workers, or a machine with more memory,")
         raise ConversionError(f"{out}: there is not enough memory. {advice}") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if (missing := missing_resource(error)) == DISK_SPACE:
             raise ConversionError(f"{out}: the disk is full. {go_on.format('make room')}") from error
+        if missing:
+            advice = go_on.format("free some, or raise the limit,")
+            raise ConversionError(f"{out}: there are not enough {missing} ({error.strerror}). {advice}") from error
         name = error.filename if isinstance(error.filename, str) else ""  # or a descriptor
         # A bare name is one in a folder that was open, such as of what is removed.
         where = name if os.path.dirname(name) else f"{out}: {name}" if name else out  # noqa: PTH120

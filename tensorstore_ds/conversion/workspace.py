@@ -277,7 +277,9 @@ class Workspace:
 
     # --- the end ---
 
-    def commit(self, manifest: Manifest, skipped: Sequence[Problem], *, check_keys: bool = False) -> Manifest:
+    def commit(
+        self, manifest: Manifest, skipped: Sequence[Problem], *, check_keys: bool = False, appears: bool = True
+    ) -> Manifest:
         """Complete the store and let it appear as `out`; returns the manifest as it was written.
 
         The root's metadata is written last, and the directory is renamed after that: at no moment is there an `out`
@@ -285,10 +287,12 @@ class Workspace:
 
         Args:
             check_keys: no two samples of a split may have the same key.
+            appears: if False, the store stays here as `store`, and a later run goes on from its shards.
 
         Raises:
             StoreExistsError: `out` has appeared meanwhile.
             SourceError: two have.
+            ResourceError: there is not enough to check it. All is kept, and a later run completes it.
             ConversionError: the finished store does not open; or it is whole, but may not survive a power loss.
         """
         files: dict[str, File] = {}
@@ -309,7 +313,7 @@ class Workspace:
             self.clean(())  # none of it can be relied on
             message = f"the finished store does not open ({error.problems[0]}) and was removed."
             raise ConversionError(f"{self.out}: {message} Run the same command again.") from error
-        if note := self.folder.put_store(self.out):
+        if appears and (note := self.folder.put_store(self.out)):
             self.note(note)
         return manifest
 

@@ -35,7 +35,7 @@ from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
 from tensorstore_ds.editing.mentions import problems_of
 from tensorstore_ds.editing.tombstones import Tombstones, image_bytes
-from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
@@ -214,6 +214,7 @@ class _Growing:
     notify: OnProgress
     changes: Mapping[str, Any]
     _unreadable: list[Problem] = field(default_factory=list)
+    _goes_on: bool = True  # from what is all converted, if the call is interrupted or the machine refuses something
 
     def run(self) -> GrowthSummary:
         """As `append` and `update`."""
@@ -246,7 +247,13 @@ class _Growing:
                 wanted["new"] = wanted["new"] if listed.only_in_store and listed.known else []
             folder = path.with_name(f"{path.name}.append")
             # finished shards, from which the same call goes on
-            work = WorkFolder(folder, keeps=lambda: any(partial_of(folder / name).exists() for name in wanted))
+            converted: dict[str, Summary] = {}
+            work = WorkFolder(
+                folder,
+                keeps=lambda: any(
+                    partial_of(folder / name).exists() for name in wanted if self._goes_on or name not in converted
+                ),
+            )
             if not any(wanted.values()):
                 work.remove_leftover()  # of a call that compared, and was interrupted
                 return self._summary(opened, listed, _Found())
@@ -254,7 +261,6 @@ class _Growing:
                 self._note(note)
             with work:
                 work.remove_all_but({f"{name}.partial" for name in wanted})
-                converted: dict[str, Summary] = {}
                 for name in [name for name in wanted if wanted[name]]:
                     own = options if name == "new" and self.wanted.adds else _of_known(options, opened)
                     chosen = listed.chosen(wanted[name])
@@ -266,9 +272,15 @@ class _Growing:
                         if name == "new" and not self.wanted.adds:
                             continue  # `update` stores none of these
                         if not isinstance(error, SourceError) or error.advice != NOTHING_LEFT:
+                            self._goes_on = False
                             raise
                         self._unreadable += error.problems  # all of these are bad, and are to be left out
-                summary = self._change(opened, converted, listed, known, called)
+                try:
+                    summary = self._change(opened, converted, listed, known, called)
+                except (OptionError, SourceError, FormatError, OutputError) as error:
+                    is_full = isinstance(error, OutputError) and open_store(path).sha256 == opened.sha256
+                    self._goes_on = is_full  # else the store has changed, or the same call would fail again
+                    raise
                 if note := work.finish():
                     self._note(note)
                     summary = replace(summary, notes=(*summary.notes, note))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.conversion.blocks import raw_path
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
-from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, FinishedShard, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import copied, linked, sync, write_all
 from tensorstore_ds.editing.behind import Behind
@@ -96,7 +96,8 @@ def write_store(
 ) -> Summary:
     """Write a store of rows, each split of its pieces one after the other.
 
-    The stores that rows come from are verified before, so that damage is not given a fresh checksum.
+    The stores that rows come from are verified before, so that damage is not given a fresh checksum. Shards that an
+    interrupted call has finished of the same rows are not written again.
 
     Args:
         fields: of the new store.
@@ -126,19 +127,38 @@ def write_store(
         done += rows
         notify(Progress("copy", done, total))
 
-    with one_line_for_failures(out, goes_on=False), workspace:
-        workspace.begin({**step, "sha256": list(stores)})
+    with one_line_for_failures(out), workspace:
+        workspace.begin({"made of": "rows of stores"})  # each shard says of which
         most = max(
             shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards
         )
+        groups = {name: list(shards_of(pieces, max(1, most))) for name, pieces in splits.items()}
+        known_of = {name: _known_statistics(pieces, fields) for name, pieces in splits.items()}
+        origins = {
+            (name, index): _origin(group, first.layout, known_of[name])
+            for name, some in groups.items()
+            for index, group in enumerate(some)
+        }
+        finished = {
+            name: made
+            for name in workspace.finished_names()
+            if (made := workspace.finished(*name)) and made.origin == origins.get(name) and made.fields == fields
+        }
+        workspace.clean(finished)
         entries = {}
-        for name, pieces in splits.items():
-            shards, statistics = [], Statistics()
-            known = _known_statistics(pieces, fields)
-            for index, group in enumerate(shards_of(pieces, max(1, most))):
-                folder = workspace.store / shard_path(name, index)
-                shards.append(write_shard(folder, group, fields, first, statistics, advance, known))
-                sync(folder.parent)
+        for name in splits:
+            shards, statistics, known = [], Statistics(), known_of[name]
+            for index, group in enumerate(groups[name]):
+                if (made := finished.get((name, index))) is None:
+                    folder, own = workspace.store / shard_path(name, index), Statistics()
+                    shard = write_shard(folder, group, fields, first, own, advance, known)
+                    made = FinishedShard(shard, fields, own, (), shard.rows, origins[name, index])
+                    sync(folder.parent)
+                    workspace.finish(name, index, made)
+                else:
+                    advance(made.shard.rows)
+                shards.append(made.shard)
+                statistics.add(made.statistics)
             summary = {**statistics.summary(), **known}
             entries[name] = SplitEntry(tuple(shards), {each: summary[each] for each in fields if each in summary})
         before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
@@ -153,7 +173,18 @@ def write_store(
             **{name: _common(stores, name, workspace) for name in ("license", "citation")},
         )
         manifest = workspace.commit(manifest, [], check_keys="key" in fields)
-    return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
+    return summarize(out, manifest, workspace.began, {}, (), len(finished), tuple(workspace.notes))
+
+
+def _origin(pieces: Sequence[Piece], layout: Layout, uncounted: Iterable[str]) -> str:
+    """Digest of what makes a shard: which rows of which stores, and what becomes of their classes and keys."""
+    digest = hashlib.sha256(repr((layout, sorted(uncounted))).encode())
+    for piece in pieces:
+        digest.update(repr((piece.store.sha256, piece.split, len(piece.rows), piece.prefix)).encode())
+        digest.update(np.ascontiguousarray(piece.rows).tobytes())
+        for name, numbers in piece.classes.items():
+            digest.update(name.encode() + numbers.tobytes())
+    return digest.hexdigest()
 
 
 def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.machine import check_resource
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, Identity, StoreFiles, identity_of
 
 #: The bytes of each member begin at a multiple of this.
@@ -165,6 +166,7 @@ def _open_archive(path: Path) -> _Archive:
     try:
         file = _Archive(os.open(path, flags), "rb")
     except OSError as error:
+        check_resource(str(path), error)
         message = f"this file cannot be opened ({error.strerror})."
         raise FormatError(Problem(str(path), "missing-file", message)) from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -182,6 +184,7 @@ def _read_members(archive: _Archive, path: Path) -> dict[str, Member]:
         message = f"this is not a store: it is a file, but no ZIP file of a store ({error})."
         raise FormatError(Problem(str(path), "not-a-store", message), "Copy it again if it was one.") from error
     except OSError as error:
+        check_resource(str(path), error)
         message = f"this file cannot be read ({error.strerror})."
         raise FormatError(Problem(str(path), "missing-file", message)) from error
     infos.sort(key=lambda info: info.header_offset)

@@ -17,6 +17,7 @@ from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import OtherStoreError, check_meant, is_root, parse_listing, parse_root
+from tensorstore_ds.machine import check_resource
 from tensorstore_ds.options import meant_path
 
 #: What a conversion skipped. `append` adds lines at the end, before it replaces the manifest: those do not count yet.
@@ -125,6 +126,7 @@ class StoreFiles:
         try:
             status = os.lstat(f"{self.path}/{name}")
         except OSError as error:
+            check_resource(name, error)
             self._check_identity(name)  # as when it is opened
             advice = f" {_MAY_READ} its folder." if isinstance(error, PermissionError) else ""
             message = f"this file cannot be found ({error.strerror}).{advice}"
@@ -262,6 +264,7 @@ def open_file(root: Path, name: str) -> IO[bytes]:
     try:
         descriptor = os.open(f"{root}/{name}", flags)
     except OSError as error:
+        check_resource(name, error)
         reason = "symlink" if (root / name).is_symlink() else "missing-file"
         advice = f" {_MAY_READ} it." if isinstance(error, PermissionError) else ""
         message = f"this file cannot be opened ({error.strerror}).{advice}"
@@ -301,7 +304,9 @@ def _check_disk(path: Path) -> None:
     try:
         os.lstat(path / "zarr.json")
     except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EACCES, errno.ESTALE, errno.ENOMEM):
+        if isinstance(error, OSError):
+            check_resource(str(path), error)
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EACCES, errno.ESTALE):
             message = f"zarr.json cannot be looked at ({error.strerror}). Check the disk, and who may read it."
             raise FormatError(Problem(str(path), "not-a-store", message)) from error
 

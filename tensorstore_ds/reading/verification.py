@@ -23,7 +23,7 @@ from tensorstore_ds.format.kinds import EncodedImageField, RaggedImageField, Raw
 from tensorstore_ds.format.kinds.base import ArrayField, Finding, TableField, image_of, pieces
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.schema import SIGNATURE
-from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.machine import check_resource, usable_cores
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.checks import (
     SIGNATURE_MAX_NBYTES,
@@ -209,6 +209,7 @@ def _check_digests(
         except FormatError as error:
             return error.problems[0]
         except OSError as error:
+            check_resource(path, error)
             return Problem(path, "missing-file", f"this file cannot be read ({error.strerror}).")
         found = sha256.hexdigest()
         if found == file.sha256:

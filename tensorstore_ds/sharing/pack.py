@@ -21,6 +21,7 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.format.schema import SIGNATURE
+from tensorstore_ds.machine import check_resource
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.packed_files import ALIGNMENT, DIRECTORY_MAX_NBYTES, PackedFiles, find_files
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -214,6 +215,7 @@ def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: _
             try:
                 data = file.read(min(left, _READ_NBYTES))
             except OSError as error:
+                check_resource(name, error)
                 message = f"this file cannot be read ({error.strerror})."
                 raise FormatError(Problem(name, "missing-file", message)) from error
             if not data:
