@@ -203,6 +203,18 @@ def test_wrong_options_are_errors_at_once(parts: Path, options: dict[str, Any], 
 def test_a_stage_without_a_split_is_an_error(parts: Path) -> None:
     with pytest.raises(tsds.OptionError, match="`predict_split`: expected one of train, val, test, found none"):
         trainer().predict(recorder(), module_of(parts, 8))
+    # Lightning would leave its own constructor behind, and positional arguments would fail.
+    assert trainer().predict(recorder(), tsds.DataLoader(tsds.StoreDataset(parts, "test"), 8)) == looped(parts, "test")
+
+
+def test_a_loader_of_a_subclass_needs_no_split(parts: Path) -> None:
+    from tensorstore_ds.adapters.lightning import StoreDataModule
+
+    class Own(StoreDataModule):
+        def predict_dataloader(self) -> Any:
+            return tsds.DataLoader(dataset=self.dataset("val"), batch_size=8)
+
+    assert trainer().predict(recorder(), Own(parts, 8)) == looped(parts, "val")
 
 
 def test_the_library_loads_no_framework() -> None:

@@ -206,7 +206,7 @@ class TestLightning:
         assert whole.seen[step:] == rest.seen
 
     def test_predict_makes_the_loader_again_and_keeps_its_settings(self, dataset: tsds.StoreDataset) -> None:
-        given = tsds.DataLoader(dataset, batch_size=8, num_threads=3, collate="padded", seed=5, prefetch_factor=4)
+        given = tsds.DataLoader(dataset, 8, num_threads=3, collate="padded", seed=5, prefetch_factor=4)
         alone = trainer()
         assert alone.predict(module(), given) == cut(list(range(ROWS)), 8)
         made = alone.predict_dataloaders
@@ -215,7 +215,7 @@ class TestLightning:
             assert getattr(made, name) == getattr(given, name), name
 
     def test_predict_keeps_the_batch_transform(self, dataset: tsds.StoreDataset) -> None:
-        given = tsds.DataLoader(dataset, batch_size=8, batch_transform=PlusHundred())
+        given = tsds.DataLoader(dataset, 8, batch_transform=PlusHundred())
         assert trainer().predict(module(), given) == cut(list(range(100, 100 + ROWS)), 8)
 
 

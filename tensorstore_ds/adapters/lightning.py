@@ -109,6 +109,21 @@ class StoreDataModule(LightningDataModule):
         # The loader has threads; worker processes would replace them and be slower.
         warnings.filterwarnings("ignore", message="The '.*_dataloader' does not have many workers")
 
+    def setup(self, stage: str) -> None:
+        """Open the splits of a stage, for which Lightning calls this.
+
+        Errors are raised here, because Lightning 2.6 replaces the constructors of all loaders while it calls a
+        ``*_dataloader`` method, and does not restore them if this raises an error.
+
+        Raises:
+            OptionError: there is no split for this stage.
+        """
+        uses = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("predict",)}
+        for use in uses[stage]:
+            name = f"{use}_dataloader"
+            if getattr(getattr(self, name), "__func__", None) is getattr(StoreDataModule, name):  # not of a subclass
+                self.dataset(use)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names of the labels, or of the objects."""
