@@ -268,7 +268,7 @@ class MemoryGate:
         self._held = 0
         #: Both ends of a pipe with a byte for each free unit, and of one whose byte is the turn to gather units: two
         #: processes that each have half would wait for ever.
-        self.descriptors = tuple(descriptors or (*os.pipe(), *os.pipe()))
+        self.descriptors = tuple(descriptors or _two_pipes())
         if descriptors is None:
             self._give(1, self._units)
             self._give(3, 1)
@@ -298,6 +298,16 @@ class MemoryGate:
 
     def _give(self, end: int, count: int) -> None:
         os.write(self.descriptors[end], bytes(count))
+
+
+def _two_pipes() -> tuple[int, int, int, int]:
+    first = os.pipe()
+    try:
+        return *first, *os.pipe()
+    except OSError:
+        for descriptor in first:
+            os.close(descriptor)
+        raise
 
 
 def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

@@ -14,7 +14,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from tensorstore_ds.conversion import workers
 from tensorstore_ds.conversion.options import ConvertOptions
-from worker_sources import Gray, Slow, Stopping, TorchThreads, Unloadable
+from worker_sources import ByParent, Gray, Leaving, Slow, Stopping, TorchThreads, Unloadable, WithThread
 
 
 def run_script(folder, text, **environment):
@@ -135,13 +135,13 @@ import torch
 import tensorstore_ds as tsds
 from worker_sources import Slow
 
-tsds.convert(Slow(40, 3, 3600), "out.tsds", workers=2)
+tsds.convert(Slow(600, 3, 3600), "out.tsds", workers=2)
 """
     (tmp_path / "script.py").write_text(text)
     parent = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path)
     try:
-        children = wait_until(lambda: psutil.Process(parent.pid).children())
-        wait_until(lambda: (tmp_path / "out.tsds.partial").exists())
+        wait_until(lambda: len(psutil.Process(parent.pid).children(recursive=True)) == 3)  # one has forked two
+        children = psutil.Process(parent.pid).children(recursive=True)
     finally:
         parent.kill()
         parent.wait()
@@ -168,9 +168,10 @@ def test_a_program_that_is_stopped_is_named_and_ended(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tsds.convert(Stopping(5, 3), tmp_path / "s.tsds", workers=2, progress=stop)
+        tsds.convert(Stopping(600, 3), tmp_path / "s.tsds", workers=2, progress=stop)
     assert any(note.startswith("train/00003: nothing was heard") for note in events)
-    assert [child for child in psutil.Process().children() if child.status() == psutil.STATUS_STOPPED] == []
+    left = psutil.Process().children(recursive=True)
+    assert [child for child in left if child.status() == psutil.STATUS_STOPPED] == []
 
 
 @pytest.mark.parametrize(("code", "method"), [("", "fork"), ("import torch", "program")])
@@ -208,27 +209,104 @@ def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch, met
         if event.note:
             raise KeyboardInterrupt
 
-    before = psutil.Process().children()
+    before = psutil.Process().children(recursive=True)
     with pytest.raises(KeyboardInterrupt):
-        tsds.convert(Slow(5, 3, 3600), tmp_path / "s.tsds", ConvertOptions(workers=2), progress=stop)
-    assert psutil.Process().children() == before
+        tsds.convert(Slow(600, 3, 3600), tmp_path / "s.tsds", ConvertOptions(workers=2), progress=stop)
+    assert psutil.Process().children(recursive=True) == before
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("source", "limit", "why"),
     [
-        (Unloadable(4), 2**30, "cannot be rebuilt in a worker process (this is only"),
-        ([np.zeros((4, 4), np.uint8)] * 4, 100, "each worker would have a copy"),
-        (type("Local", (Gray,), {})(4), 2**30, "cannot be sent to worker processes"),
+        (Unloadable(600), 2**30, "cannot be rebuilt in a worker process (this is only"),
+        ([np.zeros((4, 4), np.uint8)] * 600, 100, "each worker would have a copy"),
+        (type("Local", (Gray,), {})(600), 2**30, "cannot be sent to worker processes"),
     ],
 )
-def test_what_cannot_be_sent_to_workers_is_converted_here(tmp_path, monkeypatch, source, limit, why):
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_cannot_be_sent_to_workers_is_converted_here(tmp_path, monkeypatch, source, limit, why, count):
     monkeypatch.setattr(workers, "start_method", lambda: "program")
     monkeypatch.setattr(workers, "memory_limit", lambda: limit)
-    (note,) = tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(workers=1)).notes
+    (note,) = tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(workers=count)).notes
     assert "converted in this process alone" in note and why in note
-    assert len(tsds.open(tmp_path / "s.tsds")["train"]) == 4
+    assert len(tsds.open(tmp_path / "s.tsds")["train"]) == 600
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks here")
+@pytest.mark.parametrize(("source", "forks"), [(ByParent, True), (WithThread, False)])
+def test_one_program_forks_the_others_unless_the_source_has_threads(tmp_path, monkeypatch, source, forks):
+    monkeypatch.setattr(workers, "start_method", lambda: "program")
+    before = set(os.listdir("/proc/self/fd"))
+    assert tsds.convert(source(1100), tmp_path / "s.tsds", workers=3).notes == ()
+    images = np.asarray(tsds.open(tmp_path / "s.tsds")["train"]["image"])
+    parents = set(images.reshape(1100, -1).view(np.uint32).flat)
+    assert len(parents) == 1 and (os.getpid() not in parents) == forks
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("status", "message"), [(3, "ended its worker process with status 3"), (-9, "was killed")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_how_a_program_ended_is_told(tmp_path, monkeypatch, status, message, count):
+    monkeypatch.setattr(workers, "start_method", lambda: "program")
+    with pytest.raises(tsds.ConversionError, match=message):
+        tsds.convert(Leaving(600, 35, status), tmp_path / "s.tsds", workers=count)
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_a_kill_of_the_program_that_forks_ends_nothing(tmp_path, monkeypatch):
+    """Its workers go on; they end with the conversion."""
+    monkeypatch.setattr(workers, "start_method", lambda: "program")
+    monkeypatch.setattr(workers, "SILENCE", 0.3)
+    gone = []
+
+    def kill(event):
+        if event.note and not gone:
+            (forking,) = psutil.Process().children()
+            gone.extend(forking.children())
+            forking.kill()
+
+    tsds.convert(Slow(600, 3, 1.5), tmp_path / "s.tsds", workers=2, progress=kill)
+    assert len(gone) == 2 and psutil.wait_procs(gone, 60)[1] == []
+    assert np.asarray(tsds.open(tmp_path / "s.tsds")["train"]["image"])[:, 0, 0, 0].tolist() == [
+        i % 256 for i in range(600)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_python_that_may_not_be_started_is_no_end(tmp_path, monkeypatch, count):
+    (tmp_path / "python").touch(0o600)
+    monkeypatch.setattr(workers, "start_method", lambda: "program")
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: str(tmp_path / "python"))
+    (note,) = tsds.convert(Gray(600), tmp_path / "s.tsds", workers=count).notes
+    assert "converted in this process alone: worker processes cannot be started ([Errno 13] Permission denied" in note
+    assert len(tsds.open(tmp_path / "s.tsds")["train"]) == 600
+
+
+def test_few_descriptors_leave_none_open(tmp_path):
+    """Whichever of the pipes is the first that cannot be had, what is open already is closed."""
+    text = """
+import os, resource
+from tensorstore_ds.conversion.worker import Shared
+
+free = os.open("/dev/null", os.O_RDONLY)
+os.close(free)
+for more in range(9):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, 1000))
+    try:
+        Shared(2, 10**9).close()
+        print("made")
+    except OSError as error:
+        print(error.errno)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000))
+    again = os.open("/dev/null", os.O_RDONLY)
+    assert again == free, (more, again, free)
+    os.close(again)
+"""
+    done = run_script(tmp_path, text)
+    assert (done.returncode, done.stderr) == (0, "")
+    *few, last = done.stdout.splitlines()
+    assert last == "made" and set(few) == {"24"}
 
 
 def test_large_images_are_decoded_one_after_another_where_memory_is_short(tmp_path, monkeypatch):

@@ -1,11 +1,14 @@
-"""A worker process: forked, or a program of this library that another process starts.
+"""A worker process: forked by the conversion's process, or by a program of this library, or such a program itself.
 
-As a program it imports what its source needs, and never the script that started the conversion.
+A program imports what its source needs, and never the script that started the conversion. On Linux, one program imports
+this for all workers, and forks them. The fork server of `multiprocessing` would run the script.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import multiprocessing
 import os
 import pickle
 import signal
@@ -14,8 +17,10 @@ import tempfile
 import threading
 import traceback
 import warnings
+from collections.abc import Sequence
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from PIL import Image
 
@@ -41,28 +46,30 @@ class Shared:
         descriptors: inherited from the process that made the first one. None makes a new one.
     """
 
-    def __init__(self, workers: int, nbytes: int, descriptors: tuple[int, ...] | None = None) -> None:
+    def __init__(self, workers: int, nbytes: int, descriptors: Sequence[int] | None = None) -> None:
         size = 8 * workers
         self._living: int | None = None  # open in the parent alone: its end is the end of `_life`
-        if descriptors is None:
-            self._life, self._living = os.pipe()
-            self._file = _memory(size)
-            self.gate = MemoryGate(nbytes)
-        else:
-            self._life, self._file = descriptors[:2]
-            self.gate = MemoryGate(nbytes, descriptors=descriptors[2:])
-        self._map = mmap.mmap(self._file, size)
-        self.positions = memoryview(self._map).cast("q")
-        self.descriptors = (self._life, self._file, *self.gate.descriptors)
+        with contextlib.ExitStack() as opened:  # closed at once where the rest fails
+            if descriptors is None:
+                self._life, self._living = os.pipe()
+                opened.callback(os.close, self._life)
+                opened.callback(self.end_with_parent_alone)
+                file = _memory()
+                opened.callback(os.close, file)
+                os.write(file, bytes(size))  # not only made longer: where a disk is full, this fails
+                self.gate = MemoryGate(nbytes)
+                opened.callback(self.gate.close)
+            else:
+                self._life, file = descriptors[:2]
+                self.gate = MemoryGate(nbytes, descriptors=descriptors[2:])
+            mapped = opened.enter_context(mmap.mmap(file, size))
+            self.positions = opened.enter_context(memoryview(mapped).cast("q"))
+            self._opened = opened.pop_all()
+        self.descriptors = (self._life, file, *self.gate.descriptors)
 
     def close(self) -> None:
-        """End the workers that still live, and give back all that is open."""
-        self.end_with_parent_alone()
-        self.positions.release()
-        self._map.close()
-        self.gate.close()
-        os.close(self._file)
-        os.close(self._life)
+        """Give back all that is open, after which the workers that still live end."""
+        self._opened.close()
 
     def end_with_parent_alone(self) -> None:
         """Let go, in this process, of what shows the workers that their parent lives."""
@@ -70,64 +77,107 @@ class Shared:
             os.close(self._living)
             self._living = None
 
+    def end_without_a_thread(self) -> None:
+        """Let the kernel end this process with its parent (signal SIGIO), where a thread would forbid to fork."""
+        import fcntl
+
+        fcntl.fcntl(self._life, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._life, fcntl.F_SETFL, fcntl.fcntl(self._life, fcntl.F_GETFL) | os.O_ASYNC)
+
     def wait_for_the_end(self) -> None:
         """End this process when the parent has gone without a word (SIGKILL); it would wait for ever."""
         os.read(self._life, 1)
         os._exit(1)
 
 
-def _memory(size: int) -> int:
-    """A descriptor of memory that other processes can map."""
+def _memory() -> int:
+    """A descriptor of a file in memory that other processes can map."""
     if hasattr(os, "memfd_create"):
-        file = os.memfd_create("tsds-positions")
-    else:
-        with tempfile.TemporaryFile() as temporary:
-            file = os.dup(temporary.fileno())
-    os.write(file, bytes(size))  # not only made longer: where a disk is full, this fails
-    return file
+        return os.memfd_create("tsds-positions")
+    with tempfile.TemporaryFile() as temporary:
+        return os.dup(temporary.fileno())
 
 
 def program(numbers: str) -> None:
-    """Be the worker that `_Workers` has started as a program; `numbers` are its connection and descriptors."""
-    connection, *descriptors = (int(number) for number in numbers.split(","))
+    """Be what `_Workers` has started as a program: a worker, or the one that forks all workers.
+
+    Args:
+        numbers: what this process inherits: the connection to its parent, one for each worker that it forks, and the
+            descriptors of `Shared`.
+    """
+    *connections, a, b, c, d, e, f = (int(number) for number in numbers.split(","))
+    descriptors = [a, b, c, d, e, f]
     if sys.platform == "win32":
         import msvcrt
 
         descriptors = [msvcrt.open_osfhandle(handle, os.O_BINARY) for handle in descriptors]
-    ours = _CONNECTION(connection)
-    try:
+    ours, *theirs = map(_CONNECTION, connections)
+    _prepare()
+    with contextlib.suppress(EOFError, OSError):  # the other process has gone, or is told by the end of the pipe
         workers, nbytes, slot = ours.recv()
-        job = ours.recv_bytes()
-    except (EOFError, OSError):  # the other process has gone
-        return
-    work(job, ours, Shared(workers, nbytes, tuple(descriptors)), slot)
+        shared = Shared(workers, nbytes, descriptors)
+        if theirs:
+            shared.end_without_a_thread()
+        try:
+            job = pickle.loads(ours.recv_bytes())  # noqa: S301  # from our own parent
+        except Exception as error:  # whatever a stranger's module raises when it is imported here
+            ours.send(f"the source cannot be rebuilt in a worker process ({error})")
+            return
+        if not theirs:
+            ours.send("")
+            work(job, ours, shared, slot)
+        elif len(os.listdir("/proc/self/task")) == 1:
+            _fork_workers(job, ours, theirs, shared)
+        else:  # a module of the source has started threads, and a forked process would not have them
+            ours.send(None)
 
 
-def forked(job: Job, connection: Connection, shared: Shared, slot: int) -> None:
-    """Be a worker that was forked."""
+def _fork_workers(job: Job, ours: Connection, theirs: list[Connection], shared: Shared) -> None:
+    """Fork the workers and tell the parent how one ended, until it asks no more or has gone; then end them all."""
+    processes = list[BaseProcess]()
+    try:
+        for slot, connection in enumerate(theirs):
+            arguments = (job, connection, shared, slot, [ours, *theirs[slot + 1 :]])
+            child = multiprocessing.get_context("fork").Process(target=forked, args=arguments)
+            child.start()
+            processes.append(child)
+            connection.close()
+        ours.send("")
+        while (asked := ours.recv()) is not None:
+            processes[asked].join(1)
+            ours.send(processes[asked].exitcode)
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+def forked(job: Job, connection: Connection, shared: Shared, slot: int, others: Sequence[Connection] = ()) -> None:
+    """Be a worker that was forked. `others` are connections of other processes, who wait for their ends."""
     shared.end_with_parent_alone()
+    for other in others:
+        other.close()
     work(job, connection, shared, slot)
 
 
-def work(payload: Job | bytes, connection: Connection, shared: Shared, slot: int) -> None:
-    """What a worker process does: say that it is ready, or why not; then blocks, until there are no more."""
+def _prepare() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    threading.Thread(target=shared.wait_for_the_end, daemon=True).start()
     # A damaged EXIF block and the like: the pixels are still checked, and stderr belongs to the progress bar.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     Image.MAX_IMAGE_PIXELS = None  # `max_pixels` is the limit here
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers together have all cores already
-    try:
-        job = pickle.loads(payload) if isinstance(payload, bytes) else payload  # noqa: S301  # from our own parent
-    except Exception as error:  # whatever a stranger's module raises when it is imported here
-        connection.send(f"the source cannot be rebuilt in a worker process ({error})")
-        return
+
+
+def work(job: Job, connection: Connection, shared: Shared, slot: int) -> None:
+    """What a worker process does: blocks, until there are no more."""
+    _prepare()
+    threading.Thread(target=shared.wait_for_the_end, daemon=True).start()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    connection.send("")
     positions, gate = shared.positions, shared.gate
 
     def begin_sample(i: int) -> None:

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait as wait_for
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from tensorstore_ds.conversion.blocks import BlockResult, Job, convert_block
 from tensorstore_ds.conversion.plan import Block
@@ -77,7 +77,7 @@ def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[
 
 
 def start_method() -> str:
-    """``fork`` where it is safe: it starts in milliseconds and hands over any source. Else ``program``.
+    """``fork`` where it is safe: it starts in milliseconds and hands over any source. Else ``program``, see `worker`.
 
     A forked process has only the thread that forked. What others held stays locked; and the pool of an OpenMP runtime,
     such as torch's, is waited for without end. OpenBLAS, at most a thread a core, takes care of that itself.
@@ -101,8 +101,8 @@ class _NoWorkers(Exception):
 class _Worker:
     """A worker process, as its parent sees it."""
 
-    process: BaseProcess | subprocess.Popen[bytes]
     connection: Connection
+    process: BaseProcess | subprocess.Popen[bytes] | None  #: None if a program has forked it
     blocks: deque[tuple[int, Block]] = field(default_factory=deque)  #: those that it has, with their numbers
 
 
@@ -110,7 +110,7 @@ class _Workers:
     """Worker processes, each at a pipe of its own; a context manager that ends them, also those that hang.
 
     `concurrent.futures` would wait for ever for the rest of a result whose writer was killed: its workers share a pipe.
-    `multiprocessing` would run the user's script again where it cannot fork.
+    `multiprocessing` would run the user's script again where it cannot fork, also in its own server of forks.
 
     Raises:
         _NoWorkers: there can be none, when it is made or entered.
@@ -121,40 +121,88 @@ class _Workers:
         self._forks = start_method() == "fork"
         self._payload = b"" if self._forks else _pickled(job, memory_limit() // (2 * count + 2))
         self._workers: list[_Worker] = []
+        self._forking: tuple[subprocess.Popen[bytes], Connection] | None = None  # the program that has forked all
         self._next: tuple[int, Block, bytes] | None = None  # a block that is to be sent, with its number
         self._results: dict[int, BlockResult] = {}
 
     def __enter__(self) -> _Workers:
-        self._shared = Shared(self._count, self._nbytes)
         try:
-            with uninterrupted():  # processes that are started now do not get a signal before they are ready
-                for slot in range(self._count):
-                    ours, theirs = multiprocessing.Pipe()
-                    with theirs:  # closed, so that the worker alone has it, and its death is the end of the pipe
-                        start = self._fork if self._forks else self._start_program
-                        self._workers.append(_Worker(start(theirs, slot), ours))
-            if not self._forks:
-                self._introduce()
-        except BaseException:
-            self.__exit__()
-            raise
+            self._shared = Shared(self._count, self._nbytes)
+            try:
+                if self._forks:
+                    self._fork()
+                elif not (sys.platform == "linux" and self._count > 1 and self._start_one_that_forks()):
+                    self._start_programs()
+            except BaseException:
+                self.__exit__()
+                raise
+        except (EOFError, OSError) as error:  # such as a limit on processes or descriptors
+            raise _NoWorkers(f"worker processes cannot be started ({error or 'they end at once'})") from error
         return self
 
     def __exit__(self, *error: object) -> None:
         for worker in self._workers:
             worker.connection.close()
-            worker.process.kill()  # without work they have nothing to finish
+            if worker.process is not None:
+                worker.process.kill()  # without work they have nothing to finish
         for worker in self._workers:
-            _status(worker.process)
+            if worker.process is not None:
+                _status(worker.process)
+        self._end_the_one_that_forks()
         self._shared.close()
 
-    def _fork(self, theirs: Connection, slot: int) -> BaseProcess:
-        arguments = (self._job, theirs, self._shared, slot)
-        process = multiprocessing.get_context("fork").Process(target=forked, args=arguments, daemon=True)
-        process.start()
-        return process
+    def _fork(self) -> None:
+        with uninterrupted():  # processes that are started now do not get a signal before they are ready
+            for slot in range(self._count):
+                ours, theirs = multiprocessing.Pipe()
+                with theirs:  # closed, so that the worker alone has it, and its death is the end of the pipe
+                    arguments = (self._job, theirs, self._shared, slot)
+                    process = multiprocessing.get_context("fork").Process(target=forked, args=arguments, daemon=True)
+                    process.start()
+                self._workers.append(_Worker(ours, process))
 
-    def _start_program(self, theirs: Connection, slot: int) -> subprocess.Popen[bytes]:
+    def _start_programs(self) -> None:
+        """Start a program for each worker."""
+        with uninterrupted():
+            for _ in range(self._count):
+                ours, theirs = multiprocessing.Pipe()
+                with theirs:
+                    self._workers.append(_Worker(ours, self._program(theirs)))
+        for slot, worker in enumerate(self._workers):
+            self._introduce(worker.connection, slot)
+        for worker in self._workers:
+            if failure := worker.connection.recv():
+                raise _NoWorkers(failure)
+
+    def _start_one_that_forks(self) -> bool:
+        """Start a program that imports what the source needs, once, and forks the workers; false if it cannot fork."""
+        with uninterrupted(), contextlib.ExitStack() as theirs:
+            pipes = [multiprocessing.Pipe() for _ in range(1 + self._count)]
+            ends = [theirs.enter_context(end) for _, end in pipes]
+            control, *connections = (ours for ours, _ in pipes)
+            self._forking = self._program(*ends), control
+        self._introduce(control, 0)
+        answer = control.recv()
+        if answer is None:
+            self._end_the_one_that_forks()
+            return False
+        if answer:
+            raise _NoWorkers(answer)
+        self._workers = [_Worker(ours, None) for ours in connections]
+        return True
+
+    def _end_the_one_that_forks(self) -> None:
+        if self._forking is not None:
+            program, control = self._forking
+            self._forking = None
+            with contextlib.suppress(OSError):
+                control.send(None)
+            control.close()
+            if _status(program, SILENCE) is None:  # it only ends its workers
+                program.kill()
+                program.wait()
+
+    def _program(self, *theirs: Connection) -> subprocess.Popen[bytes]:
         """Start one that knows only what it inherits and is sent; its modules are looked for where they are here."""
         python = multiprocessing.spawn.get_executable()
         if not python or getattr(sys, "frozen", False):
@@ -162,27 +210,18 @@ class _Workers:
         numbers, options = _inheriting(theirs, self._shared.descriptors)
         path = [entry for entry in sys.path if isinstance(entry, str)]
         flags = vars(subprocess)["_args_from_interpreter_flags"]()  # as `multiprocessing` starts processes
-        try:
-            return subprocess.Popen[bytes](
-                [os.fsdecode(python), *flags, "-P", "-c", _PROGRAM, numbers, *path],
-                stdin=subprocess.DEVNULL,
-                env={"OMP_NUM_THREADS": "1", **os.environ},  # the workers together have all cores already
-                **options,
-            )
-        except FileNotFoundError as error:
-            raise _NoWorkers(f"worker processes cannot be started ({error})") from error
+        return subprocess.Popen[bytes](
+            [os.fsdecode(python), *flags, "-P", "-c", _PROGRAM, numbers, *path],
+            stdin=subprocess.DEVNULL,
+            # The workers together have all cores already; and a process without other threads can be forked.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            **options,
+        )
 
-    def _introduce(self) -> None:
-        """Send the job to programs that were started; where the first one cannot begin, none can."""
-        try:
-            for slot, worker in enumerate(self._workers):
-                worker.connection.send((self._count, self._nbytes, slot))
-                worker.connection.send_bytes(self._payload)
-            failure = self._workers[0].connection.recv()
-        except (EOFError, OSError) as error:
-            raise _NoWorkers("worker processes do not start") from error
-        if failure:
-            raise _NoWorkers(failure)
+    def _introduce(self, connection: Connection, slot: int) -> None:
+        """Send the job to a program, which answers with why it cannot begin, empty if it can."""
+        connection.send((self._count, self._nbytes, slot))
+        connection.send_bytes(self._payload)
 
     def run(self, blocks: Iterable[Block], note: Callable[[str], None]) -> Results:
         """As `run_blocks`."""
@@ -235,15 +274,23 @@ class _Workers:
         try:
             message = worker.connection.recv()
         except (EOFError, OSError) as error:
-            status = _status(worker.process, 1)
+            status = self._status_of(worker)
             said = _DIED if status is None or status < 0 else _ENDED.format(status)  # below 0: by a signal
             raise ConversionError(said) from error
         if isinstance(message, BaseException):
             raise message
-        if isinstance(message, BlockResult):
-            self._results[worker.blocks.popleft()[0]] = message
-        elif message:
-            raise ConversionError(f"{message}.")
+        self._results[worker.blocks.popleft()[0]] = message
+
+    def _status_of(self, worker: _Worker) -> int | None:
+        """As `_status`, of a worker that has ended or is about to."""
+        if worker.process is not None:
+            return _status(worker.process, 1)
+        try:
+            _, control = cast(tuple[Any, Connection], self._forking)
+            control.send(self._workers.index(worker))
+            return cast(int | None, control.recv())
+        except (EOFError, OSError):  # it was killed as well
+            return None
 
 
 def _status(process: BaseProcess | subprocess.Popen[bytes], timeout: float | None = None) -> int | None:
@@ -256,14 +303,14 @@ def _status(process: BaseProcess | subprocess.Popen[bytes], timeout: float | Non
     return process.returncode
 
 
-def _inheriting(connection: Connection, descriptors: Sequence[int]) -> tuple[str, dict[str, Any]]:
+def _inheriting(connections: Sequence[Connection], descriptors: Sequence[int]) -> tuple[str, dict[str, Any]]:
     """What a program is told of the descriptors that it inherits, and the arguments of `subprocess` for it."""
     if sys.platform != "win32":
-        numbers = [connection.fileno(), *descriptors]
+        numbers = [*(connection.fileno() for connection in connections), *descriptors]
         return ",".join(map(str, numbers)), {"pass_fds": numbers}
     import msvcrt
 
-    handles = [connection.fileno(), *map(msvcrt.get_osfhandle, descriptors)]
+    handles = [*(connection.fileno() for connection in connections), *map(msvcrt.get_osfhandle, descriptors)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
     start = subprocess.STARTUPINFO(lpAttributeList={"handle_list": handles})
