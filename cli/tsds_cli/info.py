@@ -151,7 +151,7 @@ def _show_classes(title: str, classes: Sequence[str], counts: Mapping[str, Mappi
     rows: list[list[text.Text]] = [["#", "class", *splits, "all" if splits else "", ""]]
     for i in sorted(most_first[:_CLASSES]):
         columns = [f"{counts[split][classes[i]]:,}" for split in splits]
-        rows.append([str(i), classes[i], *columns, f"{totals[i]:,}", class_bar(totals[i], totals)])
+        rows.append([str(i), classes[i], *columns, f"{totals[i]:,}", class_bar(totals[i], totals[most_first[0]])])
     text.echo_table(rows, right=[0, *range(2, len(splits) + 3)])
     rest = [totals[i] for i in most_first[_CLASSES:]]
     if rest:

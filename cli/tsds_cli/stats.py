@@ -6,7 +6,7 @@ statistics is taken for absent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,21 +68,22 @@ def _show(split: Split, *, every: bool) -> None:
 def _show_classes(name: str, kind: str, counts: Mapping[str, int], samples: int, *, every: bool) -> None:
     total = samples if kind == "labels" else sum(counts.values()) or 1  # several classes can apply to a sample
     text.echo(f"  classes of {name}{ {'mask': ', by pixels', 'labels': ', by samples'}.get(kind, '') }")
-    rows: list[list[text.Text]] = [
-        [str(i), label, f"{n:,}", f"{100 * n / total:.1f} %", class_bar(n, counts.values())]
-        for i, (label, n) in enumerate(counts.items())
-    ]
-    numbers = [*counts.values()]
-    most_first = sorted(range(len(rows)), key=lambda i: -numbers[i])
-    shown = sorted(most_first[: len(rows) if every else _CLASSES])
-    text.echo_table([rows[i] for i in shown], right=[0, 2, 3], indent="    ")
-    if len(rows) > len(shown):
-        text.echo(f"    ... and {len(rows) - len(shown):,} more; --all shows all")
+    labels, numbers = [*counts], [*counts.values()]
+    most_first = sorted(range(len(labels)), key=lambda i: -numbers[i])
+    shown = sorted(most_first[: len(labels) if every else _CLASSES])
+    rows: list[list[text.Text]] = []
+    for i in shown:
+        n = numbers[i]
+        bar = class_bar(n, numbers[most_first[0]])
+        rows.append([str(i), labels[i], f"{n:,}", f"{100 * n / total:.1f} %", bar])
+    text.echo_table(rows, right=[0, 2, 3], indent="    ")
+    if len(labels) > len(shown):
+        text.echo(f"    ... and {len(labels) - len(shown):,} more; --all shows all")
 
 
-def class_bar(count: int, counts: Collection[int]) -> text.Styled:
-    """A bar for one of the counts, which is as long as it can be for the largest."""
-    return text.Styled(text.bar(count / (max(counts) or 1), _BAR), fg="cyan")
+def class_bar(count: int, largest: int) -> text.Styled:
+    """A bar for one of the counts, which has the full length for the largest."""
+    return text.Styled(text.bar(count / (largest or 1), _BAR), fg="cyan")
 
 
 def _channels(split: Split) -> Iterator[tuple[str, str]]:

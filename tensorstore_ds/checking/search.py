@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,48 +34,63 @@ class Found:
 def near_pairs(hashes: NDArray[np.uint64], distance: int, *, most: int = MOST) -> Found:
     """All pairs of hashes (n,) that differ in at most so many bits.
 
-    By the pigeonhole principle two such hashes agree in one of `distance` + 1 bands of bits: only those that agree in a
-    band are compared. Of more than 32 equal hashes each is paired with the first one alone.
+    By the pigeonhole principle, two such hashes differ in at most `distance` bands of bits: only those that agree in
+    all the others are compared. Of more than 32 equal hashes each is paired with the first one alone.
 
     Args:
         most: see `MOST`.
     """
     order = np.argsort(hashes, kind="stable")
     unique, starts, counts = np.unique(hashes[order], return_index=True, return_counts=True)
-    found = [np.repeat(np.flatnonzero(counts > 1), 2).reshape(-1, 2)]  # those that are equal
-    crowded = 0
-    edges = np.linspace(0, _BITS, distance + 2).round().astype(int).tolist()
-    for low, high in pairwise(edges):
-        band = (unique >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
-        by_band = np.argsort(band, kind="stable")
-        values, sorted_band = unique[by_band], band[by_band]
-        alive = np.arange(len(values))
-        for step in range(1, len(values)):
-            alive = alive[alive + step < len(values)]
-            alive = alive[sorted_band[alive] == sorted_band[alive + step]]
-            if not len(alive):
-                break
-            if step > most:
+    count, crowded = len(unique), 0
+    found = [np.flatnonzero(counts > 1) * (count + 1)]  # those that are equal; a pair is first * count + second
+    for mask in _masks(distance, count):
+        by_band = np.argsort(unique & mask, kind="stable")
+        values = unique[by_band]
+        alive = np.arange(count - 1)
+        for step in range(1, count):
+            differing = values[alive] ^ values[alive + step]
+            in_bucket = differing & mask == 0
+            alive, differing = alive[in_bucket], differing[in_bucket]
+            if step > most and len(alive):
                 crowded = max(crowded, len(alive) + most)
                 break
-            near = alive[np.bitwise_count(values[alive] ^ values[alive + step]) <= distance]
-            if len(near):
-                found.append(np.stack([by_band[near], by_band[near + step]], axis=1))
-    of_unique = np.unique(np.sort(np.concatenate(found), axis=1), axis=0)
-    members = [order[a : a + n] for a, n in zip(starts.tolist(), counts.tolist(), strict=True)]
-    return Found(_expanded(of_unique, members, counts, order[starts]), crowded)
+            near = alive[np.bitwise_count(differing) <= distance]
+            first, second = by_band[near], by_band[near + step]
+            found.append(np.minimum(first, second) * count + np.maximum(first, second))
+            alive = alive[: alive.searchsorted(count - 1 - step)]
+            if not len(alive):
+                break
+    of_unique = np.stack(np.divmod(np.unique(np.concatenate(found)), count), axis=1)
+    return Found(_expanded(of_unique, order, starts, counts), crowded)
 
 
-def _expanded(
-    pairs: Pairs, members: list[NDArray[np.int64]], counts: NDArray[np.int64], firsts: NDArray[np.int64]
-) -> Pairs:
-    """Pairs of hashes, from those of unique hashes."""
+def _masks(distance: int, count: int) -> list[np.uint64]:
+    """Masks of bits, such that two hashes that differ in so few bits agree in all bits of one of the masks.
+
+    More bands make more masks, each of more bits. Their number is the one with which the search in `count` hashes takes
+    the least time: a sort for each mask, and a comparison with half of the hashes of a bucket, which takes as long as 3
+    of the sort's steps.
+    """
+
+    def cost(bands: int) -> float:
+        bits = _BITS * (bands - distance) / bands
+        return math.comb(bands, distance) * (math.log2(count + 1) + 1.5 * count / 2**bits)
+
+    bands = min(range(distance + 1, distance + 6), key=cost)
+    edges = np.linspace(0, _BITS, bands + 1).round().astype(int).tolist()
+    of_bands = [(1 << high) - (1 << low) for low, high in pairwise(edges)]
+    return [np.uint64(sum(some)) for some in combinations(of_bands, bands - distance)]
+
+
+def _expanded(pairs: Pairs, order: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Pairs:
+    """Pairs of hashes, from pairs of unique hashes, each of which `counts` hashes have, in `order` from `starts`."""
     single = (counts[pairs] == 1).all(axis=1)
-    expanded = [firsts[pairs[single]]]
+    expanded = [order[starts[pairs[single]]]]
     for u, v in pairs[~single].tolist():
-        a, b = (members[each] if counts[each] <= _EQUAL else members[each][:1] for each in (u, v))
+        a, b = (order[starts[i] :][: counts[i] if counts[i] <= _EQUAL else 1] for i in (u, v))
         if u == v and counts[u] > _EQUAL:
-            b = members[u][1:]
+            b = order[starts[u] + 1 :][: counts[u] - 1]
         expanded.append(np.stack(np.meshgrid(a, b), axis=-1).reshape(-1, 2))
     every = np.sort(np.concatenate(expanded), axis=1)
     return np.unique(every[every[:, 0] != every[:, 1]], axis=0).reshape(-1, 2)

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,14 +180,25 @@ def sample_store(
         order = rng.permutation(len(opened[name]))
         if label is None and several is not None:
             applies = np.asarray(opened[name][several][:]) > 0
-            of_classes = [*applies.T, ~applies.any(axis=1)]
+            taken = [order[some[order]][:per_class] for some in (*applies.T, ~applies.any(axis=1))]
         else:
-            labels = np.zeros(len(order), np.int64) if label is None else np.asarray(opened[name][label][:])
-            of_classes = [labels == value for value in np.unique(labels)]
-        taken = [order[some[order]][:per_class] for some in of_classes]
+            labels = np.zeros(len(order), np.int64) if label is None else np.asarray(opened[name][label][:])[order]
+            taken = [order[first_of_each(labels, per_class)]]
         pieces[name] = [Piece(opened, name, np.unique(np.concatenate([np.empty(0, np.int64), *taken])))]
     step = {"command": "sample", "per_class": per_class, "seed": seed}
     return write_store(target, pieces, opened.manifest.fields, step, notify)
+
+
+def first_of_each(labels: NDArray[np.integer[Any]], count: int) -> NDArray[np.int64]:
+    """Places of the first `count` samples of each class, given the class of each sample (n,).
+
+    >>> first_of_each(np.array([7, 2, 7, 7, 2]), 2).tolist()
+    [1, 4, 0, 2]
+    """
+    _, counts = np.unique(labels, return_counts=True)
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its class
+    by_class: NDArray[np.int64] = np.argsort(labels, kind="stable")[place < count]
+    return by_class
 
 
 def _strata(store: Store, splits: Sequence[str]) -> NDArray[np.int64] | None:

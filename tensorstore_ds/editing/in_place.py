@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import takewhile
+from functools import cached_property, partial
+from itertools import groupby, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tensorstore_ds.conversion.history import note_state, with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
-from tensorstore_ds.editing.rows import Piece, Rows, count_rows, shards_of, weight_of, write_shard
+from tensorstore_ds.editing.rows import Piece, Rows, count_rows, runs_of, shards_of, weight_of, write_shard
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
@@ -44,6 +45,7 @@ Place = tuple[str, int]
 #: What ``skipped.jsonl`` is to be, while its lines are removed. Until then the manifest lists both, and of
 #: ``skipped.jsonl`` only the lines that stay at its beginning: each state of the disk is a valid store.
 REST = "skipped-rest"
+_NO_ROWS = np.empty(0, np.int64)
 
 
 @dataclass
@@ -146,16 +148,15 @@ class InPlace:
         shards, gone, first = list[Shard](), list[int](), 0
         free = max((*before.numbers, *before.replaced), default=-1) + 1
         for shard, number in zip(before.shards, before.numbers, strict=True):
-            rows = np.arange(first, first + shard.rows)
-            kept = self._kept(name, rows)
-            changed = self._changed(name, rows)
-            if changed or self._drops or len(kept) < len(rows):
+            kept = self._kept(name, first, first + shard.rows)
+            changed = self._changed(name, first, first + shard.rows)
+            if changed or self._drops or len(kept) < shard.rows:
                 gone.append(number)
                 if len(kept):
                     piece = Piece(self._store, name, kept, self._numbers)
                     shards.append(self._write(name, len(shards), free, [piece], changed))
                     free += 1
-                self._advance(len(rows) - len(kept))
+                self._advance(shard.rows - len(kept))
             else:
                 shards.append(replace(shard, number=None if number == len(shards) else number))
                 self._advance(shard.rows)
@@ -180,21 +181,32 @@ class InPlace:
         shard = write_shard(*args, changed=changed)
         return replace(shard, number=None if number == place else number)
 
-    def _kept(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some rows that are not erased."""
-        erased = self._changes.erased.get(name)
-        return rows if erased is None else np.setdiff1d(rows, erased, assume_unique=True)
+    def _kept(self, name: str, first: int, last: int) -> NDArray[np.int64]:
+        """The rows in ``[first, last)`` that are not erased."""
+        erased = _between(self._changes.erased.get(name, _NO_ROWS), first, last)
+        return np.delete(np.arange(first, last), erased - first)
 
-    def _changed(self, name: str, rows: NDArray[np.int64]) -> dict[str, list[Rows]]:
-        """The pieces of the fields that are not those of before in some of these rows, which follow one another."""
-        replaced = self._changes.replaced.get(name, {})
-        first, last = int(rows[0]) if len(rows) else 0, int(rows[-1]) + 1 if len(rows) else 0
+    def _changed(self, name: str, first: int, last: int) -> dict[str, list[Rows]]:
+        """The pieces of the fields that are not those of before in some of the rows ``[first, last)``."""
         found = {}
         for each in self._fields:
-            some = [row for row in replaced.get(each, {}) if first <= row < last]
-            if some or each in self._reshaped or self._given(name, each):
+            is_replaced = len(self._replaced_rows(name, each, first, last)) > 0
+            if is_replaced or each in self._reshaped or self._given(name, each):
                 found[each] = list(self._pieces(name, each, first, last))
         return found
+
+    @cached_property
+    def _replaced(self) -> Mapping[tuple[str, str], NDArray[np.int64]]:
+        """By split and field the rows whose value is replaced, in order."""
+        return {
+            (name, each): np.sort(np.fromiter(rows, np.int64, len(rows)))
+            for name, fields in self._changes.replaced.items()
+            for each, rows in fields.items()
+        }
+
+    def _replaced_rows(self, name: str, each: str, first: int, last: int) -> NDArray[np.int64]:
+        """The rows in ``[first, last)`` whose value of a field is replaced."""
+        return _between(self._replaced.get((name, each), _NO_ROWS), first, last)
 
     def _given(self, name: str, each: str) -> Rows | None:
         return self._changes.given.get(each, {}).get(name)
@@ -205,13 +217,13 @@ class InPlace:
             yield given.part(first, last)
             return
         taken = self._changes.replaced.get(name, {}).get(each, {})
-        for row in sorted(row for row in taken if first <= row < last):
-            if first < row:
-                yield Piece(self._store, name, np.arange(first, row), self._numbers)
-            split, own = taken[row]
+        for start, stop in runs_of(self._replaced_rows(name, each, first, last)).tolist():
+            if first < start:
+                yield Piece(self._store, name, np.arange(first, start), self._numbers)
             store, numbers = self._sources["known"]
-            yield Piece(store, split, np.array([own]), numbers)
-            first = row + 1
+            for split, places in groupby((taken[row] for row in range(start, stop)), itemgetter(0)):
+                yield Piece(store, split, np.array([own for _, own in places]), numbers)
+            first = stop
         if first < last:
             yield Piece(self._store, name, np.arange(first, last), self._numbers)
 
@@ -222,7 +234,7 @@ class InPlace:
         for each, own in self._fields.items():
             known = before.statistics.get(each)
             if name in self._changes.erased:
-                kept = Piece(self._store, name, self._kept(name, np.arange(before.rows)), self._numbers)
+                kept = Piece(self._store, name, self._kept(name, 0, before.rows), self._numbers)
                 known = count_rows([kept], each, own) if len(kept.rows) else None
             if before.rows and (each in taken or each in self._reshaped or self._given(name, each)):
                 known = count_rows(list(self._pieces(name, each, 0, before.rows)), each, own)
@@ -281,6 +293,11 @@ class InPlace:
         data = dump_json(GROUP)
         write_file(folder / "zarr.json", data)
         return {listed: _listed(data)}
+
+
+def _between(rows: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+    """Those of sorted rows that are in ``[first, last)``."""
+    return rows[slice(*rows.searchsorted([first, last]))]
 
 
 def _listed(data: bytes) -> File:
@@ -345,9 +362,9 @@ def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store,
     for folder in [path / entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]:
         split = manifest.splits.get(folder.name)
         entries = list(os.scandir(folder))
-        listed = [] if split is None else split.numbers
+        listed = set[int]() if split is None else {*split.numbers}
         if split is not None and not all_replaced:
-            listed += [n for n in split.replaced if not own_nbytes(path / shard_path(folder.name, n), "zarr.json")]
+            listed |= {n for n in split.replaced if not own_nbytes(path / shard_path(folder.name, n), "zarr.json")}
         shards = [entry.path for entry in entries if _is_unlisted(entry, listed)]
         others = {entry.name for entry in entries} - {Path(shard).name for shard in shards}
         if split is None and others <= {"zarr.json", "zarr.json.partial"}:
@@ -411,7 +428,7 @@ def _remove_rest(path: Path, manifest: Manifest) -> None:
         (path / REST).unlink(missing_ok=True)
 
 
-def _is_unlisted(entry: os.DirEntry[str], listed: Sequence[int]) -> bool:
+def _is_unlisted(entry: os.DirEntry[str], listed: Set[int]) -> bool:
     """Whether an entry of a split's folder is a shard that is not listed."""
     number = entry.name.removesuffix(".partial")
     if not entry.is_dir(follow_symlinks=False) or not number.isdecimal() or len(number) < 5:

@@ -221,13 +221,13 @@ def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
 
 def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
     """Where to stop in the rows of a piece, and whether they are all rows of a shard from the last stop to there."""
-    rows, first = piece.rows, 0
+    rows = piece.rows
     if len(rows) and (np.diff(rows) > 0).all():
-        for shard in piece.store.manifest.splits[piece.split].shards:
-            start, stop = np.searchsorted(rows, [first, first + shard.rows]).tolist()
-            first += shard.rows
+        starts = piece.store[piece.split].starts
+        stops = np.searchsorted(rows, starts)
+        for count, (start, stop) in zip(np.diff(starts).tolist(), pairwise(stops.tolist()), strict=True):
             if start < stop:
-                yield stop, stop - start == shard.rows
+                yield stop, stop - start == count
     else:
         yield len(rows), False
 
@@ -277,14 +277,14 @@ class _WholeShard:
 def _whole_shard(pieces: Sequence[Piece], layout: Layout) -> _WholeShard | None:
     """The shard whose rows these are, all of them in order, if its files can be those of a store of that layout."""
     piece = pieces[0]
-    manifest, rows, first = piece.store.manifest, piece.rows, 0
-    if len(pieces) > 1 or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
+    manifest, rows = piece.store.manifest, piece.rows
+    if len(pieces) > 1 or not len(rows) or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
         return None
-    for index, shard in enumerate(manifest.splits[piece.split].shards):
-        if len(rows) == shard.rows and np.array_equal(rows, np.arange(first, first + shard.rows)):
-            return _WholeShard(piece.store, piece.split, index)
-        first += shard.rows
-    return None
+    starts = piece.store[piece.split].starts
+    index = int(starts.searchsorted(rows[0], "right")) - 1  # of several that begin there, the one that has rows
+    if not np.array_equal(rows, np.arange(*starts[index : index + 2])):
+        return None
+    return _WholeShard(piece.store, piece.split, index)
 
 
 def write_shard(
@@ -623,9 +623,8 @@ def runs_of(rows: NDArray[np.int64]) -> Runs:
     """
     if not len(rows):
         return np.empty((0, 2), np.int64)
-    breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-    edges = [0, *breaks.tolist(), len(rows)]
-    return np.array([(rows[a], rows[b - 1] + 1) for a, b in pairwise(edges)], np.int64)
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1, [len(rows)]])
+    return np.stack([rows[edges[:-1]], rows[edges[1:] - 1] + 1], axis=1)
 
 
 def rows_of(runs: Runs) -> NDArray[np.int64]:

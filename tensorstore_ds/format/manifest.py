@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tensorstore_ds.format.arrays import ArrayGeometry, shard_arrays
@@ -55,7 +56,7 @@ class Shard:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SplitEntry:
     """A split.
 
@@ -78,6 +79,11 @@ class SplitEntry:
     def numbers(self) -> list[int]:
         """The number of each shard's folder."""
         return [place if shard.number is None else shard.number for place, shard in enumerate(self.shards)]
+
+    @cached_property
+    def places(self) -> Mapping[int, int]:
+        """The place of each shard among the others, by its number."""
+        return {number: place for place, number in enumerate(self.numbers)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +130,9 @@ class Manifest:
     def shard_at(self, path: str) -> tuple[str, int]:
         """The split and the place of the shard in a directory; raises `KeyError` where there is none."""
         split, _, number = path.partition("/")
-        numbers = self.splits[split].numbers
-        if not number.isdecimal() or int(number) not in numbers:
+        if not number.isdecimal():
             raise KeyError(path)
-        return split, numbers.index(int(number))
+        return split, self.splits[split].places[int(number)]
 
 
 def shard_path(split: str, number: int) -> str:

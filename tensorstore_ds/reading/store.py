@@ -357,7 +357,14 @@ class Split:
         return np.asarray(column.per_row["shape"])
 
     def __len__(self) -> int:
-        return sum(shard.rows for shard in self._shards)
+        return int(self.starts[-1])
+
+    @functools.cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(shards + 1,) int64, the first row of each shard, followed by the number of rows. Read-only."""
+        starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
+        starts.flags.writeable = False
+        return starts
 
     @overload
     def __getitem__(self, field: str) -> Column | RaggedColumn: ...

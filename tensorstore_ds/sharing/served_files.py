@@ -106,10 +106,10 @@ class Content:
             return manifest.files[name]
         match = _IN_SHARD.fullmatch(name)
         entry = manifest.splits.get(match[1]) if match else None
-        if not match or not entry or int(match[2]) not in entry.numbers:
+        if not match or not entry or int(match[2]) not in entry.places:
             return None
         split, number, path = match[1], int(match[2]), match[3]
-        index = entry.numbers.index(number)
+        index = entry.places[number]
         if name != f"{shard_path(split, number)}/{path}":  # a zero too many
             return None
         listing = self.listing(split, index)

@@ -92,7 +92,8 @@ class ImageIndex:
         parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
         rows = self._anywhere(parts[-1]) if parts else []
         scores = [_common_end(parts, self.paths[i].rpartition(".")[0].split("/")) for i in rows]
-        best = [i for i, score in zip(rows, scores, strict=True) if score == max(scores)]
+        most = max(scores, default=None)
+        best = [i for i, score in zip(rows, scores, strict=True) if score == most]
         if len(best) > 1:
             raise self._ambiguous(best, where, "Write the suffix, or the path from the source's folder.")
         return best[0] if best else -1
@@ -101,7 +102,8 @@ class ImageIndex:
         """Those with most of the last parts of a path; of these, those without others."""
         parts = path.replace("\\", "/").strip().split("/")
         scores = [_common_end(parts, self.paths[i].split("/")) for i in rows]
-        return [i for i, score in zip(rows, scores, strict=True) if score == max(scores)]
+        best = max(scores)
+        return [i for i, score in zip(rows, scores, strict=True) if score == best]
 
     def _ambiguous(self, rows: Sequence[int], where: str, advice: str) -> SourceError:
         some = ", ".join(self.paths[i] for i in rows[:3]) + (", ..." if len(rows) > 3 else "")

@@ -122,7 +122,8 @@ class VocSource(Source):
         Returns the number of the image of each XML file that is sound, and `_NO_IMAGE` for the others.
         """
         image_of = array("q", [_NO_IMAGE]) * len(xmls)
-        is_claimed = bytearray(len(images.paths))  # images that some XML file belongs to, sound or not
+        # by image: the first XML file that it belongs to; of one that is not sound, any number
+        claimed_by = array("q", [_NO_IMAGE]) * len(images.paths)
         wanted = np.zeros(len(xmls), np.bool_)
         wanted[np.concatenate([*splits.rows.values()])] = True
         repeated: dict[str, str] = {}  # XML files that name the image of another one, and that image
@@ -139,16 +140,15 @@ class VocSource(Source):
                 path = images.paths[image]
                 if problem := encoding_problem(path):
                     raise SourceError(problem)
-                if is_claimed[image]:
+                if claimed_by[image] != _NO_IMAGE:
                     repeated[xml] = path
-                    message = f"expected an image of its own, found {path}, which {xmls[image_of.index(image)]} has."
+                    message = f"expected an image of its own, found {path}, which {xmls[claimed_by[image]]} has."
                     raise SourceError(Problem(xml, "duplicate-key", f"{message} Correct <filename> in one of them."))
             except SourceError as error:
                 splits.problems += error.problems
                 unsound.append(xml)
                 continue
-            is_claimed[image] = True
-            image_of[i] = image
+            claimed_by[image], image_of[i] = i, image
             if stem_of(path) != stem_of(xml) and self._has_own_image(xml, images, layout):
                 stale.append(f"{xml}: {path}")
             self._table.note(annotation.objects)
@@ -159,11 +159,11 @@ class VocSource(Source):
         for xml in unsound:
             with contextlib.suppress(SourceError):  # there is no such image, or it cannot be told: nothing to mark
                 image = images.find("", xml, self._near(layout, xml))
-                if xml in repeated and not is_claimed[image]:
+                if xml in repeated and claimed_by[image] == _NO_IMAGE:
                     message = f"not stored: its annotation {xml} names {repeated[xml]} as its image."
                     splits.left_out.append(Problem(images.paths[image], "not-listed", message))
-                is_claimed[image] = True
-        for path in itertools.compress(images.paths, (not claimed for claimed in is_claimed)):
+                claimed_by[image] = 0
+        for path in itertools.compress(images.paths, (by == _NO_IMAGE for by in claimed_by)):
             if splits.lists:
                 splits.left_out.append(Problem(path, "not-listed", splits.unlisted))
             else:
