@@ -165,7 +165,10 @@ def test_a_plan_or_a_journal_that_cannot_be_read(folders, out, partial, tmp_path
         assert summary.resumed == 0
         assert [note.endswith("cannot be read. The work starts anew.") for note in summary.notes] == [True]
     else:
-        assert (summary.resumed, summary.notes) == (3, ())
+        assert summary.resumed == 3
+        discarded = "1 finished shard is not used, but converted again: their records cannot be read."
+        found = [note.partition(".partial: ")[2] for note in summary.notes]
+        assert found == [discarded] * (data is not None)
 
 
 def test_a_shard_that_is_not_what_the_journal_says(folders, out, partial, tmp_path):
@@ -356,8 +359,22 @@ def test_a_file_that_changed_is_noticed_whatever_its_times_say(folders, out, tmp
         path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert path.stat().st_size == status.st_size and path.stat().st_mtime_ns == status.st_mtime_ns
-    assert tsds.convert(folders, out, IN_SHARDS).resumed == 3
+    summary = tsds.convert(folders, out, IN_SHARDS)
+    assert summary.resumed == 3
+    reason = "files were added, removed or changed." if how == "replaced" else "their files have the same sizes and mod"
+    assert [f"1 finished shard is not used, but converted again: {reason}" in note for note in summary.notes] == [True]
     assert Image.open(path).getpixel((0, 0)) == 77
+    assert contents(out) == fresh(folders, tmp_path)
+
+
+def test_shards_that_a_snapshot_by_hard_links_discards_are_counted(folders, out, tmp_path):
+    interrupted(folders, out, 9, IN_SHARDS)
+    shutil.copytree(folders, tmp_path / "snapshot", copy_function=os.link)
+    notes = []
+    summary = tsds.convert(folders, out, IN_SHARDS, progress=lambda event: notes.append(event.note))
+    assert summary.resumed == 0
+    assert "4 finished shards are not used, but converted again: their files have the same sizes" in summary.notes[0]
+    assert "hard links (`cp -al`)" in summary.notes[0] and summary.notes[0] in notes
     assert contents(out) == fresh(folders, tmp_path)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,8 @@ from tensorstore_ds.conversion.result import (
     in_notebook,
     one_line_for_failures,
 )
-from tensorstore_ds.conversion.shard_conversion import begin_origin, convert_shards
-from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.shard_conversion import Origin, convert_shards
+from tensorstore_ds.conversion.shard_writer import FinishedSplit, ShardWriter
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
@@ -40,6 +41,13 @@ from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.joined import Sources
 from tensorstore_ds.sources.sequence import Indexable, item_of, own_classes
 from tensorstore_ds.sources.splits import split_name
+
+#: Any of these changes the status of a file, and some of them its content.
+_STATUS_CHANGED = (
+    "their files have the same sizes and modification times, but something else changed since: hard links (`cp -al`), "
+    "permissions, the owner, or the content, with the old modification time. To avoid this, do not change the source "
+    "until the conversion is complete"
+)
 
 #: Samples of unknown number, or of each split.
 Streams = Iterable[Any] | Mapping[str, Iterable[Any]]
@@ -232,18 +240,20 @@ class _Conversion:
                 is_part=self._check is not None,
             )
 
-    def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
+    def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, FinishedSplit]]:
         """All shards of each split; all anew, as a survey decides, where images turn out to differ."""
         begun, asked = self._workspace.begun() or {}, json.loads(json.dumps(self._options.deciding()))
         if begun.get("surveyed") is True and all(begun.get(name) == value for name, value in asked.items()):
             prepared = self._surveyed(prepared)
             if not prepared.is_surveyed:
-                self._workspace.clean(())  # they differ no longer
+                self._keep((), "the images no longer have differing sizes or colors")
         try:
             return prepared, self._shards(prepared)
         except SourceError as error:
             if error.reason != SHAPES_DIFFER:
                 raise
+            if self._resumed:
+                self._keep((), "images of differing sizes or colors were found")
             self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
             surveyed = self._surveyed(prepared)
             if surveyed is prepared:
@@ -257,7 +267,7 @@ class _Conversion:
             self._workspace.note(note)
         return surveyed
 
-    def _shards(self, prepared: Prepared) -> dict[str, list[FinishedShard]]:
+    def _shards(self, prepared: Prepared) -> dict[str, FinishedSplit]:
         options, workspace = self._options, self._workspace
         if self._check is not None:
             self._check(prepared.format.fields["image"])
@@ -273,43 +283,52 @@ class _Conversion:
             }
         )
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
-        finished: dict[ShardName, FinishedShard] = {}
-        for name, shard in shards.items():
-            if (earlier := self._finished(name, shard)) is not None:
-                finished[name] = earlier
-                self._advance(earlier.shard.rows)
-        workspace.clean(finished)
-        missing = {name: shard for name, shard in shards.items() if name not in finished}
-        self._resumed = len(finished)
+        why = {name: self._unusable(name, shards.get(name)) for name in workspace.finished_names()}
+        kept = [name for name, reason in why.items() if not reason]
+        self._keep(kept, *filter(None, why.values()))
+        missing = {name: shards[name] for name in shards if why.get(name, "missing")}
+        self._advance(sum(len(shards[name]) for name in kept))
+        self._resumed = len(kept)
         if options.layout == "memmap":
             check_fits_disk(workspace.out, sum(map(len, missing.values())) * prepared.row_nbytes)
-        finished |= self._convert(prepared, missing)
-        return {split: [finished[name] for name in shards if name[0] == split] for split in prepared.splits}
+        self._convert(prepared, missing)
+        return workspace.added_up(prepared.splits, shards)
 
-    def _finished(self, name: ShardName, shard: Selection) -> FinishedShard | None:
-        """The shard, if an earlier run finished it from the very same files, none of them changed since."""
-        finished = self._workspace.finished(*name)
-        files = self._source.files
-        if finished is None or not (self._common or files(next(iter(shard)))):
-            return None  # where a sequence has its samples from is not known
-        origin = begin_origin(self._common, shard)
-        for reference in shard:
-            origin.update(identities(files(reference)))
-        is_bad = self._options.on_error == "fail" and faults(finished.skipped)
-        return None if is_bad or finished.origin != origin.hexdigest() else finished
+    def _unusable(self, name: ShardName, shard: Selection | None) -> str:
+        """Why a shard that an earlier run has finished is not used; empty if its files are the same, and unchanged."""
+        finished, files = self._workspace.finished(*name), self._source.files
+        if finished is None:
+            return "their records cannot be read"
+        if shard is None:
+            return "the source has fewer samples now"
+        if len(shard) and not (self._common or files(next(iter(shard)))):
+            return "samples of a program cannot be compared"
+        if self._options.on_error == "fail" and faults(finished.skipped):
+            return 'they lack bad samples, which `on_error="fail"` does not skip'
+        origin = Origin(self._common, shard)
+        origin.update(identities(file for reference in shard for file in files(reference)))
+        if finished.origin == str(origin):
+            return ""
+        if finished.origin.partition(" ")[0] == str(origin).partition(" ")[0]:
+            return _STATUS_CHANGED
+        return "files were added, removed or changed"
 
-    def _convert(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> dict[ShardName, FinishedShard]:
+    def _keep(self, shards: Collection[ShardName], *why: str) -> None:
+        """Remove all finished shards but some, and tell how many are removed, and the most frequent reason."""
+        if count := len(set(self._workspace.finished_names()).difference(shards)):
+            what = f"{count:,} finished shard{'s are' if count > 1 else ' is'} not used, but converted again"
+            self._workspace.note(f"{self._workspace.path}: {what}: {Counter(why).most_common(1)[0][0]}.")
+        self._workspace.clean(shards)
+
+    def _convert(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> None:
         folders = {name: self._workspace.store / shard_path(*name) for name in shards}
         writers = {name: ShardWriter(folder, prepared.format.fields) for name, folder in folders.items()}
         converted = convert_shards(
             prepared, shards, writers, self._options, self._common, on_rows=self._advance, note=self._workspace.note
         )
-        finished = {}
         with closing(converted):
             for name, shard in converted:
                 self._workspace.finish(*name, shard)
-                finished[name] = shard
-        return finished
 
     def _advance(self, rows: int) -> None:
         self._samples += rows

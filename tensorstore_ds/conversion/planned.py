@@ -31,7 +31,7 @@ from tensorstore_ds.conversion.blocks import RowFormat
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
 from tensorstore_ds.conversion.preparation import Prepared, as_wanted
-from tensorstore_ds.conversion.shard_conversion import begin_origin
+from tensorstore_ds.conversion.shard_conversion import reference_digest
 from tensorstore_ds.conversion.workspace import PLAN, versions
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
@@ -169,7 +169,7 @@ class Plan:
         digests = {(split, index): digest for split, index, _, digest in self.data["shards"]}
         some = {name: every[name] for name in names}
         for name, shard in some.items():
-            if begin_origin(b"", shard).hexdigest()[:_DIGEST] != digests[name]:
+            if reference_digest(shard).hexdigest()[:_DIGEST] != digests[name]:
                 raise ConversionError(f"{self.folder}: its files are damaged. Remove {self.folder.parent}, plan again.")
         return some
 
@@ -233,7 +233,7 @@ def write_plan(
         "tasks": max(1, min(len(shards), TASKS)) if tasks is None else tasks,
         "probes": _probes(prepared),
         "shards": [
-            [split, index, len(shard), begin_origin(b"", shard).hexdigest()[:_DIGEST]]
+            [split, index, len(shard), reference_digest(shard).hexdigest()[:_DIGEST]]
             for (split, index), shard in shards.items()
         ],
     }

@@ -18,7 +18,7 @@ from tensorstore_ds.conversion.plan import Selection, ShardName
 from tensorstore_ds.conversion.preparation import Kind, Prepared, Survey, check_fits_disk, decide, learn
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, summarize
 from tensorstore_ds.conversion.shard_conversion import write_shards
-from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.shard_writer import FinishedSplit, ShardWriter
 from tensorstore_ds.conversion.stored_samples import StoredSamples, copy_arrays
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
@@ -27,7 +27,6 @@ from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.format.kinds.image import PixelField
 from tensorstore_ds.format.manifest import Manifest, SplitEntry, shard_path
-from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import deciding
@@ -73,7 +72,7 @@ class Reencoding:
             except SourceError as error:
                 advice = "" if error.reason == SHAPES_DIFFER else _ADVICE.get(error.reason, _ADVICE[""])
                 raise SourceError(error.problems, advice) from error
-            cropped = [problem for shard in shards.values() for problem in shard.skipped]
+            cropped = [problem for split in shards.values() for problem in split.skipped]
             manifest = workspace.commit(self._manifest(prepared, shards, cropped), [*self._skipped, *cropped])
             counts = dict(Counter(problem.reason for problem in cropped))
         return summarize(workspace.out, manifest, workspace.began, counts, (), resumed, tuple(workspace.notes))
@@ -120,29 +119,27 @@ class Reencoding:
             raise SourceError(surveyed.differing)
         return surveyed
 
-    def _shards(self, prepared: Prepared) -> tuple[dict[ShardName, FinishedShard], int]:
+    def _shards(self, prepared: Prepared) -> tuple[dict[str, FinishedSplit], int]:
         """All shards, and how many of them an earlier run had finished."""
         store, workspace = self._store, self._workspace
         plan = {"sha256": store.sha256, "least_worth": repr(prepared.format.least_worth), **deciding(self._options)}
         workspace.begin({"repacked": one_line(str(store.path)), **plan})
         shards = _as_they_are(store)
-        finished = {name: shard for name in shards if (shard := workspace.finished(*name)) is not None}
+        missing = {name: shard for name, shard in shards.items() if workspace.finished(*name) is None}
+        finished = shards.keys() - missing.keys()
         workspace.clean(finished)
-        resumed = len(finished)
-        missing = {name: shard for name, shard in shards.items() if name not in finished}
-        self._tell(done=sum(shard.shard.rows for shard in finished.values()))
+        self._tell(done=sum(len(shards[name]) for name in finished))
         if self._layout == "memmap":
             check_fits_disk(workspace.out, sum(map(len, missing.values())) * prepared.row_nbytes)
-        finished |= self._encode(prepared, missing)
-        return {name: finished[name] for name in shards}, resumed
+        self._encode(prepared, missing)
+        return workspace.added_up(store, shards), len(finished)
 
-    def _encode(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> dict[ShardName, FinishedShard]:
+    def _encode(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> None:
         """Encode the images of all shards, in blocks, and finish one shard after the other."""
         store, workspace = self._store, self._workspace
         fields = {**store.manifest.fields, **prepared.format.fields}
         copied = [name for name in fields if name not in prepared.format.fields]
         writers = {name: ShardWriter(workspace.store / shard_path(*name), fields) for name in shards}
-        finished = {}
         written = write_shards(
             prepared, shards, writers, self._options.workers, on_rows=self._tell_rows, note=workspace.note
         )
@@ -152,21 +149,17 @@ class Reencoding:
                 groups = [group for field in copied for group in fields[field].groups(field)]
                 known = store.manifest.splits[name[0]].shards[name[1]].lengths
                 lengths = {group: known[group] for group in groups}
-                finished[name] = writer.finish(self._layout, len(shards[name]), store.sha256, lengths)
-                workspace.finish(*name, finished[name])
-        return finished
+                workspace.finish(*name, writer.finish(self._layout, len(shards[name]), store.sha256, lengths))
 
     def _manifest(
-        self, prepared: Prepared, shards: Mapping[ShardName, FinishedShard], cropped: Sequence[Problem]
+        self, prepared: Prepared, shards: Mapping[str, FinishedSplit], cropped: Sequence[Problem]
     ) -> Manifest:
         before, changed = self._store.manifest, prepared.format.fields
         splits = {}
         for name, split in before.splits.items():
-            statistics, own = Statistics(), [shard for each, shard in shards.items() if each[0] == name]
-            for shard in own:
-                statistics.add(shard.statistics)
             kept = {field: known for field, known in split.statistics.items() if field not in changed}
-            splits[name] = SplitEntry(tuple(shard.shard for shard in own), {**kept, **statistics.summary()})
+            own = shards[name]
+            splits[name] = SplitEntry(tuple(own.shards), {**kept, **own.statistics.summary()})
         return replace(
             before,
             layout=self._layout,

@@ -16,7 +16,7 @@ from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELD
 from tensorstore_ds.conversion.encode import BOX_CROPPED, notes_of_doubtful
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions
-from tensorstore_ds.conversion.shard_writer import FinishedShard
+from tensorstore_ds.conversion.shard_writer import FinishedSplit
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, ResourceError, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
@@ -136,7 +136,7 @@ def commit(
     workspace: Workspace,
     options: ConvertOptions,
     fields: Mapping[str, Field],
-    shards: Mapping[str, Sequence[FinishedShard]],
+    shards: Mapping[str, FinishedSplit],
     origin: Mapping[str, str],
     problems: Sequence[Problem],
     left_out: tuple[Problem, ...],
@@ -155,16 +155,12 @@ def commit(
         check_keys: as of `Workspace.commit`.
         is_part: whether this becomes a part of another store. It stays in the workspace.
     """
-    skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
-    of_shards = (problem for split in shards.values() for shard in split for problem in shard.left_out)
-    left_out = tuple(dict.fromkeys((*left_out, *of_shards)))
+    skipped = [*problems, *(problem for split in shards.values() for problem in split.skipped)]
+    left_out = tuple(dict.fromkeys((*left_out, *(problem for split in shards.values() for problem in split.left_out))))
     splits, whole = {}, Statistics()
     for name, finished in shards.items():
-        statistics = Statistics()
-        for shard in finished:
-            statistics.add(shard.statistics)
-        whole.add(statistics)
-        splits[name] = SplitEntry(tuple(shard.shard for shard in finished), statistics.summary())
+        whole.add(finished.statistics)
+        splits[name] = SplitEntry(tuple(finished.shards), finished.statistics.summary())
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, NOTHING_LEFT)

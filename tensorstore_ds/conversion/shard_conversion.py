@@ -7,6 +7,8 @@ import hashlib
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 
+import numpy as np
+
 from tensorstore_ds.conversion.blocks import Job
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import (
@@ -48,21 +50,21 @@ def convert_shards(
     Raises:
         SourceError, ConversionError: as of `run_blocks`.
     """
-    origin = hashlib.sha256()
+    origin: Origin
     begun: ShardName | None = None
 
     def on_block(name: ShardName, files: bytes) -> None:
         nonlocal origin, begun
         if name != begun:
-            origin, begun = begin_origin(common, shards[name]), name
+            origin, begun = Origin(common, shards[name]), name
         origin.update(files)
 
     written = write_shards(prepared, shards, writers, options.workers, on_rows=on_rows, on_block=on_block, note=note)
     with contextlib.closing(written):
         for name, writer in written:
             if name != begun:  # a shard without rows
-                origin = begin_origin(common, shards[name])
-            yield name, writer.finish(options.layout, len(shards[name]), origin.hexdigest())
+                origin = Origin(common, shards[name])
+            yield name, writer.finish(options.layout, len(shards[name]), str(origin))
 
 
 def write_shards(
@@ -106,9 +108,29 @@ def write_shards(
             yield name, writers[name]
 
 
-def begin_origin(common: bytes, shard: Selection) -> hashlib._Hash:
-    """The digest of a shard's references; the identities of its files follow."""
-    origin = hashlib.sha256(common)
+class Origin:
+    """What a shard is made from, as text: a digest of its references and of the `identities` of its files.
+
+    A digest of the files' `ctime` follows. With an equal first digest, nothing else of the files has changed.
+    """
+
+    def __init__(self, common: bytes, shard: Selection) -> None:
+        self._files, self._status = reference_digest(shard), hashlib.sha256()
+        self.update(common)
+
+    def update(self, files: bytes) -> None:
+        """Add the identities of the next files."""
+        numbers = np.frombuffer(files, np.int64).reshape(-1, 4)
+        self._files.update(numbers[:, :3].tobytes())
+        self._status.update(numbers[:, 3].tobytes())
+
+    def __str__(self) -> str:
+        return f"{self._files.hexdigest()} {self._status.hexdigest()}"
+
+
+def reference_digest(shard: Selection) -> hashlib._Hash:
+    """The digest of a shard's references."""
+    origin = hashlib.sha256()
     for start in range(0, len(shard), _DIGESTED):
         # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
         text = "\0".join(map(str, shard[start : start + _DIGESTED]))

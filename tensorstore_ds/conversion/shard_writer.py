@@ -54,6 +54,23 @@ class FinishedShard:
     run: str = ""  #: the run that has noted it last, as `Workspace.run`
 
 
+class FinishedSplit:
+    """What a store needs to know of the finished shards of a split, added up: their records take much more memory."""
+
+    def __init__(self) -> None:
+        self.shards: list[Shard] = []
+        self.statistics = Statistics()
+        self.skipped: list[Problem] = []
+        self.left_out: dict[Problem, None] = {}
+
+    def add(self, shard: FinishedShard) -> None:
+        """Add the next shard."""
+        self.shards.append(shard.shard)
+        self.statistics.add(shard.statistics)
+        self.skipped += shard.skipped
+        self.left_out.update(dict.fromkeys(shard.left_out))
+
+
 class ShardWriter:
     """One shard, written in `partial` until it appears as `directory`; a context manager that closes its files.
 

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -35,10 +35,11 @@ from tensorstore_ds.conversion.result import (
     one_line_for_failures,
 )
 from tensorstore_ds.conversion.shard_conversion import convert_shards
-from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, ShardWriter
 from tensorstore_ds.conversion.workspace import PLAN, Workspace, changes_between
 from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_listing
 from tensorstore_ds.keywords import ConvertKeywords
@@ -329,26 +330,21 @@ def commit(out: str | os.PathLike[str]) -> Summary:
     target = tidied(out)
     with one_line_for_failures(target), Workspace(target).visit(alone=True) as workspace:
         planned = _read(workspace)
-        finished, missing = _finished(workspace, planned)
-        if missing:
-            raise _unfinished(planned, missing)
-        workspace.clean(finished)
-        in_order: dict[str, list[FinishedShard]] = {name: [] for name in planned.data["splits"]}
-        for split, index in sorted(finished, key=lambda name: name[1]):
-            in_order[split].append(finished[split, index])
+        shards, fields = _finished(workspace, planned)
+        workspace.clean(planned.shards)
         problems, left_out = planned.problems()
         origin = {"source": planned.source, "source_format": planned.data["source_format"]}
         for note in planned.data["notes"]:
             workspace.note(note)
-        fields = next(iter(finished.values())).fields
-        return commit_shards(workspace, planned.options, fields, in_order, origin, problems, left_out, 0)
+        return commit_shards(workspace, planned.options, fields, shards, origin, problems, left_out, 0)
 
 
-def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[ShardName, FinishedShard], list[ShardName]]:
-    """The shards that are there, and those that are missing."""
-    finished: dict[ShardName, FinishedShard] = {}
+def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[str, FinishedSplit], Mapping[str, Field]]:
+    """The shards of each split, and the fields; raises `UnfinishedError` if shards are missing."""
+    found = {name: FinishedSplit() for name in planned.data["splits"]}
+    fields: Mapping[str, Field] = {}
     missing = []
-    for name, rows in planned.shards.items():
+    for name, rows in sorted(planned.shards.items()):
         shard = workspace.finished(*name)
         if shard is None:
             missing.append(name)
@@ -356,11 +352,14 @@ def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[ShardName, Fini
             message = f"the shard {shard_path(*name)} is of another plan. Remove this directory, and plan again."
             raise ConversionError(f"{workspace.path}: {message}")
         elif _is_there(workspace, name, shard):
-            finished[name] = shard
+            found[name[0]].add(shard)
+            fields = shard.fields
         else:
             workspace.forget(*name)
             missing.append(name)
-    return finished, missing
+    if missing:
+        raise _unfinished(planned, missing)
+    return found, fields
 
 
 def _is_there(workspace: Workspace, name: ShardName, finished: FinishedShard) -> bool:

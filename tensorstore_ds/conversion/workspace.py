@@ -31,7 +31,7 @@ import PIL
 
 from tensorstore_ds.conversion.open_folder import HOLDS_FOLDERS
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
+from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, check_in_file
 from tensorstore_ds.conversion.skipped import skipped_lines
 from tensorstore_ds.conversion.work_folder import WorkFolder, check_new, taken
 from tensorstore_ds.durable import partial_of, sync
@@ -206,6 +206,26 @@ class Workspace:
             )
         except (KeyError, TypeError, ValueError):  # of another version: the shard is made again
             return None
+
+    def records(self, shards: Iterable[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], FinishedShard]]:
+        """What is known of finished shards, one at a time.
+
+        Raises:
+            ConversionError: of one nothing can be read any more.
+        """
+        for name in shards:
+            finished = self.finished(*name)
+            if finished is None:
+                what = f"the record of the finished shard {shard_path(*name)} cannot be read any more"
+                raise ConversionError(f"{self.path}: {what}. Check the disk, and run the same command again.")
+            yield name, finished
+
+    def added_up(self, splits: Iterable[str], shards: Iterable[tuple[str, int]]) -> dict[str, FinishedSplit]:
+        """What the finished shards of each split have together. Raises as `records` does."""
+        found = {split: FinishedSplit() for split in splits}
+        for (split, _), finished in self.records(shards):
+            found[split].add(finished)
+        return found
 
     def finish(self, split: str, index: int, finished: FinishedShard) -> None:
         """Note that a shard is whole, and of this run."""

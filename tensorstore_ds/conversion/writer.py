@@ -15,7 +15,7 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
 from tensorstore_ds.conversion.result import Summary, commit, one_line_for_failures
 from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, ShardJob, with_key
-from tensorstore_ds.conversion.shard_writer import FinishedShard
+from tensorstore_ds.conversion.shard_writer import FinishedSplit
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds.base import Field
@@ -82,7 +82,7 @@ class Writer:
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
         self._workspace: Workspace | None = None
-        self._shards: dict[str, list[FinishedShard]] = {}  # of each split that is appended to
+        self._shards = Counter[str]()  # finished ones of each split that is appended to
         self._growing: dict[str, SampleShard] = {}  # the next one
         self._samples = Counter[str]()
         self._keys: dict[str, set[bytes]] = {}
@@ -147,12 +147,12 @@ class Writer:
         if name in self._jobs:
             raise OptionError(f"{split}: this split is written by jobs, shard by shard. Append to another.")
         if name not in self._growing:
-            shard_name, keys = (name, len(self._shards.get(name, ()))), self._keys.setdefault(name, set())
+            shard_name, keys = (name, self._shards[name]), self._keys.setdefault(name, set())
             self._growing[name] = SampleShard(workspace, shard_name, self._format, keys, self._samples[name])
         shard = self._growing[name]
         shard.append(sample, own_key, f"{name}/{self._samples[name]:05d}")
         self._samples[name] += 1  # only now: a sample that was refused changes nothing
-        self._shards.setdefault(name, [])
+        self._shards.setdefault(name, 0)
         if shard.is_full:
             self._finish(name)
             del self._growing[name]
@@ -231,30 +231,34 @@ class Writer:
             if shard.samples or shard.is_broken:
                 self._finish(name)
         written = {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
-        shards = in_order(self._shards | written)
-        fields = _common_fields(shards, f"Correct the samples, and remove {workspace.path}, which keeps these shards.")
+        counts = in_order({**self._shards, **written})
+        every = [(name, index) for name, count in counts.items() for index in range(count)]
+        shards = {name: FinishedSplit() for name in counts}
+        fields: Mapping[str, Field] = {}
+        for place, finished in workspace.records(every):
+            fields = fields or finished.fields
+            _check_fields(place, finished.fields, fields, workspace)
+            shards[place[0]].add(finished)
         for note in notes_of_renamed(self._names):
             workspace.note(note)
-        workspace.clean((name, index) for name, split in shards.items() for index in range(len(split)))
+        workspace.clean(every)
         origin = {"source": WHERE, "source_format": "samples"}
         self.summary = commit(workspace, self._options, fields, shards, origin, (), (), self._resumed, check_keys=True)
 
     def _finish(self, name: str) -> None:
         shard = self._growing[name]
-        finished = shard.finish()
-        self._shards[name].append(finished)
+        shard.finish()
+        self._shards[name] += 1
         self._resumed += shard.earlier is not None
 
-    def _written(self, workspace: Workspace, name: str, indices: set[int]) -> list[FinishedShard]:
-        """The shards of a split that other processes have written."""
-        shards = []
+    def _written(self, workspace: Workspace, name: str, indices: set[int]) -> int:
+        """How many shards of a split other processes have written; raises `ConversionError` if one is missing."""
         for index in range(max(indices) + 1):
             shard = workspace.finished(name, index)
             if index not in indices or shard is None or shard.run != workspace.run:
                 message = f"expected the shard {shard_path(name, index)}, found that it was not written"
                 raise ConversionError(f"{self._out}: {message}. Write all shards before the block ends.")
-            shards.append(shard)
-        return shards
+        return max(indices) + 1
 
     def _is_usable(self, workspace: Workspace, split: str, index: int) -> bool:
         """Whether a later run can go on from a finished shard."""
@@ -279,17 +283,14 @@ class Writer:
         return OptionError(f"{self._out}: the Writer is not open. {advice}")
 
 
-def _common_fields(shards: Mapping[str, list[FinishedShard]], advice: str) -> Mapping[str, Field]:
-    """The fields of all shards, which other processes may have written; raises `SourceError` where they differ."""
-    fields: Mapping[str, Field] | None = None
-    for split, finished in shards.items():
-        for index, shard in enumerate(finished):
-            if fields is not None and shard.fields != fields:
-                expected, found = (
-                    ", ".join(f"{name} ({field.describe()})" for name, field in each.items())
-                    for each in (fields, shard.fields)
-                )
-                message = f"expected the fields of the first shard, {expected}, found {found}."
-                raise SourceError(Problem(shard_path(split, index), SHAPES_DIFFER, message), advice)
-            fields = shard.fields
-    return fields or {}
+def _check_fields(
+    shard: tuple[str, int], fields: Mapping[str, Field], first: Mapping[str, Field], workspace: Workspace
+) -> None:
+    """Raise `SourceError` if a shard, which another process may have written, has other fields than the first one."""
+    if fields != first:
+        expected, found = (
+            ", ".join(f"{name} ({field.describe()})" for name, field in each.items()) for each in (first, fields)
+        )
+        message = f"expected the fields of the first shard, {expected}, found {found}."
+        advice = f"Correct the samples, and remove {workspace.path}, which keeps these shards."
+        raise SourceError(Problem(shard_path(*shard), SHAPES_DIFFER, message), advice)
