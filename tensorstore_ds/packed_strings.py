@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Any, overload
 
-_PACK = 65536  # strings that are packed at a time
+_PACK = 1 << 12  # strings that are packed at a time
 
 
 class PackedStrings(Sequence[str]):

@@ -53,19 +53,24 @@ _OF_THE_FILE = frozenset(
 _NO_MEMORY = ("out of memory", "can't allocate memory")  # Pillow's words, and torch's
 
 
-def open_file(path: str | Path, where: str, buffering: int = -1) -> BinaryIO:
+def open_file(path: str | Path, where: str, buffering: int = -1, limit: int | None = None) -> BinaryIO:
     """A regular file, opened for reading, which errors name `where`; links are followed.
 
     Raises:
-        SourceError: `unreadable-file`.
+        SourceError: `unreadable-file`, also for a file of more than `limit` bytes, or for one of more than `FILE_LIMIT`
+            in an archive.
         ConversionError: the machine fails, not the file.
     """
     try:
-        return open(_descriptor(path, where)[0], "rb", buffering)
+        descriptor, size = _descriptor(path, where)
     except SourceError:
-        if (data := _member(path, where, FILE_LIMIT)) is None:
+        if (data := _member(path, where, limit or FILE_LIMIT)) is None:
             raise
         return io.BytesIO(data)
+    if limit is not None and size > limit:
+        os.close(descriptor)
+        raise _too_large(where, limit, size)
+    return open(descriptor, "rb", buffering)
 
 
 def read_file(path: str | Path, where: str, limit: int = FILE_LIMIT) -> bytes:
@@ -90,9 +95,13 @@ def read_file(path: str | Path, where: str, limit: int = FILE_LIMIT) -> bytes:
     finally:
         os.close(descriptor)
     if length > limit:
-        message = f"expected a file of at most {limit:,} bytes, found {length:,}."
-        raise SourceError(Problem(where, "unreadable-file", message))
+        raise _too_large(where, limit, length)
     return b"".join(pieces)
+
+
+def _too_large(where: str, limit: int, nbytes: int) -> SourceError:
+    message = f"expected a file of at most {limit:,} bytes, found {nbytes:,}."
+    return SourceError(Problem(where, "unreadable-file", message))
 
 
 # --- folders and files, in archives too ---------------------------------------------------------------------------

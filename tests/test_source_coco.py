@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds.sources import open_source
+from tensorstore_ds import packed_strings
+from tensorstore_ds.sources import json_files, open_source
 from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.sources.coco import source as coco
 
 Json = dict[str, Any]
 
@@ -388,3 +392,68 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:200])
     with pytest.raises(tsds.SourceError, match="expected JSON"):
         source.read("val", contents.splits["val"][1])
+
+
+@pytest.mark.parametrize("nbytes", [1, 50, 333])
+def test_pieces_may_end_anywhere(tmp_path: Path, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = data(licenses=[{"id": 1}], videos=[{"id": 1}])
+    content["annotations"][0] |= {"parts": [{"a": 1}, {"a": 2}], "attributes": {"occluded": True}}
+    content["annotations"].insert(1, {"image_id": 5, "category_id": 77, "bbox": [1, 2, 3, 4]})
+    content["images"].append({"id": 6, "file_name": 3})
+    names = ["annotations", "videos", "images", "info", "categories", "licenses"]
+    source = write(tmp_path / "src", {name: content[name] for name in names})
+
+    def found() -> tuple[Any, ...]:
+        opened = open_source(source)
+        contents = opened.scan()
+        samples = [opened.read("val", reference) for reference in contents.splits["val"]]
+        objects = [(each.objects or {})["boxes"].tolist() for each in samples]
+        return contents.problems, contents.left_out, opened.ledger.problems(), list(contents.splits["val"]), objects
+
+    expected = found()
+    assert len(expected[3]) == 2 and len(expected[2]) == 3
+    monkeypatch.setattr(json_files, "_PIECE", nbytes)
+    monkeypatch.setattr(json_files, "_FIRST", nbytes)
+    monkeypatch.setattr(coco, "_AT_ONCE", 2)
+    assert found() == expected
+
+
+@pytest.mark.parametrize("ids", [[9, 4, 5], [9.0, 4.0, 5.0], ["ü", "a", ""], [-1, -2, 0], [2**70, 2**62, 0.5]])
+def test_ids_of_all_kinds(tmp_path: Path, ids: list[Any]) -> None:
+    content = data()
+    new = dict(zip((9, 4, 5), ids, strict=True))
+    for image in content["images"]:
+        image["id"] = new[image["id"]]
+    for each in content["annotations"]:
+        each["image_id"] = new[each["image_id"]]
+    contents = [open_source(write(tmp_path / name, given)).scan() for name, given in (("a", data()), ("b", content))]
+    counts = [[reference.split("\0")[2].count(":") for reference in each.splits["val"]] for each in contents]
+    assert counts[0] == counts[1] == [1, 3, 0] and not contents[1].problems
+
+
+def test_a_scan_takes_little_memory_beside_its_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 64 bytes for each image and object: lists and dicts of them would take several thousand an image."""
+    for module, name, value in ((json_files, "_PIECE", 1 << 13), (coco, "_AT_ONCE", 32), (packed_strings, "_PACK", 32)):
+        monkeypatch.setattr(module, name, value, raising=False)
+    rng, box = random.Random(0), {"category_id": 1, "bbox": [1, 2, 3, 4]}
+    taken = []
+    for images in (200, 1000):
+        source = tmp_path / str(images)
+        source.mkdir()
+        names = [f"{i:012}.jpg" for i in range(images)]
+        for name in names:
+            (source / name).touch()
+        content = {
+            "images": [{"id": i, "file_name": name, "height": 32, "width": 32} for i, name in enumerate(names)],
+            "categories": [{"id": 1, "name": "cat"}],
+            "annotations": [{"id": i, "image_id": rng.randrange(images), **box} for i in range(5 * images)],
+        }
+        (source / "train.json").write_text(json.dumps(content))
+        opened = open_source(source)
+        tracemalloc.start()
+        try:
+            contents = opened.scan()
+            taken.append(tracemalloc.get_traced_memory()[1] - sum(len(text) + 8 for text in contents.splits["train"]))
+        finally:
+            tracemalloc.stop()
+    assert (taken[1] - taken[0]) / (800 * 6) < 64

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -33,6 +35,16 @@ _NAMES = {
     "null": "null",
 }
 
+
+#: Bytes of a list that are parsed at a time, and of other values at first.
+_PIECE, _FIRST = 1 << 20, 1 << 12
+_WHITE = b" \t\n\r"
+_GAP = re.compile(rb"[ \t\n\r,]*")
+#: Where one element may end and the next one begin. The parser tells whether they do; the last few places are tried.
+_CUT, _CUTS, _CUT_NBYTES = re.compile(rb"\}[ \t\n\r]*,[ \t\n\r]*\{"), 8, 1 << 16
+_TRAILING = re.compile(r"trailing characters \(byte ([0-9]+)\)")
+_BYTE = re.compile(r"\(byte ([0-9]+)\)")
+_CUT_SHORT = "expected JSON, found its end too early: it was cut short"
 
 #: The parts of an object at the top of a text: strings, brackets, and what tells names from values.
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}:,]', re.DOTALL)
@@ -96,6 +108,171 @@ def raw_members(data: bytes, where: str) -> dict[str, msgspec.Raw]:
         raise SourceError(Problem(where, "json", f"{unlike(error)}."), "Write the file again.") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some elements of a list.
+
+    Attributes:
+        text: a list of these alone, in JSON.
+        start: the place in the file of the first byte of `text`.
+        values: the elements.
+    """
+
+    text: bytes
+    start: int
+    values: list[msgspec.Raw]
+
+    def begins(self) -> Iterator[int]:
+        """The place of each element in the file."""
+        at = 1
+        for value in self.values:
+            at = _GAP.match(self.text, at).end()  # type: ignore[union-attr]  # it also matches nothing
+            yield self.start + at
+            at += len(memoryview(value))
+
+
+class JsonPieces:
+    """The object in a JSON file. Its lists are parsed by pieces, so that only a part of the file is in memory.
+
+    Attributes:
+        members: begin and end of the value of each member.
+
+    Args:
+        start: bytes of the byte order mark.
+
+    Raises:
+        MemberError: the file is no JSON, or has no object.
+    """
+
+    def __init__(self, file: BinaryIO, start: int = 0) -> None:
+        self._file, self._nbytes = file, file.seek(0, io.SEEK_END)
+        self.members = dict(self._members(start))
+
+    def read(self, name: str) -> bytes:
+        """The JSON of a member; empty if it is missing."""
+        begin, end = self.members.get(name, (0, 0))
+        return self._read(begin, end - begin)
+
+    def pieces(self, name: str) -> Iterator[Piece]:
+        """The elements of a list; none if it is null or missing. Raises `MemberError` for other values."""
+        begin, end = self.members.get(name, (0, 0))
+        head = self._read(begin, min(1, end))
+        if head not in (b"", b"n", b"["):
+            raise MemberError(f"{name}: expected a list, found {'an object' if head == b'{' else 'another value'}")
+        return (piece for piece, _ in self._pieces(begin, _elements)) if head == b"[" else iter(())
+
+    def _members(self, at: int) -> Iterator[tuple[str, tuple[int, int]]]:
+        at = self._after(at, b"{")
+        is_open = self._read(at, 1) != b"}"
+        while is_open:
+            self._expect(at, b'"')
+            end = self._end(at)
+            try:
+                name = msgspec.json.decode(self._read(at, end - at), type=str)
+            except JSON_ERRORS as error:
+                raise _moved(error, at) from error
+            begin = self._after(end, b":")
+            end = self._end(begin)
+            yield name, (begin, end)
+            at = self._gap(end)
+            if is_open := self._read(at, 1) != b"}":
+                at = self._after(at, b",")
+        if (end := self._after(at, b"}")) < self._nbytes:
+            raise MemberError(f"expected JSON, found: trailing characters (byte {end})")
+
+    def _end(self, at: int) -> int:
+        """The end of a value."""
+        if self._read(at, 1) == b"[":
+            return max(end for _, end in self._pieces(at, _skip))
+        nbytes = _FIRST
+        while True:
+            data = self._read(at, nbytes)
+            try:
+                _, end = _leading(_skip, data)
+            except JSON_ERRORS as error:
+                self._check(error, at, data, nbytes)
+            else:
+                if end < len(data) or self._is_last(at, data, nbytes):
+                    return at + end
+            nbytes *= 4
+
+    def _pieces(self, at: int, decode: Callable[[bytes], Any]) -> Iterator[tuple[Piece, int]]:
+        """Elements of a list, and where the following ones begin, or what is behind the list."""
+        nbytes, is_last = _PIECE, False
+        while not is_last:
+            data = b"[" + self._read(at + 1, nbytes)
+            cuts = [(cut.start() + 1, cut.end() - 2) for cut in _CUT.finditer(data, max(1, len(data) - _CUT_NBYTES))]
+            for cut, following in cuts[: -_CUTS - 1 : -1]:
+                text = data[:cut] + b"]"
+                with contextlib.suppress(*JSON_ERRORS):
+                    values, end = _leading(decode, text)
+                    is_last = end < len(text)
+                    step = end if is_last else following
+                    break
+            else:
+                try:
+                    values, end = _leading(decode, data)
+                except JSON_ERRORS as error:
+                    self._check(error, at, data, nbytes)
+                    nbytes *= 4
+                    continue
+                text, is_last, step = data, True, end
+            piece = Piece(text[:end], at, values)
+            at += step
+            yield piece, at
+            nbytes = _PIECE
+
+    def _check(self, error: Exception, at: int, data: bytes, nbytes: int) -> None:
+        """Raise `MemberError` unless more bytes than `data`, which begin at a place, could be JSON."""
+        found = _BYTE.search(str(error))
+        is_early = isinstance(error, RecursionError) or (found is not None and int(found[1]) < len(data) - 1)
+        if is_early or self._is_last(at, data, nbytes):
+            raise _moved(error, at) from error
+
+    def _is_last(self, at: int, data: bytes, nbytes: int) -> bool:
+        return len(data) < nbytes or at + len(data) >= self._nbytes
+
+    def _after(self, at: int, mark: bytes) -> int:
+        """The place behind a mark and the white space around it."""
+        at = self._gap(at)
+        self._expect(at, mark)
+        return self._gap(at + 1)
+
+    def _expect(self, at: int, mark: bytes) -> None:
+        if (found := self._read(at, 1)) != mark:
+            raise MemberError(f"expected JSON, found: invalid character (byte {at})" if found else _CUT_SHORT)
+
+    def _gap(self, at: int) -> int:
+        """The place behind white space."""
+        while (data := self._read(at, _FIRST)) and not data.lstrip(_WHITE):
+            at += len(data)
+        return at + len(data) - len(data.lstrip(_WHITE))
+
+    def _read(self, at: int, nbytes: int) -> bytes:
+        self._file.seek(at)
+        return self._file.read(nbytes)
+
+
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _leading(decode: Callable[[bytes], Any], text: bytes) -> tuple[Any, int]:
+    """The value that a text begins with, and where it ends."""
+    while True:
+        try:
+            return decode(text), len(text.rstrip(_WHITE))
+        except msgspec.DecodeError as error:
+            if (found := _TRAILING.search(str(error))) is None:
+                raise
+            text = text[: min(int(found[1]), len(text) - 1)].rstrip(_WHITE)
+
+
+def _moved(error: BaseException, start: int) -> MemberError:
+    """The error for a text that begins at a place of the file."""
+    return MemberError(_BYTE.sub(lambda found: f"(byte {int(found[1]) + start})", unlike(error)))
+
+
 def first_members(text: str) -> set[str]:
     """The names of the members of the object that a text begins with, as far as it goes.
 
@@ -132,7 +309,7 @@ def unlike(error: BaseException, name: str = "") -> str:
     if match := _MISSING.fullmatch(what):
         return f"{place}expected the member {match[1]}, found none"
     if "truncated" in what:
-        return "expected JSON, found its end too early: it was cut short"
+        return _CUT_SHORT
     if isinstance(error, RecursionError):
         return "expected JSON, found it nested too deeply"
     if isinstance(error, UnicodeDecodeError):

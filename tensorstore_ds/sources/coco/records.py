@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
-from tensorstore_ds.sources.json_files import JSON_ERRORS, MemberError, finite, kind, unlike
+from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, MemberError, Piece, finite, kind, unlike
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.objects import AnnotatedObject, Box, hull
 from tensorstore_ds.sources.xml import ABSENT, Place
@@ -26,6 +26,7 @@ _SEEN = (0, 1, 2)  # what a keypoint may say of its visibility
 _CROWD: Mapping[Any, bool] = {0: False, 1: True, None: False, "0": False, "1": True}
 #: JSON of nothing, or of a default.
 _NOTHING = frozenset({b"", b"null", b'""', b"[]", b"{}", b"0", b"0.0", b"false"})
+_SHORT = max(map(len, _NOTHING))
 _NONE = msgspec.Raw()
 
 
@@ -88,17 +89,8 @@ class Owner(msgspec.Struct):
     image_id: Id | None = None
 
 
-class File(msgspec.Struct):
-    """What a file has at the top."""
-
-    images: list[msgspec.Raw]
-    annotations: list[msgspec.Raw] | None = None
-    categories: list[msgspec.Raw] | None = None
-    info: msgspec.Raw = _NONE  # passed over, as those below, but for members that COCO does not have
-    licenses: msgspec.Raw = _NONE
-    type: msgspec.Raw = _NONE
-
-
+#: Members of a file: lists of entries, and what is passed over, but for members that COCO does not have.
+LISTS, _PASSED = ("images", "annotations", "categories"), ("info", "licenses", "type")
 #: Members of `info`, and of each of `licenses`.
 _ABOUT = frozenset({"year", "version", "description", "contributor", "url", "date_created"})
 _LICENSE = frozenset({"id", "name", "url"})
@@ -112,10 +104,21 @@ class _Runs(msgspec.Struct):
 _Entry = TypeVar("_Entry", bound=msgspec.Struct)
 
 
-def note_about(file: File, ledger: Ledger, where: str) -> None:
-    """Note members of `info` and `licenses` that COCO does not have; raises `MemberError`."""
-    for raw, what, known in ((file.info, "info", _ABOUT), (file.licenses, "licenses", _LICENSE)):
-        found = _decoded(raw, Any, what) if holds_data(raw) else None
+def note_members(file: JsonPieces, ledger: Ledger, where: str) -> None:
+    """Note the members of a file, of `info` and of `licenses` that COCO does not have.
+
+    Raises:
+        MemberError: it is another JSON.
+    """
+    if "images" not in file.members:
+        raise MemberError("expected the member images, found none")
+    for name, (begin, end) in file.members.items():
+        if name in LISTS:
+            file.pieces(name)
+        elif name not in _PASSED and (end - begin > _SHORT or file.read(name).strip() not in _NOTHING):
+            ledger.unread(f'"{name}"', where)
+    for what, known in (("info", _ABOUT), ("licenses", _LICENSE)):
+        found = _decoded(file.read(what) or b"null", Any, what)
         for each in found if isinstance(found, list) else [found]:
             for name, value in each.items() if isinstance(each, dict) else ():
                 if value and name not in known:
@@ -133,23 +136,41 @@ class Decoder(Generic[_Entry]):
 
     def __init__(self, what: str, entry: type[_Entry], ledger: Ledger) -> None:
         strict = msgspec.defstruct(entry.__name__, [], bases=(entry,), forbid_unknown_fields=True)
-        self._what, self._ledger, self._known = what, ledger, frozenset(entry.__struct_fields__)
+        self._what, self._entry, self._ledger = what, entry, ledger
+        self._all: Any = msgspec.json.Decoder(list[strict]).decode  # type: ignore[valid-type]
         self._strict: Any = msgspec.json.Decoder(strict).decode
         self._lenient = msgspec.json.Decoder(entry).decode
         self._members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-    def __call__(self, raw: msgspec.Raw | bytes, where: str) -> _Entry:
-        """An entry; raises `MemberError`."""
+    def pieces(self, file: JsonPieces) -> Iterator[tuple[int, Piece, list[_Entry | MemberError]]]:
+        """The number of the first entry of each piece, from 1; and the entries, for `checked`."""
+        first = 1
+        for piece in file.pieces(self._what):
+            try:
+                entries: list[_Entry | MemberError] = self._all(piece.text)
+            except JSON_ERRORS:
+                entries = list(map(self._decoded, piece.values))
+            yield first, piece, entries
+            first += len(entries)
+
+    def checked(self, entry: _Entry | MemberError, raw: msgspec.Raw, where: str) -> _Entry:
+        """The entry, whose other members are noted; raises the `MemberError` if it is one."""
+        if isinstance(entry, MemberError):
+            raise entry
+        if type(entry) is self._entry:
+            for name, value in self._members(raw).items():
+                if name not in self._entry.__struct_fields__ and holds_data(value):
+                    self._ledger.unread(f'"{name}"', where, self._what)
+        return entry
+
+    def _decoded(self, raw: msgspec.Raw) -> _Entry | MemberError:
         try:
             try:
                 found: _Entry = self._strict(raw)
             except msgspec.ValidationError:
                 found = self._lenient(raw)
-                for name, value in self._members(raw).items():
-                    if name not in self._known and holds_data(value):
-                        self._ledger.unread(f'"{name}"', where, self._what)
         except JSON_ERRORS as error:
-            raise MemberError(unlike(error)) from error
+            return MemberError(unlike(error))
         return found
 
 
@@ -158,7 +179,7 @@ def holds_data(raw: msgspec.Raw) -> bool:
     if raw is _NONE:
         return False
     view = memoryview(raw)
-    return len(view) > 5 or bytes(view) not in _NOTHING
+    return len(view) > _SHORT or bytes(view) not in _NOTHING
 
 
 def is_given(raw: msgspec.Raw) -> bool:
@@ -339,7 +360,7 @@ def read_caption(text: bytes, json: str) -> str:
     return caption
 
 
-def _decoded(raw: msgspec.Raw, type: Any, name: str) -> Any:
+def _decoded(raw: msgspec.Raw | bytes, type: Any, name: str) -> Any:
     """A member of an annotation."""
     try:
         return msgspec.json.decode(raw, type=type)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, count, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
@@ -18,7 +21,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors, read_file
+from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.coco.files import CAPTIONS, choose, find, is_coco, short_name, stem_of
 from tensorstore_ds.sources.coco.records import (
@@ -26,7 +29,6 @@ from tensorstore_ds.sources.coco.records import (
     Category,
     CocoObject,
     Decoder,
-    File,
     Id,
     Image,
     Owner,
@@ -35,8 +37,8 @@ from tensorstore_ds.sources.coco.records import (
     holds_data,
     is_crowd,
     is_given,
-    note_about,
     note_attributes,
+    note_members,
     outline_of,
     read_caption,
     read_object,
@@ -44,52 +46,126 @@ from tensorstore_ds.sources.coco.records import (
 )
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.json_files import JSON_ERRORS, MemberError, kind
+from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, MemberError, kind
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
 from tensorstore_ds.sources.paths import inside
 
 #: Bytes of a JSON file; a million objects with polygons take 500 MB.
-FILE_LIMIT = 8 << 30
+FILE_LIMIT = 8 << 30  # a place in it has 33 bits
 #: Folders of images that are tried, beside that of the file; {} is the name of the split, in several ways.
 _FOLDERS = ("", "images/", "{}/", "images/{}/", "{}/images/", "JPEGImages/")
 _TRIED = 20  # images of a file that are looked for in each of them
 _NAMED = 5  # classes in a note
+_AT_ONCE = 1 << 12  # references that are made at a time
 
-Table = NDArray[np.int64]
+#: Of each annotation its begin in the file, with the number of its image in the upper bits; and its bytes.
+Table = tuple[NDArray[np.int64], NDArray[np.int32]]
+_PLACE_BITS = 33
+_PLACE = (1 << _PLACE_BITS) - 1
 
 
 @dataclass(slots=True)
 class _Json:
-    """A file that was parsed."""
+    """A file that is read by pieces.
+
+    Attributes:
+        path: its path in the source.
+        members: what is in it, in UTF-8.
+        encoding: of each part of the file, without a byte order mark.
+        mark: bytes of the mark.
+        data: all of the file in UTF-8, if it is in another encoding.
+    """
 
     path: str
-    data: bytes  #: in UTF-8
-    file: File
-    encoding: str  #: of each part of the file, without a byte order mark
-    mark: int  #: bytes of the mark
+    members: JsonPieces
+    encoding: str
+    mark: int = 0
+    data: bytes = b""
 
     def in_file(self, table: Table) -> Table:
-        """Begin, end and image, (n, 3), in the file, from places in `data`."""
-        if self.encoding != "utf-8":
-            unit = 2 if self.encoding.startswith("utf-16") else 4
-            data = np.frombuffer(self.data, np.uint8)
-            units = ((data & 0xC0) != 0x80).astype(np.uint8)  # each character begins with such a byte
-            units += (data >= 0xF0) if unit == 2 else 0  # which takes two units of UTF-16
-            edges, of = np.unique(table[:, :2], return_inverse=True)
-            between = np.add.reduceat(units, np.concatenate([[0], edges]), dtype=np.int64)[:-1]
-            table = np.column_stack([(between.cumsum() * unit)[of].reshape(-1, 2), table[:, 2:]])
-        found: Table = table + np.array([self.mark, self.mark, 0])
+        """The annotations with their places in the file, from their places in what was read."""
+        if not self.data or not len(table[0]):
+            return table
+        unit = 2 if self.encoding.startswith("utf-16") else 4
+        data = np.frombuffer(self.data, np.uint8)
+        units = ((data & 0xC0) != 0x80).astype(np.uint8)  # each character begins with such a byte
+        units += (data >= 0xF0) if unit == 2 else 0  # which takes two units of UTF-16
+        begins = table[0] & _PLACE
+        edges, of = np.unique(np.concatenate([begins, begins + table[1]]), return_inverse=True)
+        between = np.add.reduceat(units, np.concatenate([[0], edges]), dtype=np.int64)[:-1]
+        first, last = (between.cumsum() * unit + self.mark)[of].reshape(2, -1)
+        return (table[0] & ~_PLACE) + first, (last - first).astype(np.int32)
+
+
+class _Ids:
+    """Rows by their ids: 16 bytes for each, unless an id is no whole number."""
+
+    def __init__(self) -> None:
+        self._ids, self._rows = array("q"), array("q")
+        self._others: dict[int, Id] = {}  # ids that are no whole numbers, by their rows
+        self._first: dict[Id, int] = {}  # the first row of each of them
+        self._sorted: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def add(self, id: Id, row: int) -> None:
+        """Add a row, behind all that were added."""
+        if (whole := _whole([id])) is not None:
+            self._ids += whole
+            self._rows.append(row)
+        else:
+            self._others[row] = id
+            self._first.setdefault(id, row)
+
+    def id(self, row: int) -> Id | None:
+        """The id of a row; None if it has none."""
+        at = bisect_left(self._rows, row)
+        return self._ids[at] if at < len(self._rows) and self._rows[at] == row else self._others.get(row)
+
+    def repeated(self) -> set[int]:
+        """The rows with an id that several rows have."""
+        ids, rows = self._in_order()
+        twins = np.flatnonzero(ids[1:] == ids[:-1])
+        again = {id for row, id in self._others.items() if self._first[id] != row}
+        others = (row for row, id in self._others.items() if id in again)
+        return {*rows[twins].tolist(), *rows[twins + 1].tolist(), *others}
+
+    def rows(self, ids: Sequence[Id | None]) -> list[int]:
+        """The first row of each id; -1 for none."""
+        if (whole := _whole(ids)) is None:
+            if len(ids) > 1:
+                return [self.rows([id])[0] for id in ids]
+            return [-1 if ids[0] is None else self._first.get(ids[0], -1)]
+        known, rows = self._in_order()
+        if not len(known):
+            return [-1] * len(ids)
+        at = np.minimum(np.searchsorted(known, whole), len(known) - 1)
+        found: list[int] = np.where(known[at] == whole, rows[at], -1).tolist()
         return found
+
+    def _in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self._sorted is None:
+            ids = np.asarray(self._ids)
+            order = np.argsort(ids, kind="stable")
+            self._sorted = ids[order], np.asarray(self._rows)[order]
+        return self._sorted
+
+
+def _whole(ids: Sequence[Id | None]) -> array[int] | None:
+    """Ids that are whole numbers of 64 bits, though written as 1.0; None if others are among them."""
+    numbers = [int(id) if isinstance(id, float) and id.is_integer() else id for id in ids]
+    try:
+        return array("q", numbers)  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        return None
 
 
 @dataclass(slots=True)
-class _Listed:
-    """An entry of the list of images."""
+class _Images:
+    """The list of images: their paths as the file has them, "" if an entry is wrong; height and width; ids."""
 
-    id: Any  #: None of one that is wrong in this
-    name: str  #: its path, as the file has it
-    size: tuple[int, int] = (0, 0)  #: (height, width), zeros where they are not known
+    names: PackedStrings = field(default_factory=PackedStrings)
+    sizes: array[int] = field(default_factory=lambda: array("i"))
+    ids: _Ids = field(default_factory=_Ids)
 
 
 @dataclass(slots=True)
@@ -105,7 +181,7 @@ class _Split:
         unnamed: for a category without names of keypoints, how many annotations have how many numbers.
         skeleton: pairs of their names.
         paths: of the images, in the order of the file.
-        numbers: the images by their ids.
+        ids: the numbers of the images by their ids.
         by_end: the paths that were found by their ends, and what the file says.
         bad: what is wrong with an image, by its number; nothing of one that is listed twice.
         references: of the images that are sound.
@@ -122,8 +198,8 @@ class _Split:
     keypoints: dict[Id, list[str]] = field(default_factory=dict)
     unnamed: dict[Id, Counter[int]] = field(default_factory=dict)
     skeleton: dict[tuple[str, str], None] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
-    numbers: dict[Id, int] = field(default_factory=dict)
+    paths: PackedStrings = field(default_factory=PackedStrings)
+    ids: _Ids = field(default_factory=_Ids)
     around: int = 0
     by_end: dict[str, str] = field(default_factory=dict)
     bad: dict[int, list[Problem]] = field(default_factory=dict)
@@ -179,7 +255,7 @@ class CocoSource(Source):
             raise SourceError(problems or Problem(str(self.path), "empty-source", "no image is listed."))
         message = "not stored: it lists no image that can be read."
         left_out += [Problem(each.json, "empty-split", message) for name, each in splits.items() if name not in used]
-        left_out += _not_listed(self.images, {path for each in splits.values() for path in each.paths})
+        left_out += _not_listed(self.images, [each.paths for each in splits.values()])
         self._jsons = {name: (each.json, each.captions) for name, each in used.items()}
         fields: dict[str, Field] = {}
         notes = _notes_of_common(used)
@@ -310,73 +386,90 @@ class CocoSource(Source):
 
     def _read_file(self, split: str, json: str, captions: str, finder: _Finder) -> _Split:
         """What a file says, and of its images the captions in another one, where there is another one."""
-        parsed = self._parse(json)
-        found = _Split(json, captions, self.ledger)
-        _note_categories(parsed.file.categories or (), found)
-        images = _images(parsed, found)
-        prefix, is_foreign = self._find_images(split, json, images)
-        _note_images(images, prefix, found, finder, is_foreign=is_foreign)
-        objects, texts = _places(parsed, found)
+        with self._opened(json) as opened:
+            found = _Split(json, captions, self.ledger)
+            _note_categories(opened, found)
+            images = _images(opened, found)
+            prefix, is_foreign = self._find_images(split, json, images.names[:_TRIED])
+            _note_images(images, prefix, found, finder, is_foreign=is_foreign)
+            sizes = images.sizes
+            del images
+            objects, texts = _places(opened, found)
+            found.ids = _Ids()
         if captions != json:
-            if len(texts):
+            if len(texts[1]):
                 self.ledger.unread(f"captions, which are read from {captions}", json)
             texts = self._read_captions(captions, prefix, found)
-        found.has_objects, found.has_captions = len(objects) > 0, len(texts) > 0
-        places, quoted = (_of_images(table, len(images)) for table in (objects, texts))
+        found.has_objects, found.has_captions = len(objects[1]) > 0, len(texts[1]) > 0
+        places = (_by_image(table, len(found.paths)) for table in (objects, texts))
         found.references.extend(
-            f"{path}\0{image.size[0]}x{image.size[1]}\0{places(i)}\0{quoted(i)}"
-            for i, (path, image) in enumerate(zip(found.paths, images, strict=True))
+            f"{path}\0{height}x{width}\0{of_objects}\0{of_captions}"
+            for i, path, height, width, of_objects, of_captions in zip(
+                count(), found.paths, sizes[::2], sizes[1::2], *places, strict=False
+            )
             if i not in found.bad
         )
         found.problems += [problem for i in sorted(found.bad) for problem in found.bad[i]]
         return found
 
-    def _parse(self, json: str) -> _Json:
-        data = read_file(self._root / json, json, FILE_LIMIT)
-        encoding = encoding_of(data)
-        text = as_utf8(data, json, "json")
-        try:
-            file = Decoder("files", File, self.ledger)(text, json)
-            note_about(file, self.ledger, json)
-        except MemberError as error:
-            is_json = isinstance(error.__cause__, msgspec.ValidationError)
-            message = f"expected COCO's JSON, found another one: {error}." if is_json else f"{error}."
-            raise SourceError(Problem(json, "annotation", message), "Write the file again.") from error
-        if encoding in ("utf-16", "utf-32"):
-            self._encodings[json] = f"{encoding}-{'le' if data[0] == 0xFF else 'be'}"
-        else:
-            self._encodings[json] = encoding.removesuffix("-sig")
-        mark = {"utf-8-sig": 3, "utf-16": 2, "utf-32": 4}.get(encoding, 0)
-        return _Json(json, text, file, self._encodings[json], mark)
+    @contextmanager
+    def _opened(self, json: str) -> Iterator[_Json]:
+        """A file, of which the members are known; raises `SourceError` if it is not COCO's."""
+        with os_errors(json), open_file(self._root / json, json, limit=FILE_LIMIT) as file:
+            head = file.read(4)
+            encoding, data = encoding_of(head), b""
+            mark = {"utf-8-sig": 3, "utf-16": 2, "utf-32": 4}.get(encoding, 0)
+            if encoding in ("utf-16", "utf-32"):
+                encoding = f"{encoding}-{'le' if head[0] == 0xFF else 'be'}"
+            encoding = encoding.removesuffix("-sig")
+            if encoding != "utf-8":
+                data = as_utf8(head + file.read(), json, "json")
+            try:
+                members = JsonPieces(io.BytesIO(data) if data else file, 0 if data else mark)
+            except MemberError as error:
+                raise SourceError(Problem(json, "annotation", f"{error}."), "Write the file again.") from error
+            try:
+                note_members(members, self.ledger, json)
+            except MemberError as error:
+                message = f"expected COCO's JSON, found another one: {error}."
+                raise SourceError(Problem(json, "annotation", message), "Write the file again.") from error
+            self._encodings[json] = encoding
+            yield _Json(json, members, encoding, mark, data)
 
     def _read_captions(self, json: str, prefix: str, found: _Split) -> Table:
         """The captions in a file of the same images, which need not have the same ids: as of `_places`."""
-        parsed = self._parse(json)
-        rows = {path: i for i, path in enumerate(found.paths)}
-        rows |= {written: rows[path] for path, written in found.by_end.items()}
-        own = _Split(json, json, self.ledger, paths=found.paths, problems=found.problems, left_out=found.left_out)
-        for image in _images(parsed, own):
-            row = rows.get(inside(image.name, prefix) or "", rows.get(image.name))
-            if row is not None and image.id is not None:
-                own.numbers[image.id] = row
-        own.bad = found.bad
-        return _places(parsed, own)[1]
+        rows, written = _Ids(), {name: path for path, name in found.by_end.items()}
+        for i, path in enumerate(found.paths):
+            if path:
+                rows.add(hash(path), i)
+        with self._opened(json) as opened:
+            own = _Split(json, json, self.ledger, paths=found.paths, problems=found.problems, left_out=found.left_out)
+            images = _images(opened, own)
+            for start in range(0, len(images.names), _AT_ONCE):
+                names = images.names[start : start + _AT_ONCE]
+                paths = [written.get(path, path) for name in names for path in (inside(name, prefix) or "", name)]
+                hits = zip(paths, rows.rows(list(map(hash, paths))), strict=True)
+                for i, pair in enumerate(zip(hits, hits, strict=True), start):
+                    row = next((row for path, row in pair if row >= 0 and found.paths[row] == path), -1)
+                    if row >= 0 and (id := images.ids.id(i)) is not None:
+                        own.ids.add(id, row)
+            own.bad = found.bad
+            return _places(opened, own)[1]
 
-    def _find_images(self, split: str, json: str, images: Sequence[_Listed]) -> tuple[str, bool]:
-        """The folder, with ``/`` at its end, in which most of the first images are; and whether none is in any."""
+    def _find_images(self, split: str, json: str, names: Sequence[str]) -> tuple[str, bool]:
+        """The folder, with ``/`` at its end, in which most images of these names are; and whether none is in any."""
         own = "" if self.options.images is not None else json[: json.rfind("/") + 1]
-        names = dict.fromkeys((stem_of(json), short_name(json), split, PurePosixPath(own).name))
+        words = dict.fromkeys((stem_of(json), short_name(json), split, PurePosixPath(own).name))
         above = [f"{folder}/" for folder in map(str, PurePosixPath(own).parents) if folder != "."] if own else []
         folders = dict.fromkeys(
             [
                 own,
-                *(base + folder.format(name) for base in ("", *above) for folder in _FOLDERS for name in names if name),
+                *(base + folder.format(word) for base in ("", *above) for folder in _FOLDERS for word in words if word),
             ]
         )
-        tried = images[:_TRIED]
 
         def hits(folder: str) -> int:
-            paths = (inside(image.name, folder) for image in tried)
+            paths = (inside(name, folder) for name in names)
             return sum(path is not None and is_file(self.images / path) for path in paths)
 
         with os_errors(str(self.images)):
@@ -389,7 +482,7 @@ class _Finder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._folders: dict[str, set[str]] = {}
+        self._folders: dict[str, array[int]] = {}  # hashes of names, in order
         self._index: ImageIndex | None = None
 
     def has(self, path: str) -> bool:
@@ -398,8 +491,8 @@ class _Finder:
         if folder not in self._folders:
             with os_errors(folder or str(self._root)):
                 place = self._root / folder
-                self._folders[folder] = {each for each, _ in entries(place)} if is_dir(place) else set()
-        return name in self._folders[folder]
+                self._folders[folder] = _hashes(each for each, _ in entries(place)) if is_dir(place) else array("q")
+        return _has(self._folders[folder], hash(name))
 
     def by_end(self, path: str, where: str) -> str | None:
         """The image that has most of the last parts of a path of another machine; raises `SourceError`."""
@@ -409,21 +502,41 @@ class _Finder:
         return self._index.paths[row] if row >= 0 else None
 
 
+def _hashes(names: Iterable[str]) -> array[int]:
+    """The hashes of names, in order: 8 bytes for each, where a set of names takes 130."""
+    hashes = array("q", map(hash, names))
+    np.asarray(hashes).sort()
+    return hashes
+
+
+def _has(hashes: array[int], hashed: int) -> bool:
+    at = bisect_left(hashes, hashed)
+    return at < len(hashes) and hashes[at] == hashed
+
+
 # --- images -------------------------------------------------------------------------------------------------------
 
 
-def _images(json: _Json, found: _Split) -> list[_Listed]:
-    """The entries of the list of images; what is wrong with one is noted."""
+def _images(json: _Json, found: _Split) -> _Images:
+    """The list of images; what is wrong with an entry is noted."""
+    images = _Images()
     decode = Decoder("images", Image, found.ledger)
-    images = []
-    for i, raw in enumerate(json.file.images):
-        where = f"{json.path}: image {i + 1}"
-        try:
-            image = decode(raw, where)
-            images.append(_Listed(image.id, image.path(), image.size()))
-        except MemberError as error:
-            images.append(_Listed(_owner(raw).id, ""))
-            found.bad[i] = [Problem(where, "annotation", f"{error}. Correct it, or remove it.")]
+    for first, piece, listed in decode.pieces(json.members):
+        names = []
+        for i, raw, each in zip(count(first), piece.values, listed, strict=False):
+            where = f"{json.path}: image {i}"
+            id: Id | None
+            try:
+                image = decode.checked(each, raw, where)
+                id, name, size = image.id, image.path(), image.size()
+            except MemberError as error:
+                id, name, size = _owner(raw).id, "", (0, 0)
+                found.bad[i - 1] = [Problem(where, "annotation", f"{error}. Correct it, or remove it.")]
+            names.append(name)
+            images.sizes.extend(size)
+            if id is not None:
+                images.ids.add(id, i - 1)
+        images.names.extend(names)
     return images
 
 
@@ -435,56 +548,72 @@ def _owner(raw: msgspec.Raw) -> Owner:
         return Owner()
 
 
-def _note_images(images: Sequence[_Listed], prefix: str, found: _Split, finder: _Finder, *, is_foreign: bool) -> None:
+def _note_images(images: _Images, prefix: str, found: _Split, finder: _Finder, *, is_foreign: bool) -> None:
     """The path of each image; what is wrong with an entry, or where there is no such file.
 
     A path that leads out of the source is of another machine, and so are all paths if `is_foreign`: the images are
     found by the ends of these.
     """
-    rows: dict[str, int] = {}
-    for i, image in enumerate(images):
-        if i in found.bad:
-            found.paths.append("")
-            if image.id is not None:
-                found.numbers.setdefault(image.id, i)
-            continue
-        where = f"{found.json}: image {i + 1}"
-        path, problem = inside(image.name, prefix), None
-        if path is None or (is_foreign and not finder.has(path)):
-            try:
-                by_end = finder.by_end(image.name, where)
-            except SourceError as error:
-                problem = error.problems[0]
-            else:
-                if by_end is not None:
-                    path = by_end
-                    found.by_end[path] = image.name
-        found.paths.append(image.name if path is None else path)
-        if problem is None and path is None:
-            message = (
-                f"expected the path of an image inside the source, found {image.name[:200]!r}, and none of its name."
-            )
-            problem = Problem(where, "unsafe-path", message)
-        elif problem is None and path is not None:
-            problem = encoding_problem(path)
-            others = {rows.get(path, i), found.numbers.get(image.id, i)} - {i}
-            if others and all((found.paths[j], images[j].id) == (path, image.id) for j in others):
+    wrong = set(found.bad)  # entries, and paths that lead to no image
+    hashes = _Ids()
+    for start in range(0, len(images.names), _AT_ONCE):
+        paths = []
+        for i, name in enumerate(images.names[start : start + _AT_ONCE], start):
+            path = name if i in wrong else _path_of(i, name, prefix, found, finder, is_foreign)
+            if path is None:
+                wrong.add(i)
+            paths.append(name if path is None else path)
+            hashes.add(hash(paths[-1]), i)
+        found.paths.extend(paths)
+    found.ids = images.ids
+    _note_repeated(sorted(images.ids.repeated() | hashes.repeated()), wrong, found)
+
+
+def _path_of(row: int, name: str, prefix: str, found: _Split, finder: _Finder, is_foreign: bool) -> str | None:
+    """The path of an image; None if there is none in the source. What is wrong is noted."""
+    where = f"{found.json}: image {row + 1}"
+    path, problem = inside(name, prefix), None
+    if path is None or (is_foreign and not finder.has(path)):
+        try:
+            by_end = finder.by_end(name, where)
+        except SourceError as error:
+            found.bad[row] = [error.problems[0]]
+            return None
+        if by_end is not None:
+            path = by_end
+            found.by_end[path] = name
+    if path is None:
+        message = f"expected the path of an image inside the source, found {name[:200]!r}, and none of its name."
+        problem = Problem(where, "unsafe-path", message)
+    elif (problem := encoding_problem(path)) is None and not finder.has(path):
+        message = f"expected this image, which {found.json} lists, found none."
+        problem = Problem(path, "no-image", f"{message} Add it, or name the folder with `images`.")
+    if problem is not None:
+        found.bad[row] = [problem]
+    return path
+
+
+def _note_repeated(rows: Sequence[int], wrong: Set[int], found: _Split) -> None:
+    """Note which of these images are listed twice, or have the id of others. Those that are `wrong` have no path."""
+    by_path: dict[str, int] = {}
+    by_id: dict[Id | None, int] = {}
+    for i in rows:
+        path, id = found.paths[i], found.ids.id(i)
+        if i not in wrong:
+            others = {by_path.get(path, i), by_id.get(id, i)} - {i}
+            if others and all((found.paths[j], found.ids.id(j)) == (path, id) for j in others):
                 found.bad[i] = []  # which changes nothing
                 message = f"not stored twice: {found.json} lists it again."
                 found.left_out.append(Problem(path, "duplicate-object", message))
                 continue
-            message = f"expected each image, and each id, once in {found.json}, found {path} or {image.id} again."
+            message = f"expected each image, and each id, once in {found.json}, found {path} or {id} again."
             for j in others:  # both are bad: annotations may be those of either
                 problem = Problem(path, "duplicate-key", message)
                 other = found.paths[j]
+                found.bad[i] = [problem]
                 found.bad.setdefault(j, [replace(problem, where=other)] if other != path else [])
-            if problem is None and not finder.has(path):
-                message = f"expected this image, which {found.json} lists, found none."
-                problem = Problem(path, "no-image", f"{message} Add it, or name the folder with `images`.")
-            rows.setdefault(path, i)
-        if problem is not None:
-            found.bad[i] = [problem]
-        found.numbers.setdefault(image.id, i)
+            by_path.setdefault(path, i)
+        by_id.setdefault(id, i)
 
 
 def _check_claims(splits: Mapping[str, _Split]) -> None:
@@ -507,15 +636,19 @@ def _check_claims(splits: Mapping[str, _Split]) -> None:
             split.references = PackedStrings(each for each in split.references if each.partition("\0")[0] not in wrong)
 
 
-def _not_listed(root: Path, listed: set[str]) -> list[Problem]:
+def _not_listed(root: Path, listed: Sequence[PackedStrings]) -> list[Problem]:
     """The images that lie in the same folders as listed ones, and that no file lists."""
     left_out = []
-    for folder in sorted({path[: path.rfind("/") + 1] for path in listed}):
+    folders = {path[: path.rfind("/") + 1] for paths in listed for path in paths}
+    known = _hashes(chain.from_iterable(listed))
+    for folder in sorted(folders):
         place = root / folder
         with os_errors(folder or str(root)):
-            names = sorted(name for name, _ in entries(place)) if is_dir(place) else []
-        for path in (folder + name for name in names if name[0] != "." and name.lower() not in LITTER):
-            if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES and path not in listed:
+            names = (name for name, _ in entries(place)) if is_dir(place) else ()
+            paths = sorted(folder + name for name in names if not _has(known, hash(folder + name)))
+        for path in paths:
+            name = path[len(folder) :]
+            if name[0] != "." and name.lower() not in LITTER and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES:
                 left_out.append(Problem(path, "not-listed", "not stored: no JSON file lists it."))
     return left_out
 
@@ -523,10 +656,14 @@ def _not_listed(root: Path, listed: set[str]) -> list[Problem]:
 # --- categories and annotations -----------------------------------------------------------------------------------
 
 
-def _note_categories(categories: Sequence[msgspec.Raw], found: _Split) -> None:
+def _note_categories(json: _Json, found: _Split) -> None:
     decode = Decoder("categories", Category, found.ledger)
     try:
-        given = [decode(raw, f"{found.json}: category {i}") for i, raw in enumerate(categories, 1)]
+        given = [
+            decode.checked(each, raw, f"{found.json}: category {i}")
+            for first, piece, listed in decode.pieces(json.members)
+            for i, raw, each in zip(count(first), piece.values, listed, strict=False)
+        ]
     except MemberError as error:
         message = f"expected categories with id and name: {error}. Correct them."
         raise SourceError(Problem(found.json, "annotation", message)) from error
@@ -551,50 +688,50 @@ def _note_categories(categories: Sequence[msgspec.Raw], found: _Split) -> None:
 
 
 def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
-    """Of objects and of captions begin and end in the file and number of the image, (n, 3); notes what they have."""
-    rows, texts = array("q"), array("q")
-    start = _address(json.data)
+    """The objects and the captions of a file; notes what they have."""
+    rows, texts = ((array("q"), array("i")) for _ in range(2))
     decode = Decoder("annotations", Annotation, found.ledger)
     others = 0
-    missing: dict[Id, list[int]] = {}
-    for i, raw in enumerate(json.file.annotations or (), 1):
-        where = f"{json.path}: annotation {i}"
-        try:
-            each = decode(raw, where)
-            box, is_caption = _read_some(each, where, found)
-        except MemberError as error:
-            _note_bad(_owner(raw).image_id, where, "annotation", f"{error}.", found)
-            continue
-        owner = found.numbers.get(each.image_id)
-        if not box and each.category_id is None and not is_caption:
-            others += 1
-        elif owner is None:
-            missing.setdefault(each.image_id, []).append(i)
-        elif is_caption:
-            begin, end = _extent(raw, start)
-            texts.extend((begin, end, owner))
-        elif not box:
-            _note_bad(each.image_id, where, "annotation", "expected a box, found none. Add a bbox.", found)
-        elif each.category_id not in found.names:
-            message = f"expected the id of a category, found {kind(each.category_id)}."
-            _note_bad(each.image_id, where, "unknown-class", message, found)
-        else:
-            begin, end = _extent(raw, start)
-            rows.extend((begin, end, owner))
-            found.used.add(each.category_id)
-            if each.category_id not in found.keypoints and has_keypoints(each):
-                numbers = bytes(memoryview(each.keypoints)).count(b",") + 1
-                found.unnamed.setdefault(each.category_id, Counter())[numbers] += 1
+    missing: dict[Id, list[int]] = {}  # the number of the first annotation, and how many more have this id
+    for first, piece, listed in decode.pieces(json.members):
+        owners = found.ids.rows([None if isinstance(each, MemberError) else each.image_id for each in listed])
+        lists = piece.values, listed, owners, piece.begins()
+        for i, raw, entry, owner, place in zip(count(first), *lists, strict=False):
+            where = f"{json.path}: annotation {i}"
+            try:
+                each = decode.checked(entry, raw, where)
+                box, is_caption = _read_some(each, where, found)
+            except MemberError as error:
+                _note_bad(_owner(raw).image_id, where, "annotation", f"{error}.", found)
+                continue
+            if not box and each.category_id is None and not is_caption:
+                others += 1
+            elif owner < 0:
+                missing.setdefault(each.image_id, [i, -1])[1] += 1
+            elif is_caption:
+                texts[0].append((owner << _PLACE_BITS) + place)
+                texts[1].append(len(memoryview(raw)))
+            elif not box:
+                _note_bad(each.image_id, where, "annotation", "expected a box, found none. Add a bbox.", found)
+            elif each.category_id not in found.names:
+                message = f"expected the id of a category, found {kind(each.category_id)}."
+                _note_bad(each.image_id, where, "unknown-class", message, found)
+            else:
+                rows[0].append((owner << _PLACE_BITS) + place)
+                rows[1].append(len(memoryview(raw)))
+                found.used.add(each.category_id)
+                if each.category_id not in found.keypoints and has_keypoints(each):
+                    numbers = bytes(memoryview(each.keypoints)).count(b",") + 1
+                    found.unnamed.setdefault(each.category_id, Counter())[numbers] += 1
     if others:
         message = f"not stored: {others:,} annotations without a box or a caption."
         found.left_out.append(Problem(json.path, "not-listed", message))
-    for id, places in missing.items():
-        more = f" and {len(places) - 1:,} more annotations have" if len(places) > 1 else " has"
-        message = f"expected an image with this id, which annotation {places[0]}{more}, found none."
+    for id, (first, further) in missing.items():
+        more = f" and {further:,} more annotations have" if further else " has"
+        message = f"expected an image with this id, which annotation {first}{more}, found none."
         where = f"{json.path}: image_id {id!r}"
         found.problems.append(Problem(where, "no-image", f"{message} Add the image, or remove them."))
-    tables = (np.array(each, np.int64).reshape(-1, 3) for each in (rows, texts))
-    of_objects, of_captions = map(json.in_file, tables)
+    of_objects, of_captions = (json.in_file((np.asarray(keys), np.asarray(sizes))) for keys, sizes in (rows, texts))
     return of_objects, of_captions
 
 
@@ -619,31 +756,24 @@ def _read_some(each: Annotation, where: str, found: _Split) -> tuple[bool, bool]
 
 def _note_bad(image: Id | None, where: str, reason: str, message: str, found: _Split) -> None:
     """Note an annotation that cannot be read, which makes its image bad, so that no object becomes background."""
-    owner = None if image is None else found.numbers.get(image)
-    if owner is None:
+    (owner,) = found.ids.rows([image])
+    if owner < 0:
         found.problems.append(Problem(where, reason, f"{message} Correct it, or remove it."))
     else:
         found.bad.setdefault(owner, []).append(Problem(found.paths[owner], reason, f"{where}: {message}"))
 
 
-def _extent(raw: msgspec.Raw, start: int) -> tuple[int, int]:
-    """Begin and end of a part of the file that was decoded, which begins at an address."""
-    view = memoryview(raw)
-    begin = _address(view) - start
-    return begin, begin + len(view)
-
-
-def _address(buffer: bytes | memoryview) -> int:
-    address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
-    return address
-
-
-def _of_images(table: Table, images: int) -> Callable[[int], str]:
-    """Of the rows begin, end and image, (n, 3), those of an image as a text."""
-    table = table[np.argsort(table[:, 2], kind="stable")]
-    edges = np.searchsorted(table[:, 2], np.arange(images + 1)).tolist()
-    places = [f"{a}:{b}" for a, b in table[:, :2].tolist()]
-    return lambda i: ",".join(places[edges[i] : edges[i + 1]])
+def _by_image(table: Table, images: int) -> Iterator[str]:
+    """The places of each image's annotations, as a text."""
+    keys, sizes = table
+    order = np.argsort(keys)
+    for first in range(0, images, _AT_ONCE):
+        owners = np.arange(first, min(first + _AT_ONCE, images) + 1)
+        edges = np.searchsorted(keys, owners << _PLACE_BITS, sorter=order)
+        some = order[edges[0] : edges[-1]]
+        begins = keys[some] & _PLACE
+        places = [f"{a}:{b}" for a, b in zip(begins.tolist(), (begins + sizes[some]).tolist(), strict=True)]
+        yield from (",".join(places[a:b]) for a, b in pairwise((edges - edges[0]).tolist()))
 
 
 # --- notes --------------------------------------------------------------------------------------------------------
@@ -652,9 +782,10 @@ def _of_images(table: Table, images: int) -> Callable[[int], str]:
 def _notes_of_common(splits: Mapping[str, _Split]) -> list[str]:
     """A note for each two splits that have images in common."""
     notes = []
-    paths = {name: set(split.paths) for name, split in splits.items()}
-    for one, other in combinations(paths, 2):
-        if common := paths[one] & paths[other]:
+    hashes = {name: _hashes(split.paths) for name, split in splits.items()}
+    for one, other in combinations(splits, 2):
+        if len(both := np.intersect1d(hashes[one], hashes[other])):
+            common = {path for path in splits[one].paths if _has(array("q", both.tolist()), hash(path))}
             notes.append(f"the splits {one} and {other} share images: {len(common):,}, such as {min(common)}.")
     return notes
 
