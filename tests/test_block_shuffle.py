@@ -45,21 +45,6 @@ def test_every_row_once_and_ranks_of_equal_length(**sizes):
         assert counts.sum() == length * replicas
 
 
-@given(**SIZES)
-def test_read_ahead_names_just_the_rows_of_each_window(**sizes):
-    for sampler in samplers(**sizes):
-        rows, ahead = sampler.rows(), sampler.read_ahead()
-        assert (np.diff(ahead.first) >= 0).all()
-        assert (ahead.stops - ahead.starts).sum() == len(rows)
-        for first in np.unique(ahead.first):
-            here = ahead.first == first
-            (last,) = set(ahead.last[here].tolist())
-            assert last <= len(rows)
-            named = [range(a, b) for a, b in zip(ahead.starts[here], ahead.stops[here], strict=True)]
-            assert sorted(rows[first:last].tolist()) == sorted(row for part in named for row in part)
-            assert all(part.start // sampler.block_rows == part[-1] // sampler.block_rows for part in named)
-
-
 def test_ranks_read_blocks_of_their_own():
     parts = [
         BlockShuffleSampler(1000, block_rows=10, window_blocks=4, rank=rank, num_replicas=4).rows() // 10
@@ -84,8 +69,7 @@ def test_more_than_there_is_means_all_of_it():
     sampler = BlockShuffleSampler(5, block_rows=2**60, window_blocks=2**60)
     assert (sampler.block_rows, sampler.window_blocks) == (5, 1)
     assert sorted(sampler) == [0, 1, 2, 3, 4]
-    assert sampler.read_ahead().stops.tolist() == [5]
-    assert len(BlockShuffleSampler(0, block_rows=4, window_blocks=4).read_ahead().starts) == 0
+    assert len(BlockShuffleSampler(0, block_rows=4, window_blocks=4).rows()) == 0
 
 
 # --- how well it is mixed ---------------------------------------------------------------------------------------

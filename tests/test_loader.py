@@ -2,11 +2,9 @@
 
 import functools
 import gc
-import mmap
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -18,10 +16,9 @@ from torch.utils import data
 from torch.utils.data import BatchSampler, RandomSampler, Subset, TensorDataset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from cold_stores import linux, make_cold, make_store
 from stores import detections, store_of
 from tensorstore_ds.errors import OptionError, ResidencyError
-from tensorstore_ds.loading import block_shuffle, epoch as loading
+from tensorstore_ds.loading import epoch as loading
 from tensorstore_ds.loading.augment.geometry import RandomCrop
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.collate import PADDED_LABEL
@@ -32,7 +29,6 @@ from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.loading.samplers import ShuffleSampler
 from tensorstore_ds.page_cache.locking import locked_nbytes
-from tensorstore_ds.page_cache.system_calls import mincore_nbytes
 
 ROWS = 103
 SAMPLES = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]
@@ -429,40 +425,6 @@ def test_a_state_of_another_seed_is_refused(path):
 
 
 # --- where batches come from and go -----------------------------------------------------------------------------
-
-
-def test_rows_to_come_are_asked_for_beforehand(path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(block_shuffle, "will_need", lambda column, start, stop: asked.append((start, stop)))
-    sampler = BlockShuffleSampler(ROWS, block_rows=8, window_blocks=2)
-    batches = iter(DataLoader(StoreDataset(path, fields=["image"]), 4, sampler=sampler, num_threads=1))
-    next(batches)
-    assert asked
-    list(batches)
-    assert sorted(row for start, stop in asked for row in range(start, stop)) == list(range(ROWS))
-
-
-def test_rows_are_asked_for_over_several_shards_at_odd_places(path, monkeypatch):
-    monkeypatch.setattr(block_shuffle, "STEP_NBYTES", mmap.PAGESIZE)
-    column = StoreDataset(path).split["image"]
-    assert column.shards == 3
-    block_shuffle.will_need(column, 3, 90)
-    assert column[[3, 89]][:, 0, 0, 0].tolist() == [3, 89]
-
-
-@linux
-def test_asking_for_rows_reaches_the_page_cache(tmp_path):
-    store = make_cold(make_store(tmp_path / "s.tsds"))
-    column = store["train"]["image"]
-    block_shuffle.will_need(column, 3, 57)  # more than the system reads for one call
-    (file,) = (store.path / "train").rglob("image/c/0/0/0/0")
-    row = column.spec.row_nbytes
-    with file.open("rb") as opened:
-        end = time.monotonic() + 30  # the system reads beside us
-        while (read := mincore_nbytes(opened.fileno(), 54 * row, 3 * row)) < 54 * row and time.monotonic() < end:
-            time.sleep(0.01)
-        assert read == 54 * row
-        assert mincore_nbytes(opened.fileno(), row) == 0
 
 
 def test_on_the_cpu_as_a_device(path):

@@ -1,44 +1,19 @@
 """Shuffle stores that are larger than memory, by reading blocks of neighboring rows and mixing a few blocks at a time.
 
-While batches are gathered, the system reads the next blocks. `shuffle_quality` measures how well an order is mixed.
+While batches are gathered, the system reads the next window. `shuffle_quality` measures how well an order is mixed.
 """
 
 from __future__ import annotations
 
-import mmap
-from collections import deque
-from collections.abc import Iterator, Sized
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Sized
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.epoch import Group
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
-from tensorstore_ds.loading.samples import Samples
-from tensorstore_ds.reading.columns import Column
-from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.seeding import generator
-
-#: Bytes that the system is asked to read with one call. Linux reads no more than the disk's own limit, which is seldom
-#: less than this, and leaves the rest out without a word.
-STEP_NBYTES = 128 * 1024
-#: Groups of batches that are fetched at a time of a store by URL; and those that may yet be left out.
-_AHEAD, _BEGUN = 4, 256
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAhead:
-    """Row ranges in the order in which a rank needs them. The arrays are (m,) int64."""
-
-    starts: NDArray[np.int64]  #: the first row of each range
-    stops: NDArray[np.int64]
-    first: NDArray[np.int64]  #: its window's first position in `BlockShuffleSampler.rows`, which never falls
-    last: NDArray[np.int64]
 
 
 class BlockShuffleSampler(RowSampler):
@@ -112,75 +87,6 @@ class BlockShuffleSampler(RowSampler):
     def window_rows(self) -> int:
         """Number of rows in a window, which are mixed with each other."""
         return self.window_blocks * self.block_rows
-
-    def read_ahead(self) -> ReadAhead:
-        """Return the row ranges of this rank's epoch in the order of use, each inside one block and one window."""
-        rows = self._stretch(self._order())
-        positions = np.arange(1, len(rows))
-        goes_on = (np.diff(rows) == 1) & (rows[1:] % self.block_rows > 0) & (positions % self.window_rows > 0)
-        begin = np.flatnonzero(np.append(True, ~goes_on))[: len(rows)]
-        end = np.append(begin, len(rows))[1:]
-        window = begin // self.window_rows * self.window_rows
-        return ReadAhead(rows[begin], rows[end - 1] + 1, window, np.minimum(window + self.window_rows, len(rows)))
-
-
-def advise(groups: Iterator[Group], dataset: Samples, sampler: Any, position: int) -> Iterator[Group]:
-    """Pass groups on; before each, ask the system to read what the window after the group's own will want.
-
-    `position` is that of the first group's first row in the epoch. Nothing is asked for a subset, whose rows lie
-    anywhere, for tiles, nor for another sampler than `BlockShuffleSampler`, which alone knows what comes next.
-    """
-    if not isinstance(dataset, StoreDataset):  # each store of a mixture fetches what it has afar
-        yield from groups
-        return
-    if dataset.split.is_remote:
-        yield from fetched_ahead(groups, dataset)
-        return
-    if not isinstance(sampler, BlockShuffleSampler) or dataset.rows is not None or not dataset.whole_images:
-        yield from groups
-        return
-    plan = sampler.read_ahead()
-    columns = [c for name in dataset.fields if isinstance(c := dataset.split[name], Column)]
-    asked = int(plan.last.searchsorted(position, "right"))  # of the window under way too: it was left in the middle
-    for group in groups:
-        stop = position + sum(len(batch) for batch in group)
-        until = int(plan.first.searchsorted(stop + sampler.window_rows))
-        for i in range(asked, until):
-            for column in columns:
-                will_need(column, int(plan.starts[i]), int(plan.stops[i]))
-        asked, position = max(asked, until), stop
-        yield group
-
-
-def fetched_ahead(groups: Iterator[Group], dataset: StoreDataset) -> Iterator[Group]:
-    """Pass groups on, and begin to fetch what each needs of a store by URL; the threads that gather come later.
-
-    An error is not raised here: whoever gathers the rows asks for them again, and gets it.
-    """
-    begun: deque[Future[None]] = deque(maxlen=_BEGUN)
-    try:
-        for group in groups:
-            rows = dataset.rows_of_images(dataset.store_rows(np.concatenate(group)))
-            begun.append(pool("ahead", _AHEAD).submit(dataset.split.fetch, dataset.fields, rows))
-            yield group
-    finally:
-        for future in begun:
-            future.cancel()
-
-
-def will_need(column: Column, start: int, stop: int) -> None:
-    """Ask the system to read rows ``[start, stop)`` of a column into the page cache; returns at once."""
-    for rows in column.pieces(start, stop):
-        mapped = rows
-        while isinstance(mapped, np.ndarray):
-            mapped = mapped.base  # type: ignore[assignment]
-        if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):
-            return  # compressed, or a system without such advice: rows are read when they are wanted
-        first = rows.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
-        page = first // mmap.PAGESIZE * mmap.PAGESIZE
-        end = min(first + rows.nbytes, len(mapped))
-        for position in range(page, end, STEP_NBYTES):
-            mapped.madvise(mmap.MADV_WILLNEED, position, min(STEP_NBYTES, end - position))
 
 
 def shuffle_quality(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Self, get_args
@@ -46,7 +46,7 @@ from tensorstore_ds.loading.moving import move, only_moves
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
 from tensorstore_ds.options import refusal, unknown_name
-from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.store import Asked, Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import AGAIN, Origin
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
@@ -172,6 +172,7 @@ class StoreDataset(Samples):
         self._replaced: list[int] = []
         self.rows: NDArray[np.int64] | None = None
         self._split: Split | None = None
+        self._random: Collection[str] = ()
         self._images: ImageReader | None = None
         if isinstance(fields, str):
             raise refusal("fields", "a list of names", repr(fields))
@@ -221,6 +222,7 @@ class StoreDataset(Samples):
                 expected = f"{store.name}: expected its only split {only}, found {self.split_name!r}"
                 raise UnknownNameError(f"{expected}. Pass `split={only}`.")
             self._split, self._sha256 = store[self.split_name], store.sha256
+            self._split.read_randomly(self._random)
         return self._split
 
     def open_store(self) -> Store:
@@ -298,6 +300,17 @@ class StoreDataset(Samples):
     def rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of the split with the images, labels and objects of samples, from the `rows` of a batch."""
         return rows
+
+    def read_randomly(self, arrays: Collection[str]) -> None:
+        """`Split.read_randomly`, also in processes that get a copy of this data set."""
+        self._random = arrays
+        self.split.read_randomly(arrays)
+
+    def will_need(self, indices: ArrayLike, *, every: bool, fields: Sequence[str] | None = None) -> Asked:
+        """Begin to read samples, by their indices, from a disk or by URL. See `Split.will_need`."""
+        names, rows = self.fields if fields is None else fields, self.rows_of_images(self.store_rows(indices))
+        self.split.fetch(names, rows)
+        return self.split.will_need(names, rows, every=every)
 
     def placed(self, rows: NDArray[np.int64]) -> Placements:
         """Return the part of its image that each sample covers, before any plan."""

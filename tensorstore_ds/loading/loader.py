@@ -28,7 +28,6 @@ from tensorstore_ds.loading.batches import (
     collate_samples,
     with_workers,
 )
-from tensorstore_ds.loading.block_shuffle import advise
 from tensorstore_ds.loading.buffers import PINNED_NBYTES, BufferPool, pinned
 from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -50,6 +49,7 @@ from tensorstore_ds.loading.order import (
 )
 from tensorstore_ds.loading.packing import pack
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
+from tensorstore_ds.loading.read_ahead import ReadAhead
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
@@ -67,6 +67,7 @@ PREFETCH_FACTOR = 2
 
 #: Type of a batch, as torch declares it. Batches of a `StoreDataset` may be of any type.
 Batches = TypeVar("Batches", covariant=True)
+T = TypeVar("T")
 
 
 class DataLoader(data.DataLoader[Batches]):
@@ -235,6 +236,7 @@ class DataLoader(data.DataLoader[Batches]):
         self._position = Position()  # of the iterator that began last, or where the next one will begin
         self._served: Position | None = None  # by persistent workers
         self._resident: DeviceSplit | Lock | None = None
+        self._read_ahead: ReadAhead | None = None
         self._stats = LoaderStats()
         self._copies = GpuTimer()
         self._idle = IdleTime(self.device) if self.device is not None and on_gpu else None
@@ -508,6 +510,9 @@ class DataLoader(data.DataLoader[Batches]):
         if self.residency == "locked" and self._resident is None:  # here, for all worker processes
             store = cast(StoreDataset, dataset)
             self._resident = lock(store.open_store(), splits=store.split_name, fields=store.fields)
+        if isinstance(dataset, Samples) and self.residency == "page-cache" and self._read_ahead is None:
+            speaks = self._dealt is None or self._dealt.rank == 0
+            self._read_ahead = ReadAhead(dataset, self._dealt, speaks=speaks)
         if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
             batches = self._by_torch(position)
         elif self.residency == "device":
@@ -553,7 +558,7 @@ class DataLoader(data.DataLoader[Batches]):
 
         mixed = self._in_threads is not None and self._in_threads.mixes_samples
         groups = grouped(self._batches(position), dataset, mixed=mixed)
-        groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
+        groups = self._ask_ahead(groups, np.concatenate, position)
         return Ahead(make, groups, self._stats, width=width, depth=depth)
 
     def _pinned(self, batches: list[Any]) -> list[Any]:
@@ -612,7 +617,21 @@ class DataLoader(data.DataLoader[Batches]):
         # torch's iterator keeps this, and persistent workers keep it: a cycle would end them only with the next garbage
         # collection, and then late.
         me = weakref.proxy(self)
-        return IndexBatches(self._index_batches(), lambda: ((me.seed, me._position.epoch), me._dealing(me._position)))
+
+        def begin() -> tuple[tuple[int, int], Iterator[Any]]:
+            position = me._position
+            batches = me._ask_ahead(me._dealing(position), lambda batch: np.atleast_1d(np.array(batch)), position)
+            return (me.seed, position.epoch), batches
+
+        return IndexBatches(self._index_batches(), begin)
+
+    def _ask_ahead(
+        self, items: Iterable[T], rows_of: Callable[[T], NDArray[np.int64]], position: Position
+    ) -> Iterator[T]:
+        """Pass items on, whose rows the system reads meanwhile if that helps."""
+        if self._read_ahead is None:
+            return iter(items)
+        return self._read_ahead.before(items, rows_of, position.batch * (self.batch_size or 1))
 
     def _dealing(self, position: Position) -> Iterator[Any]:
         """What is dealt of the epoch of a position, from its batch on."""

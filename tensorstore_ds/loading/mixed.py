@@ -25,7 +25,7 @@ from tensorstore_ds.loading.fields import Value, pair_of
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.loading.samples import Batch, Sample, Samples
 from tensorstore_ds.options import refusal
-from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store import Asked, Store
 from tensorstore_ds.seeding import generator
 
 #: A store as its path, its URL, an open store, or a data set of one of its splits.
@@ -202,6 +202,16 @@ class MixedDataset(Samples):
         self.epoch = epoch
         for part in self.parts:
             part.set_epoch(epoch)
+
+    def will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
+        """`StoreDataset.will_need` of each store."""
+        owners, rows = self.part_of(indices), np.asarray(indices, np.int64)
+        asked = [
+            part.will_need(rows[owners == number] - self._starts[number], every=every, fields=self.fields)
+            for number, part in enumerate(self.parts)
+            if (owners == number).any()
+        ]
+        return Asked(*map(sum, zip(*asked, strict=True)))
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
         owners = self.part_of(rows)

@@ -22,6 +22,7 @@ from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in, visible_keypoints
 from tensorstore_ds.loading.image_transforms import image_transform
 from tensorstore_ds.options import refusal
+from tensorstore_ds.reading.store import Asked
 from tensorstore_ds.seeding import torch_seeds
 
 TransformOf = Literal["sample", "image"]
@@ -207,6 +208,10 @@ class Samples(Dataset[Sample]):
     @abstractmethod
     def with_decode(self, decode: Decode | None) -> Self:
         """Return the same data set with a different decode plan, or with a list of plans for several views."""
+
+    @abstractmethod
+    def will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
+        """Begin to read the samples of some indices, (n,), so that gathering them waits less. See `ReadAhead`."""
 
     @abstractmethod
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:

@@ -155,8 +155,12 @@ def requirement(store: Store, columns: Sequence[tuple[str, str]]) -> tuple[int, 
     No limit is below what is in memory already: such pages may be locked, lie in a file system in memory, or count for
     another container, so that they are not available, and yet need no more.
     """
+    limits = memory_limits()
+    listed = sum(file.nbytes for column in columns for file in data_files(store, *column))
+    if listed <= min(limits.values()):  # without a look at each file
+        return listed, limits
     total = total_residency(residency_of(store, columns))
-    return total.nbytes, {who: max(limit, total.resident or 0) for who, limit in memory_limits().items()}
+    return total.nbytes, {who: max(limit, total.resident or 0) for who, limit in limits.items()}
 
 
 def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Eviction:

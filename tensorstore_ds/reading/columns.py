@@ -6,7 +6,7 @@ import bisect
 import functools
 import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, overload
@@ -20,6 +20,7 @@ from tensorstore_ds.format.kinds.base import ListField, TableField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.checks import offsets_problem
+from tensorstore_ds.reading.mapping import read_randomly, will_need
 from tensorstore_ds.reading.mirror_file import MirroredArray, pool
 from tensorstore_ds.reading.zarr_part import ZarrPart
 
@@ -67,6 +68,7 @@ class Column:
         self._load = load
         self._parts: dict[int, Part] = {}
         self._table: Any = None  # of the compiled kernels: where the rows of each shard are
+        self.is_random = False  # whether its maps are advised so, see `read_randomly`
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -104,7 +106,9 @@ class Column:
         It is checked and mapped when it is first used.
         """
         if shard not in self._parts:
-            self._parts[shard] = self._load(shard)
+            part = self._parts[shard] = self._load(shard)
+            if self.is_random:
+                self._advise(part)
         part = self._parts[shard]
         if isinstance(part, MirroredArray) and part.is_whole:
             part = self._parts[shard] = part.array
@@ -151,6 +155,43 @@ class Column:
             _ = list(pool("shards").map(fetch, missing))
         if len(self._parts) == self.shards and all(isinstance(part, np.ndarray) for part in self._parts.values()):
             self._is_remote = False
+
+    def read_randomly(self) -> None:
+        """Tell the system that rows are read in random order, so that it reads no others with them."""
+        self.is_random = True
+        for part in self._parts.values():
+            self._advise(part)
+
+    @staticmethod
+    def _advise(part: Part) -> None:
+        array = part.array if isinstance(part, MirroredArray) else part
+        if isinstance(array, np.ndarray):
+            read_randomly(array)
+
+    def will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
+        """Ask the system to read the rows [start, stop) of each pair, (n,) each and in one shard, without waiting.
+
+        Returns:
+            Bytes that the disk is asked for, in whole pages, and the number of requests.
+        """
+        order = np.argsort(starts, kind="stable")
+        starts, stops = starts[order], stops[order]
+        bounds = starts.searchsorted(self._starts)
+        nbytes = requests = 0
+        for shard in np.flatnonzero(np.diff(bounds)).tolist():
+            here, edge = slice(bounds[shard], bounds[shard + 1]), self._edges[shard]
+            part, begins, ends = self.part(shard), starts[here] - edge, stops[here] - edge
+            if isinstance(part, ZarrPart):
+                asked = part.will_need(begins, ends)
+            else:
+                array = part.array if isinstance(part, MirroredArray) else part
+                asked = will_need(array, begins * self.spec.row_nbytes, ends * self.spec.row_nbytes)
+            nbytes, requests = nbytes + asked[0], requests + asked[1]
+        return nbytes, requests
+
+    def ranges(self, rows: NDArray[np.int64]) -> Iterator[tuple[Column, NDArray[np.int64], NDArray[np.int64]]]:
+        """Return the arguments of `fetch` and `will_need` for some rows, after the column itself."""
+        yield self, rows, rows + 1
 
     @overload
     def __getitem__(self, item: int | np.integer[Any]) -> Any: ...
@@ -440,21 +481,23 @@ class RaggedColumn:
 
     def fetch(self, rows: NDArray[np.int64]) -> None:
         """Download these rows, (n,) in [0, len), if the store was opened by URL. Raises as `Column.fetch`."""
-        columns: list[Column | RaggedColumn] = [*self.values.values(), *self.lists.values()]
+        for column, starts, stops in self.ranges(rows):
+            column.fetch(starts, stops)
+
+    def ranges(self, rows: NDArray[np.int64]) -> Iterator[tuple[Column, NDArray[np.int64], NDArray[np.int64]]]:
+        """Return the arguments of `fetch` and `will_need` for some rows, after the column, for all columns."""
         if not len(rows):
             return
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
+        columns: list[Column | RaggedColumn] = [*self.values.values(), *self.lists.values()]
         for column in columns:
             if isinstance(column, RaggedColumn):
                 items = next(iter(column.values.values()))
-                items.fetch(column.offsets[starts], column.offsets[stops])
+                yield items, column.offsets[starts], column.offsets[stops]
             else:
-                column.fetch(starts, stops)
+                yield column, starts, stops
         for each in self.per_row.values():
-            if isinstance(each, RaggedColumn):
-                each.fetch(rows)
-            else:
-                each.fetch(rows, rows + 1)
+            yield from each.ranges(rows)
 
     def take(self, rows: ArrayLike) -> Ragged:
         """Copy the values of some rows, (n,), in any order and with repetitions. `lists` are not included.

@@ -8,12 +8,16 @@ import math
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 _MAP_FIXED = 0x10  # of Linux and macOS
+#: Bytes that the system is asked to read with one call. Linux reads no more than the disk's own limit, which is seldom
+#: less than this, and leaves the rest out without a word.
+STEP_NBYTES = 128 * 1024
 
 
 def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> NDArray[Any]:
@@ -56,4 +60,57 @@ def _c_mmap() -> Any:
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64
     function.restype = ctypes.c_void_p
+    return function
+
+
+# --- advice on maps ---------------------------------------------------------------------------------------------
+
+
+def read_randomly(array: NDArray[Any]) -> None:
+    """Tell the system that a mapped array is read in random order.
+
+    It then reads a missing page without its neighbors, otherwise with as many as the read-ahead of the disk.
+    """
+    _advise(array.ctypes.data, array.nbytes, "MADV_RANDOM")
+
+
+def will_need(array: NDArray[Any], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int]:
+    """Ask the system to read bytes [begin, end) of a mapped array into the page cache, without waiting for them.
+
+    Args:
+        begins, ends: (n,) int64, the begins in ascending order.
+
+    Returns:
+        Bytes of the pages, and the number of their ranges, of which no two touch.
+    """
+    start = array.ctypes.data
+    return ask(begins + start, ends + start, functools.partial(_advise, advice="MADV_WILLNEED"))
+
+
+def ask(begins: NDArray[np.int64], ends: NDArray[np.int64], call: Callable[[int, int], object]) -> tuple[int, int]:
+    """Call a function with position and size of whole pages, until all bytes [begin, end) are in some; as `will_need`.
+
+    Pages that touch are asked for together, up to `STEP_NBYTES`.
+    """
+    first, last = begins // mmap.PAGESIZE * mmap.PAGESIZE, -(-ends // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = np.maximum.accumulate(last)
+    at = np.flatnonzero(np.append(True, first[1:] > last[:-1])[: len(first)])
+    first, last = first[at], last[np.append(at, len(last))[1:] - 1]
+    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+        for position in range(begin, end, STEP_NBYTES):
+            call(position, min(STEP_NBYTES, end - position))
+    return int((last - first).sum()), len(first)
+
+
+def _advise(address: int, nbytes: int, advice: str) -> None:
+    """Give advice, on systems that know it, about the pages with some mapped bytes."""
+    if nbytes and hasattr(mmap, advice):
+        page = address // mmap.PAGESIZE * mmap.PAGESIZE
+        _c_madvise()(page, address - page + nbytes, getattr(mmap, advice))
+
+
+@functools.cache
+def _c_madvise() -> Any:
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     return function

@@ -12,7 +12,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, overload
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import absent_keypoints, parse_summary
 from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
-from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
+from tensorstore_ds.reading.columns import Column, Part, RaggedColumn, array_columns
 from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror import Mirror, open_url
 from tensorstore_ds.reading.mirror_cache import Cache
@@ -284,6 +284,14 @@ class Store:
         return as_html(title, {**facts, **fields}, first)
 
 
+class Asked(NamedTuple):
+    """Rows that the system was asked to read."""
+
+    nbytes: int  #: bytes of the pages with them
+    used: int  #: bytes of the rows
+    requests: int  #: number of ranges of pages
+
+
 class Split:
     """The samples of one split, as columns.
 
@@ -415,6 +423,31 @@ class Split:
         """Whether the store was opened by URL, so that reading may download files."""
         return isinstance(self._files, Mirror)
 
+    @property
+    def store(self) -> Store:
+        """The store of this split."""
+        return Store(self._files)
+
+    def read_randomly(self, arrays: Iterable[str]) -> None:
+        """Tell the system that some arrays, by their paths in a shard, are read in random order."""
+        for path in arrays:
+            name = path.split("/")[0]
+            array_columns(name, self[name])[path].read_randomly()
+
+    def will_need(self, fields: Iterable[str], rows: NDArray[np.int64], *, every: bool = False) -> Asked:
+        """Ask the system to read some fields of these rows, (n,) in [0, len), without waiting for them.
+
+        Only arrays that are read randomly are asked for, or `every` array.
+        """
+        asked = [0, 0, 0]
+        for column, starts, stops in (each for name in fields for each in self[name].ranges(rows)):
+            some = starts < stops
+            if every or column.is_random:
+                nbytes, requests = column.will_need(starts[some], stops[some])
+                used = int((stops - starts).sum()) * column.spec.row_nbytes
+                asked = [a + b for a, b in zip(asked, (nbytes, used, requests), strict=True)]
+        return Asked(*asked)
+
     def fetch(self, fields: Iterable[str], rows: NDArray[np.int64]) -> None:
         """Download some fields of these rows, (n,) in [0, len), together, if the store was opened by URL.
 
@@ -427,11 +460,8 @@ class Split:
             return
 
         def fetch(name: str) -> None:
-            column = self[name]
-            if isinstance(column, Column):
-                column.fetch(rows, rows + 1)
-            else:
-                column.fetch(rows)
+            for column, starts, stops in self[name].ranges(rows):
+                column.fetch(starts, stops)
 
         _ = list(pool("fields").map(fetch, fields))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import IO, Any, Protocol
 
@@ -12,7 +13,8 @@ from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry, decode_index
 from tensorstore_ds.format.chunks import decompress_chunk
 from tensorstore_ds.machine import check_fits
-from tensorstore_ds.reading.store_files import size_of
+from tensorstore_ds.reading.mapping import ask
+from tensorstore_ds.reading.store_files import size_of, start_of
 
 
 class Fetches(Protocol):
@@ -58,6 +60,22 @@ class ZarrPart:
         """See that the rows [start, stop) of each pair are there; of a store on this machine, they are."""
         if self._fetches is not None:
             self._fetches.fetch_rows(starts, stops)
+
+    def will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
+        """Ask the system to read the chunks with the rows [start, stop) of each pair, as `mapping.will_need`."""
+        marks = np.zeros(len(self.entries) + 1, np.int64)
+        np.add.at(marks, starts // self._geometry.chunk_rows, 1)
+        np.add.at(marks, -(-stops // self._geometry.chunk_rows), -1)
+        offsets, nbytes = self.entries[np.flatnonzero(marks.cumsum() > 0)].astype(np.int64).T
+        order = np.argsort(offsets)
+        with self._open() as file:
+            begins, fileno = offsets[order] + start_of(file), file.fileno()
+
+            def call(position: int, nbytes: int) -> None:
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(fileno, position, nbytes, os.POSIX_FADV_WILLNEED)
+
+            return ask(begins, begins + nbytes[order], call)
 
     def __getitem__(self, item: int | slice) -> Any:
         """A row in [0, rows), or rows of a slice without step; read-only, as a memory map's."""
