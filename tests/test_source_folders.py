@@ -196,7 +196,7 @@ def test_where_no_format_is_recognized_the_user_learns_where_images_are(
     with pytest.raises(SourceError, match=message.format(root=tmp_path)):
         open_source(tmp_path)
     if advised := message.format(root=tmp_path).partition("Convert ")[2]:
-        assert open_source(Path(advised.removesuffix("."))).name == "folders"
+        assert open_source(Path(advised.partition(". ")[0].removesuffix("."))).name == "folders"
 
 
 @pytest.mark.parametrize("names", [["a/b/c/train/cat/1.png"], ["a/b/c/cat/1.png", "a/b/c/dog/1.png"]])
@@ -300,6 +300,45 @@ def test_classes_beside_annotations_are_told(tmp_path: Path) -> None:
     )
     assert scan(make(tmp_path / "photos", "cat/1.jpg", "labels/2.jpg", "notes/1.txt"))[1].notes == ()
     assert scan(make(tmp_path / "split", "train/cat/1.jpg", "test/cat/1.jpg"))[1].notes == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["jpg/1.jpg", "labels.mat"], "jpg. If jpg is no class, convert that folder alone"),
+        (["training/image_2/1.png", "testing/image_2/2.png"], "image_2. If image_2 is no class"),
+        (["cars_train/1.jpg", "cars_test/1.jpg", "query/2.jpg"], "cars_test, cars_train, query. If these are splits"),
+        (["001/1.jpg", "002/1.jpg"], ""),
+        (["train/1.jpg", "bus/1.jpg"], ""),
+        (["cat/1.jpg", "images/1.jpg"], ""),
+    ],
+)
+def test_folders_that_may_be_no_classes_are_told(tmp_path: Path, names: list[str], said: str) -> None:
+    notes = " ".join(scan(make(tmp_path, *names))[1].notes)
+    assert said in notes if said else notes == ""
+    if "alone" in said:
+        assert scan(tmp_path / "jpg")[1].fields == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "inner", "beside"),
+    [
+        (["images/cat/1.jpg", "images/dog/2.jpg", "meta/train.txt", "README.txt"], "images", "meta/train.txt"),
+        (["images/cat/1.jpg", "images/dog/2.jpg", "README.txt", "LICENSE"], "images", ""),
+        (["a/b/c/cat/1.png", "labels/x.mat"], "a/b/c", "labels/x.mat"),
+    ],
+)
+def test_what_is_beside_the_folder_to_convert_is_told(
+    tmp_path: Path, names: list[str], inner: str, beside: str
+) -> None:
+    """Food-101 has the lists of its splits there."""
+    with pytest.raises(SourceError) as error:
+        open_source(make(tmp_path, *names)).contents()
+    advice = f"Convert {tmp_path / inner}."
+    assert str(error.value).endswith(
+        f"{advice} Files beside it, such as {beside}, are not read then." if beside else advice
+    )
+    assert open_source(tmp_path / inner).contents().splits
 
 
 def test_files_that_may_be_annotations_are_told(tmp_path: Path) -> None:

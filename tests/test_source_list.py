@@ -208,6 +208,33 @@ def test_lines_of_objects_with_numbers_and_keypoints(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sample.objects["keypoints"], [[[5, 6]], [[np.nan, np.nan]]])
 
 
+OPEN_IMAGES = "ImageID,Source,LabelName,XMin,XMax,YMin,YMax\n" + "a,x,/m/01,1,9,2,8\na,x,/m/02,2,5,3,9\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "note", "names"),
+    [
+        (OPEN_IMAGES, "an object with its label", ("/m/01", "/m/02")),
+        (OPEN_IMAGES.replace("LabelName", "Confidence"), "an object, and no column has its label", ()),
+    ],
+)
+def test_rows_of_open_images(tmp_path: Path, text: str, note: str, names: tuple[str, ...]) -> None:
+    write(tmp_path, "train/a.jpg", "")
+    source, contents = scan(write(tmp_path, "train-annotations-bbox.csv", text))
+    assert f"images have several rows: each row is {note}." in contents.notes
+    assert contents.fields["objects"].classes == names  # type: ignore[attr-defined]
+    assert samples(source, contents)[0].objects["boxes"].tolist() == [[1, 2, 9, 8], [2, 3, 5, 9]]  # type: ignore[index]
+
+
+def test_boxes_of_gtsrb(tmp_path: Path) -> None:
+    head = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId\n"
+    rows = "a.ppm;64;48;5;6;50;40;0\nb.ppm;64;48;1;2;30;40;0\n"
+    source, contents = scan(write(tmp_path, "GT-00000.csv", head + rows))
+    second = samples(source, contents)[1]
+    assert second.objects is not None and second.objects["boxes"].tolist() == [[1, 2, 30, 40]]
+    assert second.label == 0
+
+
 def test_lines_of_objects_without_labels(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path, "list.csv", "path,x1,y1,x2,y2\na.png,1,2,3,4\na.png,2,2,3,3\n"))
     (sample,) = samples(source, contents)

@@ -129,6 +129,7 @@ def _check_images(path: Path) -> None:
     """Raise `SourceError` if a folder has no images where formats look for them, which says where there are some."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
     from tensorstore_ds.sources.files import find_file, glance
+    from tensorstore_ds.sources.ledger import note_of_beside
     from tensorstore_ds.sources.splits import SPLIT_NAMES
 
     if any(name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in glance(path)):
@@ -139,8 +140,9 @@ def _check_images(path: Path) -> None:
         raise SourceError(Problem(str(path), "empty-source", message), "Name a folder that holds images.")
     folders = image.split("/")[:-1]
     depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), 0) or len(folders) - 1
+    inner = path.joinpath(*folders[:depth])
     message = f"expected images in this folder or two levels below, found the first ones in {'/'.join(folders)}."
-    raise SourceError(Problem(str(path), "unknown-format", message), f"Convert {path.joinpath(*folders[:depth])}.")
+    raise SourceError(Problem(str(path), "unknown-format", message), f"Convert {inner}.{note_of_beside(path, inner)}")
 
 
 def _advice(path: Path) -> str:

@@ -23,6 +23,8 @@ from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.images import FOLDERS
+from tensorstore_ds.sources.ledger import note_of_beside
 from tensorstore_ds.sources.list.finding import find_lists
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names
@@ -37,6 +39,9 @@ _LONGEST = 1000  # characters of an expression
 
 #: Words in the names of folders that are read as splits, besides the split.
 _PLAIN = SPLIT_NAMES | {"data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"}
+
+#: Names of folders, in lower case and letters alone, that seldom are classes.
+_NO_CLASSES = FOLDERS - {""} | {each[1:] for each in IMAGE_SUFFIXES} | {"frames", "photo", "photos", "pictures", "rgb"}
 
 _Names = tuple[str, ...]  # of the folders on the way to an image, from the top
 
@@ -90,7 +95,7 @@ class FolderSource(Source):
             classes = order_classes(names, self.options.classes, str(self.path), self.options.class_map)
             self._labels = {name: i for i, name in enumerate(classes)}
         contents = self._divide(images, folders, split_of)
-        notes = self._note_of_annotations() if labelled else (self._note_of_no_labels(len(images)),)
+        notes = self._note_of_classes() if labelled else (self._note_of_no_labels(len(images)),)
         if labelled and self.options.multi_label:
             contents = self._with_several_labels(contents)
         elif labelled:
@@ -146,17 +151,23 @@ class FolderSource(Source):
         except SourceError:  # the conversion comes to it again, as to an image of its own
             return path.encode()
 
-    def _note_of_annotations(self) -> tuple[str, ...]:
-        """What is said of class folders with a folder beside them that is called as annotations are."""
+    def _note_of_classes(self) -> tuple[str, ...]:
+        """What is said of class folders with names that may mean something else, or with annotations beside them."""
         with os_errors(str(self.path)):
             beside = sorted(name for name, is_folder in entries(self.path) if is_folder and name not in self._labels)
-        unread = next((name for name in beside if name.lower() in _ANNOTATIONS), None)
-        if self._level or unread is None:
-            return ()
         classes = list(self._labels)
+        unread = None if self._level else next((name for name in beside if name.lower() in _ANNOTATIONS), None)
+        are_plain = all(re.sub("[^a-z]", "", name.lower()) in _NO_CLASSES for name in classes)
+        if unread is not None:
+            more = f"{unread} beside them may have annotations, which are not read. Name their `format` to read them."
+        elif are_plain:
+            more = f"If {classes[0]} is no class, convert that folder alone, or move its images into the folder above."
+        elif len({_split_word(name) for name in classes} - {""}) > 1:
+            more = "If these are splits, rename them to train, val or test."
+        else:
+            return ()
         named = ", ".join(classes[:_NAMED]) + (", ..." if len(classes) > _NAMED else "")
-        what = f"the classes are the names of folders: {named}. {unread} beside them may have annotations"
-        return (f"{what}, which are not read. Name their `format` to read them.",)
+        return (f"the classes are the names of folders: {named}. {more}",)
 
     def _note_of_no_labels(self, count: int) -> str:
         """What is said of a folder of images and nothing else: such as the one beside its annotations."""
@@ -260,7 +271,8 @@ class FolderSource(Source):
             raise SourceError(Problem(str(self.path), "split-name", message), f"Move {other} away, or rename it.")
         if len(tops) == 1 and all(len(names) > 1 for names in folders):
             message = f"expected class folders or split folders, found one folder around them: {tops[0]}."
-            raise SourceError(Problem(str(self.path), "unknown-format", message), f"Convert {self.path / tops[0]}.")
+            advice = f"Convert {self.path / tops[0]}.{note_of_beside(self.path, self.path / tops[0])}"
+            raise SourceError(Problem(str(self.path), "unknown-format", message), advice)
 
     def _class_names(self, folders: Iterable[_Names], tops: list[str], others: list[str]) -> set[str]:
         """The folders at the level of classes that hold images, or nothing at all."""
@@ -340,7 +352,8 @@ def _note_of_unknown(others: Sequence[str], images: int) -> tuple[str, ...]:
         return ()
     example = next(other for other in others if other.lower().endswith(suffix))
     what = f"{count:,} {suffix} files, such as {example}, are not read. They may be annotations"
-    return (f"{what} in a format that is not recognized: if you know it, name the `format`.",)
+    how = "if you know it, name the `format`, or pass `via`, which reads more formats of boxes"
+    return (f"{what} in a format that is not recognized: {how}.",)
 
 
 def _compiled(expression: str) -> re.Pattern[str]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_dir
-from tensorstore_ds.sources.files import walk_files
+from tensorstore_ds.sources.files import glance, walk_files
 
 #: The reason code of everything that the ledger reports.
 NOT_READ = "not-read"
@@ -161,9 +161,22 @@ class Ledger:
     def _unread_file(self, path: str) -> None:
         folder, _, name = path.lower().rpartition("/")
         stem, dot, suffix = name.rpartition(".")
-        if name.partition(".")[0] not in DOCUMENTS and suffix not in STYLES:
+        if not _is_about(name):
             by_folder = self._files.setdefault(dot + suffix if stem else name, {})
             by_folder.setdefault(path.partition("/")[0] if folder else "", _Kind(path)).add(path)
+
+
+def note_of_beside(root: Path, inner: Path) -> str:
+    """What to say, after the advice to convert the folder `inner` of a source, of what lies outside of it."""
+    within = f"{inner.relative_to(root).as_posix()}/"
+    other = next((f for f in glance(root) if not f.startswith(within) and not _is_about(f.rpartition("/")[2])), None)
+    return f" Files beside it, such as {other}, are not read then." if other else ""
+
+
+def _is_about(name: str) -> bool:
+    """Whether a file, by its name, says something about a data set to its readers."""
+    name = name.lower()
+    return name.partition(".")[0] in DOCUMENTS or name.rpartition(".")[2] in STYLES
 
 
 def _canonical(path: str) -> str:

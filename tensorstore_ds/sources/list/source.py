@@ -111,7 +111,8 @@ class ListSource(Source):
             keep[row] = False
             problems.append(problem)
         if self._has_objects and not self._columns.are_objects:
-            self._notes.append("images have several rows: each row is an object with its label.")
+            what = "an object with its label" if self._has_labels else "an object, and no column has its label"
+            self._notes.append(f"images have several rows: each row is {what}.")
         if note := self._note_of_no_labels(rows, columns):
             self._notes.append(note)
         if not keep.any():

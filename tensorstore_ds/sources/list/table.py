@@ -26,8 +26,9 @@ PATH_NAMES = frozenset(
 #: Names of the column of the images where no column has one of `PATH_NAMES`.
 ID_NAMES = ("image_id", "imageid", "img_id", "id", "name")
 LABEL_NAMES = frozenset(
-    {"label", "labels", "class", "class_name", "class_id", "category", "target", "classname", "classid", "class_label"}
-    | {"label_name", "label_id", "category_name", "category_id", "targets", "classes", "categories", "tag", "tags"}
+    {"label", "labels", "class", "category", "target", "targets", "classes", "categories", "tag", "tags"}
+    | {f"{what}{_}{of}" for what in ("label", "class", "category") for of in ("name", "id") for _ in ("_", "")}
+    | {"class_label", "classlabel"}
 )
 _PLURAL = frozenset({"labels", "classes", "categories", "tags", "targets"})
 SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})
@@ -35,6 +36,7 @@ SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})
 CORNERS = (
     *(("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max")),
     *(("min_x", "min_y", "max_x", "max_y"), ("left", "top", "right", "bottom"), ("x0", "y0", "x1", "y1")),
+    ("roi.x1", "roi.y1", "roi.x2", "roi.y2"),
 )
 SIZED = tuple(
     (*corner, *size)
