@@ -259,6 +259,7 @@ def test_a_card_that_describes_no_model(tmp_path: Path, change: dict[str, Any]) 
         {"weights": {1: WEIGHTS["class_token"]}},
         {"weights": {**WEIGHTS, "class_token": torch.zeros(1, 1, 16)}},
         {"weights": {**WEIGHTS, "class_token": 3}},
+        {"weights": {**WEIGHTS, "class_token": WEIGHTS["class_token"].to(torch.complex64)}},
         {"weights": {**WEIGHTS, "another": torch.zeros(1)}},
     ],
     ids=lambda content: str([*content.get("weights", [])])[:20],

@@ -222,9 +222,9 @@ def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) 
     if depth > len(weights) or any(type(value) is not Tensor for value in weights.values()):
         raise ValueError("no weights")
     shapes = {name: value.shape for name, value in weights.items()}
-    dense = all(value.layout == torch.strided and value.device.type == "cpu" for value in weights.values())
+    plain = all(v.layout == torch.strided and v.device.type == "cpu" and not v.is_complex() for v in weights.values())
     # A tensor can be larger than the memory that it refers to, again and again.
-    if shapes != _shapes(card) or not dense or sum(value.nbytes for value in weights.values()) > nbytes:
+    if shapes != _shapes(card) or not plain or sum(value.nbytes for value in weights.values()) > nbytes:
         raise ValueError("other weights")
 
 
