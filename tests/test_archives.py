@@ -22,7 +22,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import write
-from mask_sources import write_folders
+from mask_sources import write_folders, write_voc
 from small_stores import class_folders, tsds as command, voc
 from tensorstore_ds import archives
 from tensorstore_ds.conversion import workers as workers_module
@@ -102,6 +102,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "folders": lambda root: class_folders(root, "cat", "dog"),
     "voc": lambda root: voc(root, "a", "b"),
     "masks": lambda root: write_folders(root, 4),
+    "masks of lists": lambda root: write_voc(root, ((10, 12),) * 4) / "VOC2012",
     "masks of splits": lambda root: write_folders(
         write_folders(root, 4, images="train/images"), 2, images="val/images"
     ),
@@ -143,6 +144,14 @@ def test_a_folder_in_an_archive(tmp_path: Path) -> None:
         tsds.convert(archive / "third", tmp_path / "c.tsds")
     with pytest.raises(SourceError, match=r"there is no such file or folder\. Did you mean all\.zip\?"):
         tsds.convert(tmp_path / "al.zip", tmp_path / "c.tsds")
+
+
+def test_packed_formats_are_not_read_in_archives(tmp_path: Path) -> None:
+    archive = zipped(write(tmp_path / "data", {"train.parquet": "PAR1", "val.npy": ""}), tmp_path / "data")
+    with pytest.raises(
+        SourceError, match=r"found none .*\(2 other files\)\. Formats without image files, .* unpack it"
+    ):
+        open_source(archive)
 
 
 def test_a_plan_and_what_goes_on(tmp_path: Path) -> None:

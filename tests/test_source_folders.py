@@ -336,7 +336,7 @@ def test_what_is_beside_the_folder_to_convert_is_told(
         open_source(make(tmp_path, *names)).contents()
     advice = f"Convert {tmp_path / inner}."
     assert str(error.value).endswith(
-        f"{advice} Files beside it, such as {beside}, are not read then." if beside else advice
+        f"{advice} That does not read the files beside it, such as {beside}." if beside else advice
     )
     assert open_source(tmp_path / inner).contents().splits
 

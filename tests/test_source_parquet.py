@@ -474,11 +474,12 @@ def flat_columns(columns: dict[str, Any], prefix: str = "objects") -> dict[str, 
 @pytest.mark.parametrize("described", ["metadata", "dataset_info.json"])
 def test_members_of_objects_as_columns(tmp_path: Path, prefix: str, described: str) -> None:
     features = {**IMAGE, f"{prefix}.category": CATEGORY}
+    (tmp_path / "d").mkdir()
     if described == "dataset_info.json":
-        (tmp_path / described).write_text(json.dumps({"features": features}))
+        (tmp_path / "d" / described).write_text(json.dumps({"features": features}))
     columns = flat_columns(detection_columns(BOXES), prefix)
-    path = write(tmp_path / "x.parquet", columns, features if described == "metadata" else None)
-    source, contents = scan(path, "parquet")
+    write(tmp_path / "d/x.parquet", columns, features if described == "metadata" else None)
+    source, contents = scan(tmp_path / "d", "parquet")
     assert field(contents).classes == ("cat", "dog")
     found = [objects(source, contents, row=i) for i in range(3)]
     assert [each["boxes"].tolist()[0] for each in found] == [[x, y, x + w, y + h] for x, y, w, h in BOXES]
@@ -488,6 +489,26 @@ def test_members_of_objects_as_columns(tmp_path: Path, prefix: str, described: s
         f"x.parquet: {prefix}.id: not stored: a column of list<element: int64>; rows: 3."
     ]
     assert not contents.notes
+
+
+def test_labels_as_pandas_writes_categories(tmp_path: Path) -> None:
+    label = pa.array(["dog", "cat", "dog"]).dictionary_encode()
+    path = write(tmp_path / "x.parquet", {"image": images("a.png", "b.png", "c.png"), "label": label})
+    source, contents = scan(path, "parquet")
+    assert getattr(contents.fields["label"], "classes", ()) == ("cat", "dog")
+    assert [source.read("train", each).label for each in contents.splits["train"]] == [1, 0, 1]
+
+
+def test_class_names_in_another_order(tmp_path: Path) -> None:
+    features = {**IMAGE, **LABEL}
+    other = {**IMAGE, "label": {**LABEL["label"], "names": ["dog", "cat"]}}
+    columns = {"image": images("a.png"), "label": pa.array([0])}
+    write(tmp_path / "d/train-0.parquet", columns, features)
+    write(tmp_path / "d/test-0.parquet", columns, other)
+    with pytest.raises(
+        SourceError, match=r"train-0.parquet: expected the class names of label as in the first file, found"
+    ):
+        scan(tmp_path / "d", "parquet")
 
 
 @pytest.mark.parametrize("known", ["sizes", "areas", "nothing", "few"])

@@ -12,7 +12,7 @@ from tensorstore_ds.archives import UNREAD, plain
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.options import meant_path
 from tensorstore_ds.plugins import Plugins
-from tensorstore_ds.regular_files import entries, exists, is_dir, os_errors
+from tensorstore_ds.regular_files import archive_of, entries, exists, is_dir, os_errors
 
 if TYPE_CHECKING:
     from tensorstore_ds.sources.base import Source, SourceOptions
@@ -137,6 +137,9 @@ def _check_images(path: Path) -> None:
     image, others = find_file(path, IMAGE_SUFFIXES)
     if image is None:
         message = f"expected images, found none in this folder or below ({others:,} other files)."
+        if archive_of(path):
+            advice = "Formats without image files, such as Parquet, are not read in archives: unpack it."
+            raise SourceError(Problem(str(path), "empty-source", message), advice)
         raise SourceError(Problem(str(path), "empty-source", message), "Name a folder that holds images.")
     folders = image.split("/")[:-1]
     depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), 0) or len(folders) - 1

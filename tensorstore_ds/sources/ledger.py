@@ -170,7 +170,7 @@ def note_of_beside(root: Path, inner: Path) -> str:
     """What to say, after the advice to convert the folder `inner` of a source, of what lies outside of it."""
     within = f"{inner.relative_to(root).as_posix()}/"
     other = next((f for f in glance(root) if not f.startswith(within) and not _is_about(f.rpartition("/")[2])), None)
-    return f" Files beside it, such as {other}, are not read then." if other else ""
+    return f" That does not read the files beside it, such as {other}." if other else ""
 
 
 def _is_about(name: str) -> bool:

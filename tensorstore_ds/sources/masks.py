@@ -137,7 +137,9 @@ class MaskSource(Source):
         """The splits that lists of ids say; a list that is the union of others is none."""
         numbers = {Path(self.key("", reference)).stem: i for i, reference in enumerate(references)}
         rows = {}
-        for path in sorted(folder.glob("*.txt")):
+        for path in sorted(
+            folder / name for name, is_folder in entries(folder) if name.endswith(".txt") and not is_folder
+        ):
             where = f"{_LISTS}/{path.name}"
             self.ledger.use(path)
             ids = read_file(path, where, TEXT_LIMIT).decode("utf-8-sig", "surrogateescape").split()

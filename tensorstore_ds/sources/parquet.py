@@ -56,6 +56,7 @@ class ParquetSource(Source):
     name: ClassVar[str] = "parquet"
     scanned: ClassVar[tuple[str, ...] | None] = (
         "_files",
+        "_about",
         "_table",
         "_image",
         "_label",
@@ -70,6 +71,7 @@ class ParquetSource(Source):
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
         self._files: list[Path] = []
+        self._about: list[Path] = []  # that describe the columns
         self._table = RowTable()
         self._image, self._label, self._several, self._objects = "", "", "", ""  # names of columns
         self._flat: dict[str, str] = {}  # member of the objects -> a column of its own, such as objects.bbox
@@ -175,7 +177,7 @@ class ParquetSource(Source):
         return ()
 
     def common_files(self) -> tuple[Path, ...]:
-        return tuple(self._files)
+        return (*self._files, *self._about)
 
     def _where(self, number: int) -> str:
         file = self._files[number]
@@ -277,6 +279,7 @@ class ParquetSource(Source):
         file = (self.path if self.path.is_dir() else self.path.parent) / _INFO
         if not is_file(file):
             return {}
+        self._about = [file]
         found = read_object(file, _INFO, _METADATA_LIMIT).get("features")
         return found if isinstance(found, dict) else {}
 
@@ -450,9 +453,10 @@ def element_of(kind: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type is that of texts."""
+    """Whether a type is that of texts, also of a dictionary of texts, such as pandas writes of categories."""
     import pyarrow.types as kinds
 
+    kind = kind.value_type if kinds.is_dictionary(kind) else kind
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 

@@ -65,7 +65,8 @@ class ArraySource(Source):
         self._splits = {split: arrays for split, arrays in found.items() if arrays["image"].shape[:1] != (0,)}
         self._left_out += [no_samples(found[split]["image"].where) for split in found.keys() - self._splits.keys()]
         if not self._splits:
-            raise SourceError(Problem(str(self.path), "empty-source", "expected arrays with rows, found none."))
+            message = " ".join(["expected arrays with rows, found none.", *map(str, self._left_out[:1])])
+            raise SourceError(Problem(str(self.path), "empty-source", message))
         first = next(iter(self._splits.values()))
         for arrays in self._splits.values():
             _check(arrays, first)
