@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO
 
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.packed_strings import PackedStrings
+from tensorstore_ds.packed_strings import PackedStrings, place_of
 
 #: How compressed tar archives end, and Python's module that decompresses them.
 _COMPRESSED = {
@@ -80,8 +80,7 @@ class Archive:
 
     def find(self, name: str) -> int:
         """The number of a file; -1 if there is none of this name."""
-        i = bisect_left(self.names, name)
-        return i if i < len(self.names) and self.names[i] == name else -1
+        return place_of(self.names, name)
 
     def is_folder(self, name: str) -> bool:
         """Whether there are files below a name; the archive itself is the name ``""``."""

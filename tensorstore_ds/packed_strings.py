@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Any, overload
 
 _PACK = 1 << 12  # strings that are packed at a time
+
+
+def place_of(texts: Sequence[str], text: str) -> int:
+    """The index of a text in a sequence that is in order; -1 if it is not there.
+
+    >>> place_of(["a", "b"], "b"), place_of(["a", "b"], "c")
+    (1, -1)
+    """
+    i = bisect_left(texts, text)
+    return i if i < len(texts) and texts[i] == text else -1
 
 
 class PackedStrings(Sequence[str]):

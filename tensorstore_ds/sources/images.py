@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.files import PackedStrings
+from tensorstore_ds.packed_strings import PackedStrings, place_of
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 #: Names of folders that tell what kind of files they have, in lower case; others tell which.
@@ -31,8 +31,7 @@ class ImageIndex:
 
     def row(self, path: str) -> int:
         """The index of a path in `paths`; -1 if it is not there."""
-        i = bisect_left(self.paths, path)
-        return i if i < len(self.paths) and self.paths[i] == path else -1
+        return place_of(self.paths, path)
 
     def find(self, filename: str, annotation: str, folders: Sequence[str]) -> int:
         """The index in `paths` of the image of an annotation file.

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
+from tensorstore_ds.packed_strings import place_of
 from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
@@ -54,7 +55,7 @@ class Files:
         head, found, tail = f"/{stem}".rpartition("/images/")
         paths = [f"{head}/labels/{tail}"[1:] if found else stem, *([f"labels/{stem}", stem] if self._apart else [])]
         texts = (f"{path}{suffix}" for path in paths for suffix in _TEXTS)
-        return next((text for text in texts if _find(self.texts, text) >= 0), None)
+        return next((text for text in texts if place_of(self.texts, text) >= 0), None)
 
     def below(self, folder: str) -> range:
         """The rows of the images in a folder, which has ``/`` at its end, or in the root where it is empty."""
@@ -68,16 +69,11 @@ class Files:
         the data set may have been written where it lay in other folders.
         """
         for some in candidates(path, folder):
-            if (row := _find(self.images, some)) >= 0:
+            if (row := place_of(self.images, some)) >= 0:
                 return range(row, row + 1)
             if rows := self.below(f"{some}/" if some else ""):
                 return rows
         return range(0)
-
-
-def _find(paths: Sequence[str], path: str) -> int:
-    i = bisect_left(paths, path)
-    return i if i < len(paths) and paths[i] == path else -1
 
 
 def has_labels(root: Path) -> bool:
@@ -98,7 +94,7 @@ def find_splits(root: Path, files: Files, config: Config) -> Splits:
     splits = Splits()
     named: Mapping[str, Sequence[str]] = config.splits
     if not named:
-        named = {Path(name).stem: [name] for name in _LISTS if _find(files.texts, name) >= 0}
+        named = {Path(name).stem: [name] for name in _LISTS if place_of(files.texts, name) >= 0}
     for name, paths in named.items():
         found = [_rows(root, files, config, path, splits) for path in paths]
         rows = np.concatenate([np.empty(0, np.int64), *found])
@@ -144,7 +140,7 @@ def _rows(root: Path, files: Files, config: Config, path: str, splits: Splits) -
     full = f"{config.path}/{path}" if config.path else path
     if not path.lower().endswith(".txt"):
         return np.asarray(files.resolve(full, config.folder), np.int64)
-    file = next((some for some in candidates(full, config.folder) if _find(files.texts, some) >= 0), None)
+    file = next((some for some in candidates(full, config.folder) if place_of(files.texts, some) >= 0), None)
     if file is None:
         return np.empty(0, np.int64)
     splits.lists.append(file)
