@@ -117,7 +117,7 @@ def _write_shard(directory: Path, rows: int, fields: Mapping[str, Field]) -> Sha
         else:
             described = arrays.get(path.removesuffix("/zarr.json"))
             file.write_bytes(dump_json(GROUP if described is None else described.metadata()))
-    listed = {path: _listed(directory / path) for path in files}
+    listed = {path: _listed(directory / path) for path in sorted(files, key=lambda path: path.split("/"))}
     listing = dump_listing(listed)
     (directory / "zarr.json").write_bytes(listing)
     nbytes = len(listing) + sum(file.size for file in listed.values())

@@ -182,7 +182,7 @@ def complete_shard(
             (directory / group / "zarr.json").write_bytes(dump_json(GROUP))
     known = dict(in_place)
     for array, geometry in shard_arrays(fields, rows, lengths, layout, chunk_size).items():
-        (directory / array / "zarr.json").write_bytes(dump_json(geometry.metadata()))
+        (directory / array / "zarr.json").write_bytes(geometry.metadata_bytes())
         data_file = f"{array}/{geometry.data_path}"
         if data_file in in_place or not (geometry.rows or raw_path(directory, array).exists()):
             continue

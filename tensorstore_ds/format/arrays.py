@@ -7,6 +7,7 @@ index of Zarr's ``sharding_indexed`` codec.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ CRC_NBYTES = 4
 ZSTD_LEVEL = 3
 #: Members that stand on one line of JSON, at most.
 _LINE = 8
+#: No number in metadata is as large.
+BEYOND = 10**18
 #: A Zstandard frame has at least so many bytes, and as many again for each block of 128 KiB that it unpacks to.
 _FRAME_NBYTES, _BLOCK_NBYTES, _BLOCK = 6, 4, 128 * 1024
 
@@ -124,38 +127,66 @@ class ArrayGeometry:
 
     def metadata(self) -> dict[str, Any]:
         """The array's ``zarr.json``."""
-        item = np.dtype(self.spec.dtype).itemsize
-        codecs: list[dict[str, Any]] = [
-            {"name": "bytes", "configuration": {"endian": "little"}} if item > 1 else {"name": "bytes"}
-        ]
-        if self.layout == "zarr":
-            codecs.append({"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}})
-        index_codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-        outer_rows = max(1, self.chunks) * self.chunk_rows
-        return {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": list(self.shape),
-            "data_type": self.spec.dtype,
-            "chunk_grid": {
-                "name": "regular",
-                "configuration": {"chunk_shape": [outer_rows, *self.spec.shape]},
-            },
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": 0.0 if self.spec.dtype.startswith("float") else 0,
-            "codecs": [
-                {
-                    "name": "sharding_indexed",
-                    "configuration": {
-                        "chunk_shape": [self.chunk_rows, *self.spec.shape],
-                        "codecs": codecs,
-                        "index_codecs": index_codecs,
-                        "index_location": "end",
-                    },
-                }
-            ],
-            "attributes": {},
-        }
+        return _metadata(self.spec, self.layout, *self._written_rows)
+
+    def metadata_bytes(self) -> bytes:
+        """The array's ``zarr.json`` as the bytes of a file.
+
+        >>> geometry = ArrayGeometry(ArraySpec("uint8", (256, 256, 3)), 5000, "memmap")
+        >>> geometry.metadata_bytes() == dump_json(geometry.metadata())
+        True
+        """
+        return _metadata_template(self.spec, self.layout) % self._written_rows
+
+    @property
+    def _written_rows(self) -> tuple[int, int, int]:
+        """Rows of the array, of its outer chunk and of an inner chunk."""
+        chunk_rows = self.chunk_rows
+        return self.rows, max(1, -(-self.rows // chunk_rows)) * chunk_rows, chunk_rows
+
+
+def _metadata(spec: ArraySpec, layout: Layout, rows: int, outer_rows: int, chunk_rows: int) -> dict[str, Any]:
+    item = np.dtype(spec.dtype).itemsize
+    codecs: list[dict[str, Any]] = [
+        {"name": "bytes", "configuration": {"endian": "little"}} if item > 1 else {"name": "bytes"}
+    ]
+    if layout == "zarr":
+        codecs.append({"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}})
+    index_codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, *spec.shape],
+        "data_type": spec.dtype,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [outer_rows, *spec.shape]},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0.0 if spec.dtype.startswith("float") else 0,
+        "codecs": [
+            {
+                "name": "sharding_indexed",
+                "configuration": {
+                    "chunk_shape": [chunk_rows, *spec.shape],
+                    "codecs": codecs,
+                    "index_codecs": index_codecs,
+                    "index_location": "end",
+                },
+            }
+        ],
+        "attributes": {},
+    }
+
+
+@functools.lru_cache(1024)
+def _metadata_template(spec: ArraySpec, layout: Layout) -> bytes:
+    """Metadata of arrays that differ only in their rows: a format for these three numbers."""
+    marks = BEYOND, BEYOND + 1, BEYOND + 2
+    text = dump_json(_metadata(spec, layout, *marks))
+    for mark in marks:
+        text = text.replace(str(mark).encode(), b"%d")
+    return text
 
 
 def array_paths(name: str, field: Field) -> dict[str, ArraySpec]:

@@ -22,7 +22,7 @@ class Crops:
     """
 
     def __init__(self, column: RaggedColumn, shapes: NDArray[np.int32]) -> None:
-        self._files, self._offsets, self._shapes = column.values["bytes"], column.offsets, shapes
+        self._column, self._files, self._shapes = column, column.values["bytes"], shapes
         # The later one is taken where a file has both.
         self._marks = [
             (find, marks, next(iter(marks.values.values())))
@@ -50,14 +50,14 @@ class Crops:
         """
         if native.core is None:
             return np.zeros(len(rows), bool)
-        begin, end = self._offsets[rows], self._offsets[rows + 1]
+        begin, end = self._column.bounds(rows)
         shard, jobs = self._files.owners(begin), np.zeros(len(rows), native.JOB)
         first_of = self._files.starts[shard]
         used, jobs["shard"] = np.unique(shard, return_inverse=True)
         jobs["begin"], jobs["end"] = begin - first_of, end - first_of
         tables: dict[int, Sequence[Any]] = {}
         for find, marks, values in self._marks:
-            first, last = marks.offsets[rows], marks.offsets[rows + 1]
+            first, last = marks.bounds(rows)
             some = last > first
             jobs["find"][some] = find
             jobs["marks"][some] = (first - values.starts[shard])[some]

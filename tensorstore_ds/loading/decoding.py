@@ -183,7 +183,6 @@ class ImageReader:
         self.shapes = split.image_shapes
         self._mixed = len(np.unique(self.shapes[:, 2])) > 1  # gray images among others are read as RGB
         self._files = self._column.values.get("bytes") if isinstance(self._column, RaggedColumn) else None
-        self._offsets = self._column.offsets if isinstance(self._column, RaggedColumn) else np.empty(0, np.int64)
         restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
         self._crops = Crops.of(self._column, self.shapes)
@@ -193,10 +192,11 @@ class ImageReader:
 
         The array may be read-only, or in `buffer`, if there is one.
         """
-        if self._files is None:
+        if self._files is None or not isinstance(self._column, RaggedColumn):
             pixels: NDArray[Any] | None = self._column[row]
         else:
-            file: Any = self._files[int(self._offsets[row]) : int(self._offsets[row + 1])]
+            start, stop = map(int, self._column.bounds(row))
+            file: Any = self._files[start:stop]
             pixels = netpbm_pixels(file)
         if pixels is not None:
             array = pixels[part.top : part.bottom, part.left : part.right]

@@ -20,7 +20,7 @@ from tensorstore_ds.format.kinds.base import ListField, TableField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.checks import offsets_problem
-from tensorstore_ds.reading.mapping import read_randomly, will_need
+from tensorstore_ds.reading.mapping import MAPS, read_randomly, will_need
 from tensorstore_ds.reading.mirror_file import MirroredArray, pool
 from tensorstore_ds.reading.zarr_part import ZarrPart
 
@@ -67,8 +67,10 @@ class Column:
         self._edges: list[int] = self._starts.tolist()
         self._load = load
         self._parts: dict[int, Part] = {}
+        self._earlier: dict[int, Part] = {}  # those that were not used since the last `let_go`
         self._table: Any = None  # of the compiled kernels: where the rows of each shard are
         self.is_random = False  # whether its maps are advised so, see `read_randomly`
+        MAPS.add(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,14 +107,25 @@ class Column:
 
         It is checked and mapped when it is first used.
         """
-        if shard not in self._parts:
-            part = self._parts[shard] = self._load(shard)
-            if self.is_random:
-                self._advise(part)
-        part = self._parts[shard]
+        part = self._parts.get(shard)
+        if part is None:
+            part = self._earlier.get(shard)
+            if part is None:
+                part = self._load(shard)
+                if self.is_random:
+                    self._advise(part)
+            self._parts[shard] = part
         if isinstance(part, MirroredArray) and part.is_whole:
             part = self._parts[shard] = part.array
         return part
+
+    def let_go(self) -> None:
+        """Drop the maps that were not used since the last call; `part` makes them again."""
+        self._earlier, self._parts, self._table = self._parts, {}, None
+
+    def forget(self, shard: int) -> None:
+        """Drop the array of one shard, which is not expected to be used again."""
+        self._parts.pop(shard, None)
 
     def mapped(self, shard: int) -> NDArray[Any] | None:
         """Return the memory map of one shard, or None if the shard is compressed.
@@ -159,7 +172,7 @@ class Column:
     def read_randomly(self) -> None:
         """Tell the system that rows are read in random order, so that it reads no others with them."""
         self.is_random = True
-        for part in self._parts.values():
+        for part in (*self._parts.values(), *self._earlier.values()):
             self._advise(part)
 
     @staticmethod
@@ -219,11 +232,9 @@ class Column:
         """
         if stop <= start:
             return []
-        edges = self._edges
         if self._is_remote:
             self.fetch(np.array([start]), np.array([stop]))
-        first, last = bisect.bisect_right(edges, start) - 1, bisect.bisect_right(edges, stop - 1) - 1
-        return [self.part(i)[max(start - edges[i], 0) : stop - edges[i]] for i in range(first, last + 1)]
+        return [self._piece(i, start, stop) for i in self._shards_of(start, stop)]
 
     def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy rows, in any order and with repetitions, with one gather, like `numpy.take` along axis 0.
@@ -289,40 +300,59 @@ class Column:
                 It is below the number of `rows` if a row is out of range, or in a shard that is not in the table yet.
 
         Returns:
-            Whether the kernel processed all rows. False if there are no kernels, or if rows must be decompressed.
+            Whether the kernel processed all rows. False if there are no kernels, if rows must be decompressed, or if
+            they are in more shards than can be mapped at the same time.
 
         Raises:
             IndexError: a row is out of range.
         """
         if native.core is None:
             return False
-        if self._table is None:
+        table = self._table  # this one to the end of the call: another thread may let go of it
+        if table is None:
             if not self.spec.row_nbytes or not self.shards:
                 return False
-            self._table = native.core.table(self._starts, self.spec.row_nbytes)
-        if call(self._table) == len(rows):
+            table = self._table = native.core.table(self._starts, self.spec.row_nbytes)
+        if call(table) == len(rows):
             return True
         owners = self._starts.searchsorted(checked_rows(rows, len(self), self._name), "right") - 1
-        arrays = {shard: self.mapped(shard) for shard in np.unique(owners).tolist()}
+        shards = np.unique(owners)
+        if len(shards) > MAPS.most_together:
+            return False
+        arrays = {shard: self.mapped(shard) for shard in shards.tolist()}
         for shard, array in arrays.items():
             if array is not None:
-                native.core.add(self._table, shard, array)
-        return all(array is not None for array in arrays.values()) and call(self._table) == len(rows)
+                native.core.add(table, shard, array)
+        return all(array is not None for array in arrays.values()) and call(table) == len(rows)
+
+    def _shards_of(self, start: int, stop: int) -> range:
+        """The shards with the rows [start, stop), of which there is one at least."""
+        return range(bisect.bisect_right(self._edges, start) - 1, bisect.bisect_right(self._edges, stop - 1))
+
+    def _piece(self, shard: int, start: int, stop: int) -> NDArray[Any]:
+        edge = self._edges[shard]
+        return self.part(shard)[max(start - edge, 0) : stop - edge]
 
     def _slice(self, start: int, stop: int) -> NDArray[Any]:
-        pieces = self.pieces(start, stop)
-        if not pieces:
-            return np.empty((0, *self.spec.shape), self.dtype)
-        if len(pieces) == 1:
-            return pieces[0]
+        shards = self._shards_of(start, stop) if start < stop else range(0)
+        if len(shards) <= 1:
+            return next(iter(self.pieces(start, stop)), np.empty((0, *self.spec.shape), self.dtype))
         check_fits(self._name, (stop - start) * self.spec.row_nbytes)
-        return np.concatenate(pieces, out=aligned_empty((stop - start, *self.spec.shape), self.dtype))
+        if self._is_remote:
+            self.fetch(np.array([start]), np.array([stop]))
+        out, done = aligned_empty((stop - start, *self.spec.shape), self.dtype), 0
+        for shard in shards:  # one at a time: there may be more than the system lets a process map
+            piece = self._piece(shard, start, stop)
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+        return out
 
     def _take_from_shards(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         owners = self._starts.searchsorted(rows, "right") - 1
-        for shard in np.unique(owners):
-            where = np.flatnonzero(owners == shard)
-            part = self.part(int(shard))
+        order = np.argsort(owners, kind="stable")
+        for where in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
+            shard = int(owners[where[0]])
+            part = self.part(shard)
             local = rows[where] - self._starts[shard]
             if isinstance(part, np.ndarray) and self.spec.row_nbytes >= LARGE_ROW_NBYTES:
                 for target, row in zip(where.tolist(), local.tolist(), strict=True):
@@ -394,6 +424,9 @@ class RaggedColumn:
         self.field = field
         self._name = name
         self.offset_column = offsets
+        self._starts = offsets.starts - np.arange(offsets.shards + 1)  # of the shards' rows
+        self._joined: dict[str, NDArray[np.int64]] = {}  # the offsets of several shards, some of which may be missing
+        self._is_missing, self._is_whole = np.ones(offsets.shards, bool), offsets.shards == 1
         self.values = values
         self.lists = lists
         self.per_row = per_row
@@ -416,33 +449,55 @@ class RaggedColumn:
     def offsets(self) -> NDArray[np.int64]:
         """(len + 1,) int64, read-only. The values of row i are ``[offsets[i], offsets[i + 1])``.
 
+        This reads the offsets of all shards. `bounds` reads only shards with some of its rows.
+
         Raises:
             FormatError: a shard's offsets do not begin at 0, decrease, or do not end at the number of values.
         """
-        lengths = self._value_starts
-        if self.offset_column.shards > 1:
-            check_fits(self._name, 2 * self.offset_column.nbytes)
-        self.offset_column.fetch(np.zeros(1, np.int64), np.array([len(self.offset_column)]))
-        parts = []
-        for shard in range(self.offset_column.shards):
-            part = np.asarray(self.offset_column.part(shard)[:])
-            problem = offsets_problem(part, int(lengths[shard + 1] - lengths[shard]))
-            if problem:
-                raise FormatError(Problem(f"{self._name} (shard {shard})", "offsets", problem))
-            parts.append(part)
-        if len(parts) == 1:
-            return parts[0]
-        joined = np.concatenate([np.zeros(1, np.int64), *(p[1:] + s for p, s in zip(parts, lengths, strict=False))])
-        joined.flags.writeable = False
-        return joined
+        offsets = self._checked(0) if self.offset_column.shards == 1 else self._known(np.arange(len(self._is_missing)))
+        offsets = offsets[:]
+        offsets.flags.writeable = False
+        return offsets
 
-    @property
+    def bounds(self, rows: Any) -> tuple[Any, Any]:
+        """Return the first value of each row, and the first one after it, for rows in [0, len) or one such row.
+
+        Raises as `offsets`.
+        """
+        if self._is_whole:
+            offsets = self.offsets
+        else:
+            offsets = self._known(np.unique(self._starts.searchsorted(rows, "right") - 1))
+        return offsets[rows], offsets[rows + 1]
+
+    def _known(self, shards: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As `offsets` of several shards, of which only those of some, ascending, are certain to be there."""
+        column, missing = self.offset_column, shards[self._is_missing[shards]]
+        if (offsets := self._joined.get("offsets")) is None:
+            check_fits(self._name, 8 * (len(self) + 1))
+            offsets = self._joined.setdefault("offsets", np.zeros(len(self) + 1, np.int64))  # of one thread
+        column.fetch(column.starts[missing], column.starts[missing + 1])
+        for shard in missing.tolist():
+            first, last = self._starts[shard : shard + 2]
+            offsets[first : last + 1] = self._checked(shard) + self._value_starts[shard]
+            column.forget(shard)
+        self._is_missing[missing] = False
+        self._is_whole = not self._is_missing.any()
+        return offsets
+
+    def _checked(self, shard: int) -> NDArray[np.int64]:
+        offsets = np.asarray(self.offset_column.part(shard)[:])
+        length = int(self._value_starts[shard + 1] - self._value_starts[shard])
+        if problem := offsets_problem(offsets, length):
+            raise FormatError(Problem(f"{self._name} (shard {shard})", "offsets", problem))
+        return offsets
+
+    @functools.cached_property
     def _value_starts(self) -> NDArray[np.int64]:
         """Where the values of each shard begin, and the last end."""
         if self.values:
             return next(iter(self.values.values()))._starts
-        offsets = next(iter(self.lists.values())).offset_column
-        return offsets._starts - np.arange(offsets.shards + 1)
+        return next(iter(self.lists.values()))._starts
 
     @property
     def nbytes(self) -> int:
@@ -450,7 +505,7 @@ class RaggedColumn:
         return sum(column.nbytes for column in array_columns("", self).values())
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return int(self._starts[-1])
 
     def __repr__(self) -> str:
         return f"<RaggedColumn {self._name!r} of {', '.join(self.values)}>"
@@ -473,7 +528,7 @@ class RaggedColumn:
         if isinstance(item, slice):
             return [self[row] for row in range(*item.indices(len(self)))]
         row = _checked_row(item, len(self), self._name)
-        start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
+        start, stop = map(int, self.bounds(row))
         self._check_fits(stop - start)
         values = {name: column[start:stop] for name, column in self.values.items()}
         lists = {name: column[start:stop] for name, column in self.lists.items()}
@@ -488,12 +543,12 @@ class RaggedColumn:
         """Return the arguments of `fetch` and `will_need` for some rows, after the column, for all columns."""
         if not len(rows):
             return
-        starts, stops = self.offsets[rows], self.offsets[rows + 1]
+        starts, stops = self.bounds(rows)
         columns: list[Column | RaggedColumn] = [*self.values.values(), *self.lists.values()]
         for column in columns:
             if isinstance(column, RaggedColumn):
-                items = next(iter(column.values.values()))
-                yield items, column.offsets[starts], column.offsets[stops]
+                items, some = next(iter(column.values.values())), starts < stops
+                yield items, column.bounds(starts[some])[0], column.bounds(stops[some] - 1)[1]
             else:
                 yield column, starts, stops
         for each in self.per_row.values():
@@ -509,7 +564,7 @@ class RaggedColumn:
         rows = checked_rows(rows, len(self), self._name)
         if rows.ndim != 1:
             raise ValueError(f"{self._name}: expected rows of shape (n,), found {rows.shape}.")
-        starts, stops = self.offsets[rows], self.offsets[rows + 1]
+        starts, stops = self.bounds(rows)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
         self._check_fits(int(offsets[-1]))
         if len(self.values) == 1 and self.values.keys() <= _RUNS:  # copied as such: an index a byte would be larger

@@ -1,55 +1,183 @@
-"""Arrays on the bytes of files: maps that keep no file open. A store may have more arrays than a process may open."""
+"""Arrays on the bytes of files: maps that keep no file open, and no more of them than the system allows.
+
+A store may have more arrays than a process may have open files, 1,024 on most systems, or maps, 65,530 on Linux.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import math
 import mmap
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from tensorstore_ds.errors import Problem, ResourceError
 
 _MAP_FIXED = 0x10  # of Linux and macOS
 #: Bytes that the system is asked to read with one call. Linux reads no more than the disk's own limit, which is seldom
 #: less than this, and leaves the rest out without a word.
 STEP_NBYTES = 128 * 1024
+_SHORT = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+_PIECE = 64 * 1024
+
+_Identity = tuple[int, int, int, int]
+
+
+class Holder(Protocol):
+    """Something that keeps maps and can make them again."""
+
+    def let_go(self) -> None:
+        """Drop the maps that were not used since the last call."""
+
+
+class Maps:
+    """Keeps the number of this process's maps below the system's limit.
+
+    Other libraries map files as well, so all maps of the process are counted, but only once for many new ones. If they
+    are more than 3/4 of the limit, holders drop those of their maps that were not used recently. A map ends with the
+    last array on it, so arrays of the user stay valid.
+
+    Args:
+        limit: largest number of maps of a process, or None if the system has no limit.
+
+    Attributes:
+        most_together: one call uses at most this number of maps at the same time.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self._most = sys.maxsize if limit is None else max(4, limit * 3 // 4)
+        self._step = self._most // 4
+        self.most_together = max(1, self._step // 4)
+        self._left = self._step
+        self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self._lock = threading.RLock()
+
+    def add(self, holder: Holder) -> None:
+        """Let a holder take part."""
+        with self._lock:
+            self._holders.add(holder)
+
+    def before_one_more(self) -> None:
+        """Let go of maps if there are too many. Called before each new map."""
+        self._left -= 1
+        if self._left < 0:
+            with self._lock:
+                if self._left < 0:  # no other thread was first
+                    self._left = self._step
+                    if self.count() > self._most // 2:
+                        self._age()
+                    if self.count() > self._most - self._step:
+                        self._age()
+
+    def let_go(self) -> None:
+        """Let go of all maps that are not in use."""
+        with self._lock:
+            self._age()
+            self._age()
+
+    def count(self) -> int:
+        """Number of maps of this process, or 0 if the system cannot tell."""
+        try:
+            with open("/proc/self/maps", "rb", buffering=0) as file:
+                return sum(piece.count(b"\n") for piece in iter(functools.partial(file.read, _PIECE), b""))
+        except OSError:
+            return 0
+
+    def after_fork(self) -> None:
+        """Called in the child: a thread that held the lock is not there."""
+        self._lock = threading.RLock()
+
+    def _age(self) -> None:
+        for holder in list(self._holders):
+            holder.let_go()
+
+
+def maps_limit() -> int | None:
+    """The largest number of maps of a process, or None if this system has no such limit."""
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+MAPS = Maps(maps_limit())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: MAPS.after_fork())
+
+_whole: weakref.WeakValueDictionary[_Identity, mmap.mmap] = weakref.WeakValueDictionary()
 
 
 def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> NDArray[Any]:
     """A read-only array on an open file's bytes from `offset`, which all processes of the machine share.
 
-    The array keeps no descriptor, and `file` may be closed. Its pages are read when they are first used.
+    A file is mapped once: its arrays share the map, which ends with the last of them. The array keeps no descriptor,
+    and `file` may be closed. Its pages are read when they are first used.
 
     Raises:
         ValueError: the file ends before the array does.
-        OSError: the system has no room for one more map.
+        ResourceError: the system has no room for one more map.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    if os.fstat(file.fileno()).st_size < offset + nbytes:
+    status = os.fstat(file.fileno())
+    if status.st_size < offset + nbytes:
         raise ValueError(f"expected {offset + nbytes} bytes to map, found fewer")
     if not nbytes:
         return np.empty(shape, dtype)
-    before = offset % mmap.ALLOCATIONGRANULARITY
-    mapped = _map(file.fileno(), before + nbytes, offset - before)
+    identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    mapped = _whole.get(identity)
+    if mapped is None:
+        MAPS.before_one_more()
+        try:
+            mapped = _map(file.fileno(), status.st_size)
+        except OSError as error:
+            mapped = _map_after_all(file.fileno(), status.st_size, error)
+        _whole[identity] = mapped
     # Not np.memmap: its own indexing is several times slower than that of a plain array.
-    return np.ndarray(shape, dtype, mapped, before)
+    return np.ndarray(shape, dtype, mapped, offset)
 
 
-def _map(descriptor: int, nbytes: int, offset: int) -> mmap.mmap:
+def _map_after_all(descriptor: int, nbytes: int, error: OSError) -> mmap.mmap:
+    """One more try, without the maps that are not in use."""
+    if error.errno not in _SHORT:
+        raise error
+    MAPS.let_go()
+    try:
+        return _map(descriptor, nbytes)
+    except OSError as again:
+        count, limit = MAPS.count(), MAPS.limit
+        if limit is not None and count >= limit - 16:
+            found = f"{count:,} maps of files, of {limit:,} that the system allows (vm.max_map_count)"
+            advice = f"Keep fewer arrays of the store, or raise the limit: sysctl -w vm.max_map_count={4 * limit}."
+        else:
+            found, advice = (
+                str(again.strerror or again).lower(),
+                "Raise the limit of addresses (ulimit -v) or of open files (ulimit -n).",
+            )
+        message = f"expected to map one more file of {nbytes:,} bytes, found {found}."
+        raise ResourceError(Problem("this process", "no-resource", message), advice) from again
+
+
+def _map(descriptor: int, nbytes: int) -> mmap.mmap:
     """A read-only map. An `mmap` duplicates the descriptor for itself, but for the options of Python 3.13."""
     if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset, trackfd=False)
+        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, trackfd=False)
     if sys.platform not in ("linux", "darwin") or sys.maxsize < 2**32:
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset)
+        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
     # A map of no file owns the addresses, and unmaps them at its end; the file is laid over them.
     mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
     address = np.frombuffer(mapped, np.uint8).ctypes.data
-    if _c_mmap()(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset) != address:
+    if _c_mmap()(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0) != address:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return mapped

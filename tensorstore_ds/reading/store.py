@@ -10,7 +10,7 @@ import functools
 import operator
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from tensorstore_ds import words
 from tensorstore_ds.durable import own_nbytes
 from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, ObjectsField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.base import Field, TableField, first_of_kind, of_kind
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.root import content_digest
-from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.schema import ArraySpec, Layout
 from tensorstore_ds.format.statistics import absent_keypoints, parse_summary
 from tensorstore_ds.options import shortened, unknown_name
-from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
+from tensorstore_ds.reading.checks import Listings, check_data_files, check_metadata, check_root_files
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn, array_columns
 from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror import Mirror, open_url
@@ -325,7 +326,8 @@ class Split:
         self.statistics: Mapping[str, Any] = manifest.splits[name].statistics
         self._files = files
         self._shards = manifest.splits[name].shards
-        self._sizes: dict[int, Mapping[str, int]] = {}  # of the files of shards in use, by path relative to the shard
+        self._listings = Listings(files, name)
+        self._sizes: dict[int, Mapping[str, int]] = {}  # of the files of checked shards that may be compressed
         self._columns: dict[str, Column | RaggedColumn] = {}
 
     @property
@@ -350,7 +352,7 @@ class Split:
         distinct = self.statistics_of(self.first(SizeField) or "").get("distinct")
         return distinct is not None and len(distinct) == 1
 
-    @property
+    @functools.cached_property
     def image_shapes(self) -> NDArray[np.int32]:
         """(n, 3) int32, height, width and channels of every image as it is read. Read-only.
 
@@ -362,7 +364,9 @@ class Split:
         column = self["image"]
         if isinstance(column, Column):
             return np.broadcast_to(np.array(column.spec.shape, np.int32), (len(self), 3))
-        return np.asarray(column.per_row["shape"])
+        shapes = np.asarray(column.per_row["shape"])[:]
+        shapes.flags.writeable = False
+        return shapes
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -599,34 +603,38 @@ class Split:
         for path, spec in field.arrays.items():
             array = f"{name}/{path}" if path else name
             lengths = [field.array_rows(name, path, shard.rows, shard.lengths) for shard in self._shards]
-            load, is_remote = functools.partial(self._part, array), isinstance(self._files, Mirror)
+            load, is_remote = functools.partial(self._part, array, spec, lengths), isinstance(self._files, Mirror)
             columns[path] = Column(f"{self.name}/{array}", spec, lengths, load, is_remote=is_remote)
         return RaggedColumn.of(f"{self.name}/{name}", field, columns) if isinstance(field, TableField) else columns[""]
 
-    def _part(self, path: str, index: int) -> Part:
+    def _part(self, path: str, spec: ArraySpec, lengths: Sequence[int], index: int) -> Part:
         """One shard's part of an array: mapped, or read through its index."""
-        shard = self._shards[index]
-        if isinstance(self._files, Mirror):
-            return self._files.part(self.name, index, path, self._files.manifest.arrays(shard)[path])
+        files, manifest = self._files, self._files.manifest
+        geometry = ArrayGeometry(spec, lengths[index], spec.layout or manifest.layout, manifest.chunk_size)
+        if isinstance(files, Mirror):
+            return files.part(self.name, index, path, geometry)
         if index not in self._sizes:
-            files = self._files
-            listing = files.listing(self.name, index)
-            problems = check_shard(files, self.name, index, listing)
-            if problems:
-                raise FormatError(problems)
-            self._sizes[index] = {path: file.size for path, file in listing.items()}
-        directory = f"{self._files.manifest.shard_path(self.name, index)}/{path}"
-        geometry = self._files.manifest.arrays(shard)[path]
-        check_metadata(self._files, directory, geometry)
+            sizes = self._listings.sizes(index)
+            self._sizes[index] = sizes if self._is_compressed else {}  # else they follow from the manifest
+        directory = f"{manifest.shard_path(self.name, index)}/{path}"
+        check_metadata(files, directory, geometry)
         if not geometry.rows:
             return np.empty(geometry.shape, geometry.spec.dtype)
-        name = f"{directory}/{geometry.data_path}"
-        size = self._sizes[index][f"{path}/{geometry.data_path}"]
-        open_data = functools.partial(_open_data, self._files, name, size)
-        if geometry.layout == "zarr":
+        name, data = f"{directory}/{geometry.data_path}", f"{path}/{geometry.data_path}"
+        is_compressed = geometry.layout == "zarr"
+        size = self._sizes[index][data] if is_compressed else geometry.file_nbytes[0]
+        open_data = functools.partial(_open_data, files, name, size)
+        if is_compressed:
             return ZarrPart(name, geometry, open_data)
         with open_data() as file:
             return map_array(file, geometry.spec.dtype, geometry.shape, start_of(file))
+
+    @functools.cached_property
+    def _is_compressed(self) -> bool:
+        layouts = (
+            spec.layout or self._files.manifest.layout for f in self.fields.values() for spec in f.arrays.values()
+        )
+        return "zarr" in layouts
 
 
 def _open_data(files: StoreFiles, name: str, expected: int) -> IO[bytes]:

@@ -155,9 +155,12 @@ class StoreFiles:
             FormatError: that is missing, or not as the manifest says.
         """
         name = f"{self.manifest.shard_path(split, index)}/zarr.json"
-        with self.open(name) as file:
-            data = file.read(MANIFEST_MAX_NBYTES + 1)
-        return parse_listing(data, name, self.manifest.splits[split].shards[index])
+        return parse_listing(self.listing_bytes(split, index), name, self.manifest.splits[split].shards[index])
+
+    def listing_bytes(self, split: str, index: int) -> bytes:
+        """The bytes of a shard's ``zarr.json``; raises `FormatError` if it is missing."""
+        with self.open(f"{self.manifest.shard_path(split, index)}/zarr.json") as file:
+            return file.read(MANIFEST_MAX_NBYTES + 1)
 
     def _check_identity(self, name: str) -> None:
         """Asked after a file was opened: what was not replaced then had not been before."""
