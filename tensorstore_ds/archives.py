@@ -320,16 +320,15 @@ def _zip_members(path: Path, undeclared: list[str]) -> _Members:
 
 
 def _tar_members(path: Path, data: Path) -> _Members:
-    import tarfile
+    from tensorstore_ds.tar_members import FOLDER, TarMembers  # tarfile takes a while, and most sources are folders
 
-    with tarfile.open(data, "r:") as archive:
-        while (each := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
-            if each.isdir():
+    with data.open("rb") as file:
+        for each in TarMembers(file):
+            if each.kind == FOLDER:
                 continue
-            if not each.isreg() or each.sparse is not None:
+            if each.kind:
                 raise _refused(path, each.name, "a link, a device or a sparse file")
-            yield _name(path, each.name), (each.offset_data, each.size, each.size, _STORED, 0)
+            yield _name(path, each.name), (each.start, each.nbytes, each.nbytes, _STORED, 0)
 
 
 def _name(path: Path, name: str) -> str:

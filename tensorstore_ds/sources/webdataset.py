@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import tarfile
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, TextField
@@ -23,6 +27,7 @@ from tensorstore_ds.sources.ledger import USED, Known, Ledger
 from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import no_samples, numbered_splits
+from tensorstore_ds.tar_members import FOLDER, TarMember, TarMembers
 
 JSON_LIMIT = 64 << 20  # bytes
 #: Members that are read, beside images, and the most bytes that they may have.
@@ -37,7 +42,6 @@ _KNOWN = ("label", "class", "key", "__key__", "__url__")
 #: Why an image is none whose name has another dot.
 _RULE = ", because the name of a sample ends at its first dot"
 _MEMBERS_OF = "members"  # of archives, in the ledger
-_HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long name
 _END_LIMIT = 16 << 20  # zeros behind the last member
 _MEMBERS = 1 << 12  # names in JSON that are remembered
 _PROBED = 64
@@ -81,26 +85,19 @@ class WebDatasetSource(Source):
         self._archives = _archives(self.path)
         if not self._archives:
             raise SourceError(Problem(str(self.path), "empty-source", "expected .tar files, found none."))
-        if is_file(self._names):
-            self._table.give(read_object(self._names, NAMES_FILE, JSON_LIMIT), NAMES_FILE)
         splits, notes = numbered_splits([self._where(i) for i in range(len(self._archives))])
         problems: list[Problem] = []
         left_out: list[Problem] = []
-        rows: dict[str, list[tuple[str, int, str]]] = {}  # of each split key, archive, and the rest of the reference
-        for i, (where, split) in enumerate(splits.items()):
-            with os_errors(where), open_file(self._archives[i], where) as file:
-                entries = _entries(file, where, self.ledger)
-                left_out += [no_samples(where)] * (not entries)
-                for key, entry in entries.items():
-                    reference = self._noted(key, entry, file, where, problems)
-                    if reference is not None:
-                        rows.setdefault(split, []).append((entry.image, i, reference))
+        try:
+            rows = self._rows(splits, problems, left_out)
+        except _ApartError:
+            problems, left_out = [], []
+            rows = self._rows(splits, problems, left_out, together=False)
         if not rows:
             message = " ".join(["expected images in the archives, found none.", *map(str, self.ledger.problems()[:1])])
             raise SourceError(problems or Problem(str(self.path), "empty-source", message))
         fields = self._table.fields(self.options, str(self.path)) | {name: TextField() for name in self._texts}
-        references = {split: PackedStrings(self._keyed(each)) for split, each in rows.items()}
-        return Contents(fields, references, None, tuple(problems), tuple(left_out), notes)
+        return Contents(fields, rows, None, tuple(problems), tuple(left_out), notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
         key, number, rest = str(reference).split("\0", 2)
@@ -154,13 +151,51 @@ class WebDatasetSource(Source):
         archive = self._archives[number]
         return archive.name if archive == self.path else archive.relative_to(self.path).as_posix()
 
-    def _keyed(self, rows: list[tuple[str, int, str]]) -> Iterator[str]:
-        """References with keys that differ: those of the images in an archive, or with the archive's name before."""
-        unique = len({key for key, _, _ in rows}) == len(rows)
-        for key, number, rest in rows:
-            yield f"{key if unique else f'{self._where(number)[:-4]}/{key}'}\0{number}\0{rest}"
+    def _rows(
+        self, splits: Mapping[str, str], problems: list[Problem], left_out: list[Problem], *, together: bool = True
+    ) -> dict[str, PackedStrings]:
+        """The references of each split; raises `_ApartError` if `together` the members of a sample are not."""
+        self._table, self._texts, self._members, self.ledger = RowTable(), {}, {}, Ledger(self.path)
+        if is_file(self._names):
+            self._table.give(read_object(self._names, NAMES_FILE, JSON_LIMIT), NAMES_FILE)
+        rows: dict[str, PackedStrings] = {}
+        keys: dict[str, array[int]] = {}  # hashes of those of the images in their archives
+        for i, (where, split) in enumerate(splits.items()):
+            hashes = keys.setdefault(split, array("q"))
+            with os_errors(where), open_file(self._archives[i], where) as file:
+                samples = _samples(file, where, self.ledger, together)
+                rows.setdefault(split, PackedStrings()).extend(
+                    self._noted(i, samples, file, hashes, problems, left_out)
+                )
+        for split, hashes in keys.items():
+            if len(np.unique(np.asarray(hashes))) < len(hashes):
+                rows[split] = PackedStrings(map(self._with_archive, rows[split]))
+        return {split: each for split, each in rows.items() if len(each)}
 
-    def _noted(self, key: str, entry: _Entry, file: BinaryIO, where: str, problems: list[Problem]) -> str | None:
+    def _with_archive(self, reference: str) -> str:
+        """The same with the name of the archive before the key."""
+        return f"{self._where(int(reference.split(chr(0), 2)[1]))[:-4]}/{reference}"
+
+    def _noted(
+        self,
+        number: int,
+        samples: Iterator[tuple[str, _Entry]],
+        file: BinaryIO,
+        hashes: array[int],
+        problems: list[Problem],
+        left_out: list[Problem],
+    ) -> Iterator[str]:
+        """The references of the samples of an archive."""
+        where, found = self._where(number), False
+        for key, entry in samples:
+            found = True
+            if (rest := self._note(key, entry, file, where, problems)) is not None:
+                hashes.append(hash(entry.image))
+                yield f"{entry.image}\0{number}\0{rest}"
+        if not found:
+            left_out.append(no_samples(where))
+
+    def _note(self, key: str, entry: _Entry, file: BinaryIO, where: str, problems: list[Problem]) -> str | None:
         """The end of the reference of a sample, whose label and objects are noted; None if it is left out."""
         here = f"{where}: {entry.image or key + next(iter(entry.places), '')}"
         if not entry.image and not entry.problems:
@@ -288,14 +323,14 @@ def _is_labelled(archive: Path) -> bool:
         return False
     images, labels = set(), set()
     with suppress(SourceError), os_errors(archive.name), open_file(archive, archive.name) as file:
-        for number, info in enumerate(_members(file, archive.name)):
-            key, suffix = _key_of(info.name)
+        for number, member in enumerate(_members(file, archive.name)):
+            key, suffix = _key_of(member.name.removeprefix("./"))
             if suffix in IMAGE_SUFFIXES:
                 images.add(key)
             elif suffix == ".cls":
                 labels.add(key)
-            elif info.isreg() and suffix in (".json", ".txt"):
-                data = _read_at(file, info.offset_data, min(info.size, 1 << 16))
+            elif not member.kind and suffix in (".json", ".txt"):
+                data = _read_at(file, member.start, min(member.nbytes, 1 << 16))
                 if not _SHAPES.search(data) if suffix == ".json" else _WORDS.search(data):
                     labels.add(key)
             if number >= _PROBED or images & labels:
@@ -310,15 +345,37 @@ def _key_of(name: str) -> tuple[str, str]:
     return f"{folder}{slash}{stem}" if stem else "", f"{dot}{suffix}".lower()
 
 
-def _entries(file: BinaryIO, where: str, ledger: Ledger) -> dict[str, _Entry]:
-    """The samples of an archive, by name, in the order of their first members; `ledger` receives the other members."""
+class _ApartError(Exception):
+    """The members of a sample are not beside each other."""
+
+
+_Member = tuple[str, str, TarMember]
+
+
+def _samples(file: BinaryIO, where: str, ledger: Ledger, together: bool) -> Iterator[tuple[str, _Entry]]:
+    """The samples of an archive, by name, in the order of their first members; `ledger` receives the other members.
+
+    If `together` is false, all are in memory at once. Else `_ApartError` is raised at the end if members are apart.
+    """
+    named = ((*_key_of(each.name.removeprefix("./")), each) for each in _members(file, where) if each.kind != FOLDER)
+    members = (each for each in named if each[0])  # without hidden names, such as those that macOS adds
+    if not together:
+        yield from _entries(members, where, ledger).items()
+        return
+    hashes = array("q")
+    for key, some in groupby(members, itemgetter(0)):
+        hashes.append(hash(key))
+        yield from _entries(some, where, ledger).items()
+    if len(np.unique(np.asarray(hashes))) < len(hashes):
+        raise _ApartError
+
+
+def _entries(members: Iterable[_Member], where: str, ledger: Ledger) -> dict[str, _Entry]:
+    """Samples by name, in the order of their first members; `ledger` receives the other members."""
     entries: dict[str, _Entry] = {}
     dotted: dict[str, list[tuple[str, str]]] = {}  # images with more in their suffix, such as a.seg.png or 22.05.jpg
-    for info in _members(file, where):
-        name = info.name
-        key, suffix = _key_of(name)
-        if info.isdir() or not key:  # a hidden name, such as those that macOS adds
-            continue
+    for key, suffix, member in members:
+        name = member.name.removeprefix("./")
         is_image = suffix in IMAGE_SUFFIXES
         if not is_image and suffix not in _READ:
             last = "." + suffix.rpartition(".")[2] if suffix else ""
@@ -328,7 +385,7 @@ def _entries(file: BinaryIO, where: str, ledger: Ledger) -> dict[str, _Entry]:
                 ledger.unread(f"*{last}", f"{where}: {name}", _MEMBERS_OF)
             continue
         entry = entries.setdefault(key, _Entry())
-        if problem := _problem(info, name, suffix, f"{where}: {name}"):
+        if problem := _problem(member, name, suffix, f"{where}: {name}"):
             entry.problems.append(problem)
         elif is_image and entry.image:
             message = f"expected one image of a sample, found {entry.image} too. Remove one."
@@ -338,7 +395,7 @@ def _entries(file: BinaryIO, where: str, ledger: Ledger) -> dict[str, _Entry]:
             entry.problems.append(Problem(f"{where}: {name}", "duplicate-key", message))
         else:
             entry.image = name if is_image else entry.image
-            entry.places["image" if is_image else suffix] = info.offset_data, info.size
+            entry.places["image" if is_image else suffix] = member.start, member.nbytes
     for key, names in dotted.items():
         entry = entries.setdefault(key, _Entry())
         if entry.image or not any(re.search("[0-9]", name.partition(".")[2]) for name, _ in names):
@@ -358,47 +415,24 @@ def _entries(file: BinaryIO, where: str, ledger: Ledger) -> dict[str, _Entry]:
     return entries
 
 
-def _problem(info: tarfile.TarInfo, name: str, suffix: str, where: str) -> Problem | None:
+def _problem(member: TarMember, name: str, suffix: str, where: str) -> Problem | None:
     """What is wrong with a member that is to be read."""
     limit = _READ.get(suffix, FILE_LIMIT)
     if name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         return Problem(where, "unsafe-path", "expected a plain relative name of a member. Write the archive again.")
     if problem := encoding_problem(name):
         return problem
-    if not info.isreg() or info.issparse():
-        found = (
-            "a link" if info.islnk() or info.issym() else "a sparse file" if info.issparse() else "a device or a pipe"
+    if member.kind:
+        return Problem(where, "packed-file", f"expected a file, found {member.kind}. {_ADVICE}")
+    if member.nbytes > limit:
+        message = (
+            f"expected a member of at most {limit:,} bytes, found {member.nbytes:,}. Make it smaller, or remove it."
         )
-        return Problem(where, "packed-file", f"expected a file, found {found}. {_ADVICE}")
-    if info.size > limit:
-        message = f"expected a member of at most {limit:,} bytes, found {info.size:,}. Make it smaller, or remove it."
         return Problem(where, "packed-file", message)
     return None
 
 
-class _Headers:
-    """A file as tarfile reads headers from it: never much at a time, and never back."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._last = 0
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= _HEADER_LIMIT:
-            raise tarfile.ReadError(f"a header of {size:,} bytes")
-        return self._file.read(size)
-
-    def seek(self, position: int) -> int:
-        if position < self._last:
-            raise tarfile.ReadError("a member that ends before it begins")
-        self._last = position
-        return self._file.seek(position)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
-def _members(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
+def _members(file: BinaryIO, where: str) -> Iterator[TarMember]:
     """The headers of an archive, which must be whole; no content is read.
 
     Raises:
@@ -408,19 +442,9 @@ def _members(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
     if file.read(2) == b"\x1f\x8b":
         message = "expected a plain tar file, found one that gzip has compressed."
         raise SourceError(Problem(where, "packed-file", message), "Decompress it with gunzip first.")
-    file.seek(0)
-    stream: Any = _Headers(file)
+    members = TarMembers(file)
     try:
-        with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as archive:
-            while (info := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # which would hold them all: 1 kB each
-                if info.size < 0 or info.offset_data + (info.size if info.isreg() else 0) > size:
-                    raise tarfile.ReadError(f"{info.name!r} is cut short")
-                info.name = info.name.removeprefix("./")
-                position = file.tell()
-                yield info
-                file.seek(position)
-            end = archive.offset
+        yield from members
     except (GeneratorExit, SourceError):
         raise
     except Exception as error:  # nearly anything is raised for a damaged header
@@ -428,7 +452,7 @@ def _members(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
             check_machine(where, error)
         message = f"expected a tar file, found it damaged: {' '.join(str(error).split())[:200]}."
         raise SourceError(Problem(where, "packed-file", message), _ADVICE) from error
-    file.seek(end)
+    end = file.seek(members.end)
     if size < end + 512 or size > end + _END_LIMIT or any(file.read(size - end)):
         message = f"expected zeros behind the last member, at {end:,}, found {'other bytes' if size > end else 'none'}."
         raise SourceError(
