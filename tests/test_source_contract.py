@@ -325,6 +325,7 @@ def _more() -> Iterator[tuple[str, str, Callable[[Path], object], str]]:
     yield adds("beton", "test.beton", beton([], []), "test.beton", "no samples")
     yield "lmdb", "entries", lambda root: _lmdb_more(root, {b"mood-000000001": b"good"}), "mood"
     yield "lmdb", "a label alone", lambda root: _lmdb_more(root, {b"label-000000009": b"1"}), "label-000000009"
+    yield "lmdb", "another count", lambda root: _lmdb_more(root, {b"num-samples": b"7"}), "num-samples"
     yield "lmdb", "no entries", lambda root: lmdb(root / "test", {}), "test"
     yield "mds", "in the index", lambda root: _mds_index(root, lambda index: index.update(mood="good")), "mood"
     yield "mds", "in a shard", lambda root: _mds_index(root, lambda index: index["shards"][0].update(mood=1)), "mood"

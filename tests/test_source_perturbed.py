@@ -201,6 +201,10 @@ def extended(path: str, text: str) -> Iterator[tuple[str, str, bytes]]:
         inner = re.sub(r"(\[[01, ]+\])\}", r'\1, "mood": ["good", "bad"]}', text)
         if inner != text:
             yield "objects", path, inner.encode()
+    elif path.endswith((".yaml", ".data")):
+        yield "member", path, f"{text}\n{'mood: good' if path.endswith('.yaml') else 'mood = good'}\n".encode()
+    elif path.endswith(".pts"):
+        yield "line", path, f"mood: good\n{text}".encode()
     elif path.endswith(".csv"):
         lines = text.splitlines()
         yield "column", path, "\n".join([f"{lines[0]},mood", *(f"{line},good" for line in lines[1:])]).encode()

@@ -12,6 +12,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, scan, write
 from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.pts import read_points
 
 GOLDEN = b"version: 1\r\nn_points:  3\r\n{\r\n10.5 20\r\n30 40.25 \r\n21 55\r\n}\r\n"
@@ -61,7 +62,7 @@ def test_points_are_those_of_the_image_as_it_is_shown(tmp_path: Path) -> None:
 )
 def test_bad_files(data: bytes, reason: str, words: str) -> None:
     with pytest.raises(SourceError, match=words) as caught:
-        read_points(data, "a.pts")
+        read_points(data, "a.pts", Ledger(Path()))
     assert reasons(caught.value.problems) == [("a.pts", reason)]
 
 
@@ -78,4 +79,4 @@ def test_files_that_do_not_fit_the_others(tmp_path: Path) -> None:
 def test_any_points_are_read_less_one(points: list[tuple[float, float]]) -> None:
     lines = "".join(f"{x!r} {y!r}\n" for x, y in points)
     data = f"version: 1\nn_points: {len(points)}\n{{\n{lines}}}\n".encode()
-    assert read_points(data, "a.pts") == [(x - 1, y - 1) for x, y in points]
+    assert read_points(data, "a.pts", Ledger(Path())) == [(x - 1, y - 1) for x, y in points]

@@ -13,6 +13,7 @@ from tensorstore_ds.regular_files import is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import folder_splits
@@ -44,7 +45,7 @@ class PtsSource(PackedSource):
         found: dict[str, tuple[str, AnnotatedObject]] = {}  # by the image's path
         for file in files:
             try:
-                places = read_points(read_file(self._root / file, file, FILE_LIMIT), file)
+                places = read_points(read_file(self._root / file, file, FILE_LIMIT), file, self.ledger)
                 image = images.paths[images.find("", file, (file[: file.rfind("/") + 1], ""))]
             except SourceError as error:
                 problems += error.problems
@@ -80,8 +81,11 @@ class PtsSource(PackedSource):
         )
 
 
-def read_points(data: bytes, file: str) -> list[Place]:
+def read_points(data: bytes, file: str, ledger: Ledger) -> list[Place]:
     """The points x y of a file in pixels, the first pixel of a row or column being 0; errors name `file` and the line.
+
+    Args:
+        ledger: receives other lines before the points.
 
     Raises:
         SourceError: `annotation`, or `keypoint-count` where the file has another number of points than it says.
@@ -95,6 +99,8 @@ def read_points(data: bytes, file: str) -> list[Place]:
         if not colon:
             raise _problem(file, i, "a name, a colon and a value, or {", line)
         header[name.strip()] = value.strip()
+        if name.strip() not in ("version", "n_points"):
+            ledger.unread(f'"{name.strip()[:60]}"', file)
         if name.strip() == "version" and value.strip() not in ("1", "1.0"):
             raise _problem(file, i, "version: 1", line)
     if not lines or lines[-1][1] != "}":

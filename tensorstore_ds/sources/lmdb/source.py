@@ -33,6 +33,7 @@ _LABEL_LIMIT = 1 << 16  # bytes of a text
 _NUMBERED = re.compile(rb"(image|img|label)-(\d{1,12})")
 #: Entries about the database: those of deep-text-recognition-benchmark, of folder2lmdb, and their kin.
 _ABOUT = re.compile(rb"__.*__|num[-_]?samples|length|len|num", re.DOTALL)
+_DIGITS = 16  # of a count in an entry
 _PICKLED = re.compile(rb"\x80[\2-\5]|\(dp|\(lp|ccopy_reg")
 
 #: How the values of a database have the images.
@@ -175,6 +176,7 @@ class LmdbSource(Source):
         rows = _Rows()
         numbered: dict[bytes, Entry] = {}  # labels by their number
         images: list[tuple[bytes, Entry]] = []
+        counts: dict[str, int] = {}  # of samples, as entries say
         plain: list[Entry] = []
         for entry in read_entries(data, where):
             match = _NUMBERED.fullmatch(entry.key)
@@ -184,6 +186,8 @@ class LmdbSource(Source):
                 images.append((match[2], entry))
             elif not _ABOUT.fullmatch(entry.key):
                 plain.append(entry)
+            elif entry.nbytes < _DIGITS and (text := bytes(data[entry.start :][: entry.nbytes])).isdigit():
+                counts[_shown(entry.key)] = int(text)
         for number in sorted(numbered.keys() - {number for number, _ in images}):
             message = "expected an image of the same number, found none. Add it, or remove the label."
             problems.append(Problem(f"{where}: {_shown(numbered[number].key)}", "no-image", message))
@@ -193,6 +197,9 @@ class LmdbSource(Source):
                 word = re.split(rb"[^a-zA-Z_]", entry.key[:40], maxsplit=1)[0].decode("latin-1") or "others"
                 rows.others[f"{word}-..."] = rows.others.get(f"{word}-...", 0) + 1
             plain = [entry for _, entry in images]
+        for key, count in counts.items():
+            if count != len(plain):
+                self.ledger.unread(f"{key}, which is {count:,}, of {len(plain):,} images", where)
         if plain:
             rows.form = _form_of(data[plain[0].start : plain[0].start + plain[0].nbytes], where, plain[0].key)
         for i, entry in enumerate(plain):

@@ -32,6 +32,12 @@ _LISTS_OF_NAMES = (
 )
 #: Splits, and their keys in Darknet's ``obj.data``.
 _DARKNET = {"train": "train", "val": "valid", "test": "test"}
+#: Members of ``data.yaml`` and of ``obj.data`` that tell nothing of an image, or are read.
+_KNOWN = frozenset(
+    {*SPLITS, "path", "nc", "names", "task", "kpt_shape", "kpt_names", "flip_idx", "channels", "download", "roboflow"}
+    | {"author", "date", "description", "docs", "info", "license", "stride", "url", "version", "yaml_file"}
+)
+_KNOWN_DARKNET = frozenset({*_DARKNET.values(), "names", "classes", "backup", "eval", "results"})
 _CORRECT = "Correct the file."
 
 
@@ -48,6 +54,7 @@ class Config:
     task: str = ""  #: as written, such as ``obb``
     names_file: str = ""  #: the list of names that was read, relative to the source
     notes: tuple[str, ...] = ()  #: what the user should know of it
+    unread: tuple[str, ...] = ()  #: members that are not read
 
     @property
     def folder(self) -> str:
@@ -95,7 +102,8 @@ def read_config(root: Path, where: str | None) -> Config:
     named = {name: paths for name, paths in splits.items() if paths}
     task = data.get("task")
     task = task.strip().lower() if isinstance(task, str) else ""
-    return Config(where, names, path, named, keypoints, dimensions, task, listed, notes)
+    unread = tuple(name for name, value in data.items() if value and name not in _KNOWN)
+    return Config(where, names, path, named, keypoints, dimensions, task, listed, notes, unread)
 
 
 def _load(path: Path, where: str) -> Mapping[str, Any]:
@@ -177,7 +185,7 @@ def _darknet(root: Path) -> Config | None:
     (file,) = files
     values = _assigned(read_file(root / file, file, _YAML_LIMIT))
     splits = {name: [values[key]] for name, key in _DARKNET.items() if values.get(key)}
-    config = Config(file, splits=splits)
+    config = Config(file, splits=splits, unread=tuple(key for key in values if key not in _KNOWN_DARKNET))
     listed = _listed_names(root, [*candidates(values["names"], config.folder), *_LISTS_OF_NAMES])
     return replace(config, names=listed[1], names_file=listed[0])
 

@@ -47,6 +47,8 @@ class YoloSource(Source):
             raise SourceError(Problem(str(self.images), "empty-source", message), "Name a folder that holds images.")
         splits = find_splits(self._root, files, config)
         self.ledger.use(*splits.lists, config.file, config.names_file)
+        for name in config.unread:
+            self.ledger.unread(f'"{name[:60]}"', config.file)
         notes = (*config.notes, *self._read_all(files, splits))
         references = {
             name: PackedStrings(f"{files.images[row]}\0{files.label(files.images[row]) or ''}" for row in rows)
