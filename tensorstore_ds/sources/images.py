@@ -101,7 +101,7 @@ class ImageIndex:
         """Those with most of the last parts of a path; of these, those without others."""
         parts = path.replace("\\", "/").strip().split("/")
         scores = [_common_end(parts, self.paths[i].split("/")) for i in rows]
-        best = max(scores)
+        best = max(scores, default=None)
         return [i for i, score in zip(rows, scores, strict=True) if score == best]
 
     def _ambiguous(self, rows: Sequence[int], where: str, advice: str) -> SourceError:
