@@ -226,6 +226,22 @@ def test_rows_of_open_images(tmp_path: Path, text: str, note: str, names: tuple[
     assert samples(source, contents)[0].objects["boxes"].tolist() == [[1, 2, 9, 8], [2, 3, 5, 9]]  # type: ignore[index]
 
 
+def test_a_column_of_splits_by_its_cells(tmp_path: Path) -> None:
+    text = "image,species,dataset\na.jpg,cat,train\nb.jpg,dog,Val\nc.jpg,cat,test\n"
+    source, contents = scan(write(tmp_path, "data.csv", text))
+    assert {split: len(some) for split, some in contents.splits.items()} == {"train": 1, "val": 1, "test": 1}
+    assert [samples(source, contents, split)[0].label for split in ("train", "val", "test")] == [0, 1, 0]
+    assert "data.csv: the column dataset is read as the split of each image." in contents.notes
+    source, contents = scan(write(tmp_path, "data.csv", text.replace("test", "all")))
+    assert list(contents.splits) == ["train"] and "dataset" in str(contents.left_out)
+
+
+def test_labels_of_chest_x_rays(tmp_path: Path) -> None:
+    text = "Image Index,Finding Labels,Patient ID\n1.png,Edema,1\n2.png,Edema|Mass,1\n"
+    source, contents = scan(write(tmp_path, "data.csv", text))
+    assert [each.arrays["labels"].tolist() for each in samples(source, contents)] == [[1, 0], [1, 1]]
+
+
 def test_boxes_of_gtsrb(tmp_path: Path) -> None:
     head = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId\n"
     rows = "a.ppm;64;48;5;6;50;40;0\nb.ppm;64;48;1;2;30;40;0\n"

@@ -23,7 +23,7 @@ from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.images import FOLDERS
+from tensorstore_ds.sources.images import FOLDERS, note_of_folders
 from tensorstore_ds.sources.ledger import note_of_beside
 from tensorstore_ds.sources.list.finding import find_lists
 from tensorstore_ds.sources.names import order_classes
@@ -95,7 +95,9 @@ class FolderSource(Source):
             classes = order_classes(names, self.options.classes, str(self.path), self.options.class_map)
             self._labels = {name: i for i, name in enumerate(classes)}
         contents = self._divide(images, folders, split_of)
-        notes = self._note_of_classes() if labelled else (self._note_of_no_labels(len(images)),)
+        notes: tuple[str, ...] = (self._note_of_no_labels(len(images)),)
+        if labelled:
+            notes = (*self._note_of_classes(), *note_of_folders(folders, self._labels))
         if labelled and self.options.multi_label:
             contents = self._with_several_labels(contents)
         elif labelled:

@@ -20,6 +20,7 @@ from tensorstore_ds.sources.list.table import (
     is_number,
 )
 from tensorstore_ds.sources.row_table import BoxForm, RowObjects
+from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 _MOST = 8  # different cells of a column that are remembered
 _SHOWN = 40  # characters of a cell in a message
@@ -50,9 +51,9 @@ class _Cells:
 def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns]:
     """The columns of lists, and among them those whose cells tell what they are.
 
-    Columns of 0 and 1, perhaps with -1, say which classes apply to an image, if no other column does and there are two
-    or more. One column of texts beside the paths is the label. The four numbers in a cell are corners if they cannot be
-    a size.
+    A column whose cells are all names of splits says the split of an image, if no other column does. Columns of 0 and
+    1, perhaps with -1, say which classes apply to an image, if no other column does and there are two or more. One
+    column of texts beside the paths is the label. The four numbers in a cell are corners if they cannot be a size.
     """
     surveys = [_survey(table, each) for table, each in zip(tables, columns, strict=True)]
     seen: dict[str, _Cells] = {}  # of each unread column in all lists
@@ -61,20 +62,22 @@ def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns
     told = any(each.has_labels or each.box or each.texts for each in columns)
     widest = max(columns, key=lambda each: len(each.ignored))
     flags = {} if told else _flags(widest, seen)
-    lone = [name for name, cells in seen.items() if cells.count]
+    split = next((name for name, each in seen.items() if len(each.values) > 1 and each.values <= SPLIT_NAMES), None)
+    lone = [name for name, cells in seen.items() if cells.count and name != split]
+    is_lone = not told and len(lone) == 1 and seen[lone[0]].are_texts
     found = []
     for table, each, survey in zip(tables, columns, surveys, strict=True):
         places = {column_name(name): place for name, place in each.ignored}
         if len(flags) > 1 and flags.keys() <= places.keys():
             chosen = tuple(replace(flag, place=places[name]) for name, flag in flags.items())
             each = replace(each, flags=chosen)
-        elif not told and not each.keypoints and len(lone) == len(each.ignored) == 1 and seen[lone[0]].are_texts:
-            name, place = each.ignored[0]
-            note = f"{table.where}: the column {name} is read as the label of each image."
-            each = replace(each, label=place, notes=(*each.notes, note))
+        elif is_lone and not each.keypoints and places.keys() - {split} == {lone[0]}:
+            each = replace(each, label=places[lone[0]], notes=(*each.notes, _note(table, places[lone[0]], "label")))
+        if split in places and each.split is None:
+            each = replace(each, split=places[split], notes=(*each.notes, _note(table, places[split], "split")))
         if len(each.box) == 1:
             each = _with_form(table, each)
-        used = {each.label, *(flag.place for flag in each.flags)}
+        used = {each.label, each.split, *(flag.place for flag in each.flags)}
         ignored = tuple((name, place) for name, place in each.ignored if place not in used)
         unread = tuple(
             (name.strip() or f"column {place + 1} (without a name)", cells.count, cells.example)
@@ -83,6 +86,10 @@ def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns
         )
         found.append(replace(each, ignored=ignored, unread=unread))
     return found
+
+
+def _note(table: Table, place: int, what: str) -> str:
+    return f"{table.where}: the column {table.header[place].strip()} is read as the {what} of each image."
 
 
 def unread_columns(table: Table, columns: Columns) -> list[Problem]:

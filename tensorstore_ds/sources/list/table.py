@@ -21,16 +21,16 @@ LIST_SUFFIXES = frozenset({".csv", ".jsonl", ".tsv", ".txt"})
 PATH_NAMES = frozenset(
     {"path", "file", "filename", "file_name", "filepath", "file_path", "files", "filenames", "filepaths"}
     | {"image", "image_path", "image_name", "image_file", "image_filename", "images", "imagename", "imagepath"}
-    | {"img", "img_path", "img_name", "img_file"}
+    | {"img", "img_path", "img_name", "img_file", "image_index"}
 )
 #: Names of the column of the images where no column has one of `PATH_NAMES`.
 ID_NAMES = ("image_id", "imageid", "img_id", "id", "name")
 LABEL_NAMES = frozenset(
     {"label", "labels", "class", "category", "target", "targets", "classes", "categories", "tag", "tags"}
     | {f"{what}{_}{of}" for what in ("label", "class", "category") for of in ("name", "id") for _ in ("_", "")}
-    | {"class_label", "classlabel"}
+    | {"class_label", "classlabel", "finding_labels"}
 )
-_PLURAL = frozenset({"labels", "classes", "categories", "tags", "targets"})
+_PLURAL = frozenset({"labels", "classes", "categories", "tags", "targets", "finding_labels"})
 SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})
 #: Columns of a box: two corners, a corner and a size, or the center and a size. ``x_1`` is compared as ``x1``.
 CORNERS = (
