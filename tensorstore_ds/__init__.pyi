@@ -40,7 +40,7 @@ from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict
 from .editing.add import FieldsSummary as FieldsSummary, add_fields as add_fields, drop_fields as drop_fields
 from .editing.append import GrowthSummary as GrowthSummary, append as append, update as update
 from .editing.compare import (
-    Differing as Differing,
+    SampleCount as SampleCount,
     SplitDifference as SplitDifference,
     StoreDifference as StoreDifference,
     compare_stores as compare_stores,

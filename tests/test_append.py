@@ -114,12 +114,12 @@ def test_smart_images_are_the_same_as_pixels_or_jpeg(tmp_path: Path, share: floa
     assert share < 0.5 or {data[:2] for data, _ in samples(store).values()} == {b"P6", b"\xff\xd8"}
     for number in range(8, 16):
         draw(number)
-    assert len(tsds.append(tmp_path / "s.tsds", root, workers=0, budget=2 * budget).added) == 8
+    assert tsds.append(tmp_path / "s.tsds", root, workers=0, budget=2 * budget).added.count == 8
     again = tsds.append(tmp_path / "s.tsds", root, workers=0)
-    assert (len(again.already_there), again.added, again.updated) == (16, (), ())
+    assert (again.already_there.count, again.added.count, again.updated.count) == (16, 0, 0)
     (root / "a/04.png").unlink()
     draw(6, seed=1)
-    assert tsds.update(tmp_path / "s.tsds", root, workers=0).updated == ("a/06.png",)
+    assert tsds.update(tmp_path / "s.tsds", root, workers=0).updated.keys == ["a/06.png"]
     assert tsds.verify(tmp_path / "s.tsds") == []
 
 
@@ -207,7 +207,7 @@ def test_what_an_interrupted_call_has_left_is_removed(tmp_path: Path) -> None:
     (work / "tsds.lock").write_text("run")
     advised = [each for each in tsds.verify(path) if "again that was interrupted" in each.message]
     assert {each.where.split("/")[1] for each in advised} == {"00000", "00007.partial"}
-    assert tsds.append(path, root, workers=0).added == ()
+    assert tsds.append(path, root, workers=0).added.count == 0
     assert sorted(item.relative_to(path) for item in path.rglob("*")) == listed
     assert not work.exists()
 
@@ -408,7 +408,7 @@ def test_new_samples_that_are_all_bad_are_listed_and_nothing_is_new(tmp_path: Pa
     with pytest.raises(tsds.SourceError):
         tsds.append(store.path, source, workers=0)
     summary = tsds.append(store.path, source, workers=0, on_error="skip")
-    assert (summary.added, sum(summary.skipped.values()), len(summary.already_there)) == ((), 1, 4)
+    assert (summary.added.count, sum(summary.skipped.values()), summary.already_there.count) == (0, 1, 4)
     assert [problem.where for problem in summary.left_out] == ["cat/bad.png"]
     assert tsds.open(store.path).sha256 == store.sha256
     assert not (tmp_path / "s.tsds.append").exists()

@@ -18,7 +18,7 @@ from doc_pages import DOCS
 #: What functions return: their attributes are described, and the examples of the functions show them.
 RESULTS = (
     "AbsentKeypoints", "CachedStore", "Card", "CheckFindings", "CheckedSample", "Comparison", "Copies", "Diagnosis",
-    "Differing", "EpochRecord", "ErasureSummary", "Estimate", "Evaluation", "Eviction", "ExportSummary", "FewSamples",
+    "SampleCount", "EpochRecord", "ErasureSummary", "Estimate", "Evaluation", "Eviction", "ExportSummary", "FewSamples",
     "FieldsSummary", "Fold", "FolderDifference", "Forecast", "GrowthSummary", "Installation", "LoaderDiagnosis", "Lock",
     "OddBox", "OddImage", "Plan", "Prediction", "Residency", "SlurmJobs", "SplitDifference", "StoreDetections",
     "StoreDifference", "Summary", "SuspectLabel", "SuspectObject", "TaskSummary", "TrainProgress", "TrainReport",

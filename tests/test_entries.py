@@ -235,7 +235,7 @@ def test_whether_a_store_has_entries_makes_no_sample_differ(tmp_path, monkeypatc
     monkeypatch.setattr(native, "index", jpeg_entries.no_entries)
     tsds.convert(source, tmp_path / "s", tsds.ConvertOptions(workers=0, encoding="source"))
     monkeypatch.setattr(native, "index", jpeg_entries.index)
-    assert tsds.update(tmp_path / "s", source, workers=0).updated == ()
+    assert tsds.update(tmp_path / "s", source, workers=0).updated.count == 0
 
 
 WHOLE = jpeg(drawn(24, 72))

@@ -39,7 +39,9 @@ def test_renames_and_moves_are_found_by_their_images(tmp_path: Path, encoding: s
     (root / old).rename(root / new)
     images(root / "train/dog", "fresh.png", seed=77)
     done = tsds.update(path, root, workers=0)
-    assert done.moved == {new: old} and done.kept == (old,) and set(done.not_added) == {new, "train/dog/fresh.png"}
+    assert (
+        done.moved_from == {new: old} and done.kept == (old,) and {*done.not_added.keys} == {new, "train/dog/fresh.png"}
+    )
     assert [f"such as {new} (stored as {old})" in note for note in done.notes] == [True]
     assert tsds.open(path).sha256 == before
     told = command("append", path, root, "--workers", 0).output
@@ -57,17 +59,17 @@ def test_samples_in_another_split_are_reported(tmp_path: Path) -> None:
     (lists / "val.txt").write_text("d\n")
     path = converted(root, tmp_path / "s.tsds")
     before = tsds.open(path).sha256
-    assert tsds.update(path, root, workers=0).other_split == ()
+    assert tsds.update(path, root, workers=0).other_split.count == 0
     (lists / "train.txt").write_text("a\nc\n")
     (lists / "val.txt").write_text("b\nd\n")
     for grow in (tsds.update, tsds.append):
         done = grow(path, root, workers=0)
-        (key,) = done.other_split
-        assert key.endswith("b.png") and len(done.already_there) == 4
+        (key,) = done.other_split.keys
+        assert key.endswith("b.png") and done.already_there.count == 4
         assert [f"such as {key} (train in the store, val in the source)" in note for note in done.notes] == [True]
     assert tsds.open(path).sha256 == before
     tsds.split_store(path, tmp_path / "t.tsds", {"train": 0.5, "val": 0.5})  # it has splits of its own
-    assert tsds.update(tmp_path / "t.tsds", root, workers=0).other_split == ()
+    assert tsds.update(tmp_path / "t.tsds", root, workers=0).other_split.count == 0
 
 
 def test_new_samples_of_a_divided_store_are_told_where_they_go(tmp_path: Path) -> None:
@@ -95,8 +97,8 @@ def test_moves_of_equal_images_take_time_in_proportion(tmp_path: Path) -> None:
             (folder / f"{i}.png").rename(folder / f"new {i}.png")
 
         def update() -> None:
-            moved = tsds.update(path, tmp_path / f"{count}", workers=0).moved
-            assert len(moved) == count and {*moved.values()} == {"train/cat/0.png"}
+            done = tsds.update(path, tmp_path / f"{count}", workers=0)
+            assert done.moved.count == count and {*done.moved_from.values()} == {"train/cat/0.png"}
 
         return instructions("append.py", update)
 

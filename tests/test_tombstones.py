@@ -74,21 +74,25 @@ def test_the_source_does_not_bring_them_back(store: Path, source: Path) -> None:
     (first,), before = pairs(store), tsds.open(store).sha256
     for grow in (tsds.append, tsds.update):
         done = grow(store, source, workers=0)
-        assert (done.erased, done.not_added) == ((GONE,), ()) and tsds.open(store).sha256 == before
+        assert (done.erased.keys, done.not_added.count) == ([GONE], 0) and tsds.open(store).sha256 == before
     (source / GONE).rename(source / "dog/other name.png")  # also as a renamed copy of another class
     done = tsds.append(store, source, workers=0)
-    assert done.erased == ("dog/other name.png",) and done.added == () and keys(store).isdisjoint(done.erased)
+    assert (
+        done.erased.keys == ["dog/other name.png"]
+        and done.added.count == 0
+        and keys(store).isdisjoint(done.erased.keys)
+    )
     shutil.copy(source / "dog/other name.png", source / "dog/0.png")  # and in the place of a sample that stays
     done = tsds.update(store, source, workers=0)
-    assert "dog/0.png" in done.erased and done.updated == () and tsds.open(store).sha256 == before
+    assert "dog/0.png" in done.erased.keys and done.updated.count == 0 and tsds.open(store).sha256 == before
     done = tsds.append(store, source, workers=0, update=True, restore_erased=True)
-    assert (done.added, done.updated, done.erased) == (("dog/other name.png",), ("dog/0.png",), ())
+    assert (done.added.keys, done.updated.keys, done.erased.keys) == (["dog/other name.png"], ["dog/0.png"], [])
     (pair,) = pairs(store)  # the image is in the store again, but not under its key
     assert pair[:12] == first[:12] and pair[12:] != first[12:] and tsds.verify(store) == []
     shutil.copy(source / "dog/1.png", source / GONE)
-    assert tsds.append(store, source, workers=0).erased == (GONE,)
+    assert tsds.append(store, source, workers=0).erased.keys == [GONE]
     done = tsds.append(store, source, workers=0, restore_erased=True)
-    assert done.added == (GONE,) and "erased" not in tsds.open(store).manifest.provenance
+    assert done.added.keys == [GONE] and "erased" not in tsds.open(store).manifest.provenance
 
 
 def test_stores_that_are_made_of_it_keep_the_tombstones(store: Path, source: Path, tmp_path: Path) -> None:
@@ -108,7 +112,7 @@ def test_stores_that_are_made_of_it_keep_the_tombstones(store: Path, source: Pat
     tsds.drop_fields(store, ["age"])
     for path in (store, *made.values()):
         assert erased(path) == erased(store), path
-    assert tsds.append(made["copy"], source, workers=0).erased == (GONE,)
+    assert tsds.append(made["copy"], source, workers=0).erased.keys == [GONE]
 
 
 def test_merging_leaves_out_what_was_erased_from_the_other(store: Path, source: Path, tmp_path: Path) -> None:
@@ -146,7 +150,7 @@ def test_skipped_lines_of_an_erased_sample_do_not_return(source: Path, tmp_path:
 def test_without_tombstones(store: Path, source: Path, tmp_path: Path) -> None:
     done = tsds.erase(store, keys=[GONE], tombstones=False)
     assert "erased" not in tsds.open(store).manifest.provenance and done.receipt["samples"] == []
-    assert tsds.append(store, source, workers=0).added == (GONE,)
+    assert tsds.append(store, source, workers=0).added.keys == [GONE]
 
 
 @pytest.mark.parametrize(
@@ -240,12 +244,12 @@ def test_restoring_a_sample_keeps_the_tombstone_of_another_with_its_image(store:
     tsds.append(store, source, workers=0)
     tsds.erase(store, keys=[GONE, "cat/twin.png"])
     (source / "cat/twin.png").unlink()
-    assert tsds.append(store, source, workers=0, restore_erased=True).added == (GONE,)
+    assert tsds.append(store, source, workers=0, restore_erased=True).added.keys == [GONE]
     width, height = tsds.open(store)["train"].image_shapes[0, 1::-1].tolist()
     Image.new("RGB", (width, height), (9, 8, 7)).save(source / "cat/twin.png")
-    assert tsds.append(store, source, workers=0).erased == ("cat/twin.png",)
+    assert tsds.append(store, source, workers=0).erased.keys == ["cat/twin.png"]
     shutil.copy(source / GONE, source / "cat/third.png")  # the image is in the store: it may be there twice
-    assert tsds.append(store, source, workers=0).added == ("cat/third.png",)
+    assert tsds.append(store, source, workers=0).added.keys == ["cat/third.png"]
     tsds.append(store, source, workers=0, restore_erased=True)
     assert "erased" not in tsds.open(store).manifest.provenance
 
@@ -288,7 +292,7 @@ def test_problems_of_refused_samples_are_not_recorded(tmp_path: Path) -> None:
     (source / "train/cat/0.gif").rename(source / "train/cat/anna_smith.gif")
     animation(source / "train/cat/9.gif", 9)
     done = tsds.append(store, source, workers=0)
-    assert (done.added, done.erased) == (("train/cat/9.gif",), ("train/cat/anna_smith.gif",))
+    assert (done.added.keys, done.erased.keys) == (["train/cat/9.gif"], ["train/cat/anna_smith.gif"])
     assert not named(store, "anna_smith") and "9.gif" in (store / "skipped.jsonl").read_text()
 
 
@@ -322,7 +326,7 @@ def test_problems_of_images_whose_crops_are_refused_are_not_recorded(tmp_path: P
     (source / "Annotations/a.xml").unlink()
     (source / "Annotations/anna_smith.xml").write_text(text)
     done = tsds.append(store, source, workers=0, objects="crops", on_error="skip")
-    assert [key.partition("#")[0] for key in (*done.added, *done.erased)] == [
+    assert [key.partition("#")[0] for key in (*done.added.keys, *done.erased.keys)] == [
         "JPEGImages/c.png",
         "JPEGImages/anna_smith.png",
     ]
@@ -373,7 +377,7 @@ def test_restoring_many_takes_time_in_proportion(tmp_path: Path) -> None:
         tsds.erase(store, f"key != 'train/cat/{count}.png'")
 
         def restore() -> None:
-            assert len(tsds.append(store, source, workers=0, restore_erased=True).added) == count
+            assert tsds.append(store, source, workers=0, restore_erased=True).added.count == count
 
         return instructions("tombstones.py", restore)
 
@@ -386,4 +390,4 @@ def test_a_different_image_of_a_key_that_stays_in_a_split_restores_nothing(tmp_p
     tsds.erase(store, keys=[tsds.open(store)["val"].key(2)], splits=["val"])
     before = pairs(store)
     Image.new("RGB", (8, 8), (0, 9, 0)).save(source / "images/2.png")
-    assert len(tsds.update(store, source, workers=0).updated) == 1 and pairs(store) == before
+    assert tsds.update(store, source, workers=0).updated.count == 1 and pairs(store) == before

@@ -82,9 +82,9 @@ def test_an_updated_store_is_that_of_the_changed_source(tmp_path: Path, options:
     opened, before = tsds.open(path), values(tsds.open(path))
     done = tsds.update(path, root, workers=0)
     keys = [f"JPEGImages/{name}.png" for name in "abcdef"]
-    assert list(done.updated) == [keys[1], keys[3], keys[4]]
+    assert done.updated.keys == [keys[1], keys[3], keys[4]]
     assert done.updated_fields == {"objects": 2, "image": 1}
-    assert list(done.already_there) == [keys[0], keys[2], keys[5]]
+    assert done.already_there.keys == [keys[0], keys[2], keys[5]]
     whole = tsds.open(converted(root, tmp_path / "whole.tsds", **options))
     assert tsds.compare_stores(path, whole.path).is_empty
     assert tsds.verify(path) == []
@@ -100,7 +100,7 @@ def test_an_updated_store_is_that_of_the_changed_source(tmp_path: Path, options:
     assert updated["train"].class_counts == whole["train"].class_counts
     assert values(opened) == before  # whoever has it open reads what it was, also from shards not opened before
     assert updated.manifest.provenance["history"][-1]["updated"] == {"objects": 2, "image": 1}
-    assert tsds.update(path, root, workers=0).updated == ()
+    assert tsds.update(path, root, workers=0).updated.count == 0
     assert tsds.open(path).sha256 == updated.sha256  # nothing is written where nothing has changed
     assert sorted(os.listdir(tmp_path)) == ["s.tsds", "voc", "whole.tsds"]
 
@@ -182,11 +182,11 @@ def test_what_the_source_lacks_is_kept(tmp_path: Path) -> None:
     (root / "JPEGImages/d.png").unlink()
     boxes_of(root, "e")
     done = tsds.update(path, root, workers=0)
-    assert done.updated == ("JPEGImages/c.png",) and done.not_added == ("JPEGImages/e.png",)
+    assert done.updated.keys == ["JPEGImages/c.png"] and done.not_added.keys == ["JPEGImages/e.png"]
     assert done.only_in_store == 1 and done.rows == {"train": 4}
     objects = tsds.open(path)["train"]["objects"]
     assert [objects[row]["difficult"].tolist() for row in range(4)] == [[1], [0], [0], [0]]
-    assert tsds.append(path, root, update=True, workers=0).added == ("JPEGImages/e.png",)
+    assert tsds.append(path, root, update=True, workers=0).added.keys == ["JPEGImages/e.png"]
     assert tsds.verify(path) == []
 
 
@@ -243,7 +243,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     edit(root, "a", "<xmin>1<", "<xmin>3<")
     state = sorted((str(file), file.read_bytes()) for file in path.rglob("*") if file.is_file())
     found = json.loads(command("update", path, root, "--dry-run", "--json", "--workers", 0).stdout)
-    assert (found["updated"], found["updated_fields"]) == (["JPEGImages/a.png"], {"objects": 1})
+    assert (found["updated"]["keys"], found["updated_fields"]) == (["JPEGImages/a.png"], {"objects": 1})
     shown = command("update", path, root, "--dry-run", "--workers", 0).output
     assert "updated: 1 sample: JPEGImages/a.png (objects of 1)" in shown and "nothing was changed" in shown
     words = [str(path), str(root), "--workers", "0"]
@@ -265,14 +265,14 @@ def test_a_key_that_is_taken_is_an_error_unless_decided(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and expected in refused.output and "--key-prefix" in refused.output
     assert (path / "zarr.json").read_bytes() == state
     done = tsds.append(path, root, compare=False, workers=0)
-    assert done.added == ("JPEGImages/c.png",) and len(done.not_compared) == 2
+    assert done.added.keys == ["JPEGImages/c.png"] and done.not_compared.count == 2
     assert command("append", path, root, "--key-prefix", "june/", "--workers", 0).exit_code == 0
     split = tsds.open(path)["train"]
     assert [split["key"][row] for row in range(6)] == [
         *(f"JPEGImages/{name}.png" for name in "abc"),
         *(f"june/JPEGImages/{name}.png" for name in "abc"),
     ]
-    assert tsds.append(path, root, update=True, workers=0).updated == ("JPEGImages/b.png",)
+    assert tsds.append(path, root, update=True, workers=0).updated.keys == ["JPEGImages/b.png"]
     again = command("append", path, root, "--workers", 0)
     assert again.exit_code == 0 and "nothing new" in again.output and "already there: 3 samples" in again.output
 
@@ -365,7 +365,7 @@ def test_nothing_new_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monke
             tsds.append(path, source, workers=0)
     assert (tmp_path / "s.tsds.append").exists()
     summary = tsds.append(path, source, compare=False, workers=0)
-    assert len(summary.not_compared) == 4 and not (tmp_path / "s.tsds.append").exists()
+    assert summary.not_compared.count == 4 and not (tmp_path / "s.tsds.append").exists()
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +434,7 @@ def test_classes_of_samples_that_are_not_added(tmp_path: Path) -> None:
     tsds.convert(table, store, options)
     write("cat/0.png,cat", "dog/1.png,elk", "dog/2.png,fox")
     summary = tsds.update(store, table, images=root, workers=0)
-    assert (len(summary.updated), len(summary.not_added)) == (1, 1)
+    assert (summary.updated.count, summary.not_added.count) == (1, 1)
     split = tsds.open(store)["train"]
     assert split.fields["label"].classes == ("cat", "dog", "elk")
     assert split["label"][:].tolist() == [0, 2]
@@ -449,16 +449,16 @@ def test_a_box_that_is_dropped_later_is_listed_and_a_sample_that_is_kept_is_not(
     edit(source, "a", "<xmin>1</xmin>", "<xmin>9</xmin>")
     (source / "JPEGImages" / "b.png").write_bytes(b"none")
     summary = tsds.update(path, source, workers=0, on_error="skip")
-    assert len(summary.updated) == 1 and sum(summary.skipped.values()) == 2
+    assert summary.updated.count == 1 and sum(summary.skipped.values()) == 2
 
     def listed() -> list[tuple[str, str]]:
         lines = [json.loads(line) for line in (path / "skipped.jsonl").read_text().splitlines()]
         return [(line["where"], line["reason"]) for line in lines]
 
-    reversed_box = (summary.updated[0], "box-reversed")
+    reversed_box = (summary.updated.keys[0], "box-reversed")
     assert listed() == [reversed_box]
     assert tsds.open(path).manifest.provenance["skipped"] == {"box-reversed": 1}
     edit(source, "a", "<xmin>9</xmin>", "<xmin>2</xmin>")
     tsds.update(path, source, workers=0, on_error="skip")
-    assert listed() == [reversed_box, (summary.updated[0], "mended")]
+    assert listed() == [reversed_box, (summary.updated.keys[0], "mended")]
     assert tsds.open(path).manifest.provenance["skipped"] == {}

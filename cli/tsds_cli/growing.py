@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ from tsds_cli.editing import made
 from tsds_cli.options import READERS, F, option, option_of
 
 if TYPE_CHECKING:
-    from tensorstore_ds import GrowthSummary
+    from tensorstore_ds import GrowthSummary, SampleCount
 
-_NAMED = 3  # keys, and skipped samples, that are printed; --json prints all
+_NAMED = 3  # keys, and skipped samples, that are printed
 
 dry_run_option = option(
     "--dry-run",
@@ -72,27 +72,27 @@ def grown(
 
 
 def _tell(summary: GrowthSummary, *, is_update: bool) -> None:
-    if summary.added:
+    if summary.added.count:
         text.echo(f"appended: {_named(summary.added)}")
-    if summary.updated:
+    if summary.updated.count:
         fields = ", ".join(f"{name} of {count:,}" for name, count in summary.updated_fields.items())
         text.echo(f"updated: {_named(summary.updated)} ({fields})")
-    if not summary.added and not summary.updated:
-        text.echo("nothing changed" if summary.not_added else "nothing new")
-    for what, keys in (
+    if not summary.added.count and not summary.updated.count:
+        text.echo("nothing changed" if summary.not_added.count else "nothing new")
+    for what, some in (
         ("already there", summary.already_there),
         ("already there, not compared", summary.not_compared),
         ("not added", summary.not_added),
         ("not stored, because they were erased before (--restore-erased stores them)", summary.erased),
     ):
-        if keys:
-            text.echo(f"{what}: {_named(keys)}")
+        if some.count:
+            text.echo(f"{what}: {_named(some)}")
     if summary.only_in_store and is_update:
-        some = ", ".join(summary.kept) + (", ..." if summary.only_in_store > len(summary.kept) else "")
-        text.echo(f"kept: {text.count(summary.only_in_store, 'sample')} that SRC lacks: {some}")
-    if summary.not_added and not summary.updated and not summary.already_there:
+        keys = ", ".join(summary.kept[:_NAMED]) + (", ..." if summary.only_in_store > _NAMED else "")
+        text.echo(f"kept: {text.count(summary.only_in_store, 'sample')} that SRC lacks: {keys}")
+    if summary.not_added.count and not summary.updated.count and not summary.already_there.count:
         text.echo("The store has none of the keys of SRC: name the folder that the store was made of.")
-    elif summary.not_added and summary.only_in_store:
+    elif summary.not_added.count and summary.only_in_store:
         text.echo("A moved or renamed file has a new key: to drop its old sample, convert SRC again.")
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
@@ -104,6 +104,6 @@ def _tell(summary: GrowthSummary, *, is_update: bool) -> None:
             text.echo(f"  and {len(problems) - _NAMED:,} more; --json prints all")
 
 
-def _named(keys: Sequence[str]) -> str:
-    some = ", ".join(keys[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
-    return f"{text.count(len(keys), 'sample')}: {some}"
+def _named(some: SampleCount) -> str:
+    keys = ", ".join(some.keys[:_NAMED]) + (", ..." if some.count > _NAMED else "")
+    return f"{text.count(some.count, 'sample')}: {keys}"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.archives import decompressing
@@ -30,9 +32,10 @@ from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped
 from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import lock, partial_of
-from tensorstore_ds.editing.compare import NAMED, differing_fields
+from tensorstore_ds.editing.compare import NAMED, SampleCount, differing_fields
 from tensorstore_ds.editing.edit import joined_stores
-from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
+from tensorstore_ds.editing.in_place import Changes, InPlace, Place, Replaced, remove_leftovers
+from tensorstore_ds.editing.keys import StoreKeys
 from tensorstore_ds.editing.mentions import problems_of
 from tensorstore_ds.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem, SourceError, one_line
@@ -50,6 +53,10 @@ from tensorstore_ds.sources.chosen import ChosenSource
 
 #: New samples of a source that `update` converts to see whether they were moved, or twice as many as are gone.
 _MOVED = 1000
+#: Keys that are looked up together.
+_KEYS = 16_384
+#: Kinds of samples of a source.
+_NEW, _KNOWN, _ERASED = range(3)
 #: Options that a store's own tell nothing of, or that were for the samples of before.
 _NOT_TAKEN_OVER = ("layout", "split_into", "split_by", "class_map", "encoding", "color")
 
@@ -60,32 +67,33 @@ class GrowthSummary(Summary):
 
     Attributes:
         left_out: skipped samples and boxes, and parts that are not samples, such as a file that is not an image.
-        added: keys of the samples that were appended.
-        updated: keys of the samples that were changed from the source.
+        added: samples that were appended.
+        updated: samples that were changed from the source.
         updated_fields: number of updated samples, by field.
-        already_there: keys of samples that are in the store with the same content.
-        not_compared: keys of samples that are in the store, and that `append` did not compare.
-        not_added: keys of samples of the source that are not in the store, and that `update` did not add.
+        already_there: samples that are in the store with the same content.
+        not_compared: samples that are in the store, and that `append` did not compare.
+        not_added: samples of the source that are not in the store, and that `update` did not add.
         only_in_store: number of samples that are not in the source. They are kept.
-        kept: keys of the first of these samples, at most 3.
-        erased: keys of samples of the source that were not stored, because they were erased from the store before.
-        other_split: keys of samples that are in another split of the source than of the store, which keeps them in
-            theirs.
-        moved: by the key of a new sample, the key of a stored sample with the same image that is no longer in the
-            source. The file was moved or renamed.
+        kept: keys of the first of these samples, at most 5.
+        erased: samples of the source that were not stored, because they were erased from the store before.
+        other_split: samples that are in another split of the source than of the store, which keeps them in theirs.
+        moved: new samples with the image of a stored sample that is no longer in the source. The file was moved or
+            renamed.
+        moved_from: by the key of the first of these samples, the keys of the stored ones.
     """
 
-    added: tuple[str, ...] = ()
-    updated: tuple[str, ...] = ()
+    added: SampleCount = field(default_factory=SampleCount)
+    updated: SampleCount = field(default_factory=SampleCount)
     updated_fields: Mapping[str, int] = field(default_factory=dict)
-    already_there: tuple[str, ...] = ()
-    not_compared: tuple[str, ...] = ()
-    not_added: tuple[str, ...] = ()
+    already_there: SampleCount = field(default_factory=SampleCount)
+    not_compared: SampleCount = field(default_factory=SampleCount)
+    not_added: SampleCount = field(default_factory=SampleCount)
     only_in_store: int = 0
     kept: tuple[str, ...] = ()
-    erased: tuple[str, ...] = ()
-    other_split: tuple[str, ...] = ()
-    moved: Mapping[str, str] = field(default_factory=dict)
+    erased: SampleCount = field(default_factory=SampleCount)
+    other_split: SampleCount = field(default_factory=SampleCount)
+    moved: SampleCount = field(default_factory=SampleCount)
+    moved_from: Mapping[str, str] = field(default_factory=dict)
 
 
 @takes_options(ConvertOptions, default=...)
@@ -106,7 +114,7 @@ def append(
     >>> _ = Path("photos/train/cat/0.png").rename("june/train/cat/june.png")
     >>> summary = tsds.append("photos.tsds", "june")
     >>> summary.added, summary.rows
-    (('train/cat/june.png',), {'train': 9, 'val': 4})
+    (SampleCount(count=1, keys=['train/cat/june.png']), {'train': 9, 'val': 4})
 
     Samples whose keys are already in the store are compared with it. If the content is equal, the sample is skipped.
     Otherwise, an error is raised. The source may therefore be the folder that the store was made from, with new files.
@@ -163,7 +171,7 @@ def update(
     >>> _ = Path("photos/train/cat/0.png").write_bytes(Path("photos/train/dog/3.png").read_bytes())
     >>> summary = tsds.update("photos.tsds", "photos")
     >>> summary.updated, summary.updated_fields
-    (('train/cat/0.png',), {'image': 1})
+    (SampleCount(count=1, keys=['train/cat/0.png']), {'image': 1})
 
     The samples of the source are converted with the options of the store, and compared with the stored bytes. Fields,
     values of objects and samples that are missing in the source are kept. Samples that are missing in the store are
@@ -232,19 +240,21 @@ class _Growing:
                 opened, _ = remove_leftovers(opened)
             options = with_changes(_options(opened), self.changes)
             check_apart(source, path)
-            known = _Known(opened)
+            if first_of_kind(opened.manifest.fields, KeyField) is None:
+                raise OptionError(f"{path}: expected samples with keys, found none. Convert the source anew.")
+            known = StoreKeys(opened)
             erased = Tombstones() if self.wanted.restores else Tombstones(opened.manifest.provenance)
-            listed = _Listed(open_any(source, options), known, erased)
+            listed = _Listed(open_any(source, options), opened, known, erased)
             image = opened.manifest.fields["image"]
             like = image if isinstance(image, RaggedImageField) else None
             called = one_line(listed.source.path.name)
             converting = partial(
                 convert_source, notify=self.notify, like=like, check=partial(_check_images, opened, called)
             )
-            wanted = {"known": listed.known if self.wanted.compares else [], "new": listed.new}
+            wanted = {"known": listed.known if self.wanted.compares else {}, "new": listed.new}
             if not self.wanted.adds:  # they are looked at to see which of them were moved, unless they are too many
-                wanted["new"] = listed.new if len(listed.new) <= max(_MOVED, 2 * listed.only_in_store) else []
-                wanted["new"] = wanted["new"] if listed.only_in_store and listed.known else []
+                are_few = _count(listed.new) <= max(_MOVED, 2 * listed.only_in_store)
+                wanted["new"] = listed.new if are_few and listed.only_in_store and listed.known else {}
             folder = path.with_name(f"{path.name}.append")
             # finished shards, from which the same call goes on
             converted: dict[str, Summary] = {}
@@ -287,7 +297,7 @@ class _Growing:
                 return summary
 
     def _change(
-        self, store: Store, converted: Mapping[str, Summary], listed: _Listed, known: _Known, source: str
+        self, store: Store, converted: Mapping[str, Summary], listed: _Listed, known: StoreKeys, source: str
     ) -> GrowthSummary:
         """Compare samples that were converted just now with those of a store, and change that."""
         others = {name: open_store(each.path) for name, each in converted.items()}
@@ -303,11 +313,11 @@ class _Growing:
         tombstones = Tombstones(store.manifest.provenance)
         refused = Tombstones() if self.wanted.restores else tombstones
         found = _found((store, joined.numbers[0]), sources, known, joined.fields, refused)
-        if found.differing and not self.wanted.updates:
+        if found.differing.count and not self.wanted.updates:
             raise _taken(source, found)
         for each in [note for summary in converted.values() for note in summary.notes]:
             found.notes[each] = None
-        found.moved = _moved(listed, looked_at, store)
+        found.moved, found.moved_from = _moved(listed, looked_at, store)
         for note in _notes_of_moves(store, listed, found, adds=self.wanted.adds):
             self._note(note)
             found.notes[note] = None
@@ -324,16 +334,17 @@ class _Growing:
             "command": "append" if self.wanted.adds else "update",
             "source": source,
             "rows": {name: len(rows) for name, rows in found.changes.added.items()},
-            **({"updated": found.counts()} if self.wanted.updates else {}),
+            **({"updated": dict(found.counts)} if self.wanted.updates else {}),
         }
-        skipped = self._skipped(store, others.values(), listed, found, known, refused)
+        skipped = self._skipped(store, others, listed, found, known, refused)
         changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
         if self.wanted.restores and len(tombstones):
-            images = [images for each in found.changes.replaced.values() for images in each.get("image", {}).values()]
-            added = [(name, row) for name, rows in found.changes.added.items() for row in rows]
-            for name, some in (("new", added), ("known", images)):
-                if some:
-                    tombstones.remove(others[name], some)
+            new = ((name, row) for name, rows in found.changes.added.items() for row in rows.tolist())
+            splits = [*others.get("known", ())]
+            images = (place for each in found.changes.replaced.values() for place in each.places("image", splits))
+            for name, places in (("new", new), ("known", images)):
+                if name in others:
+                    tombstones.remove(others[name], places)
         manifest = changed.run(step, tombstones.noted)
         replaced = open_store(store.path).replaced[1]
         if replaced:
@@ -345,30 +356,54 @@ class _Growing:
         return replace(self._summary(store, listed, found, converted), rows=rows, nbytes=manifest.nbytes)
 
     def _skipped(
-        self, store: Store, others: Iterable[Store], listed: _Listed, found: _Found, known: _Known, refused: Tombstones
+        self,
+        store: Store,
+        others: Mapping[str, Store],
+        listed: _Listed,
+        found: _Found,
+        known: StoreKeys,
+        refused: Tombstones,
     ) -> MoreSkipped:
         """What is listed from now on of samples that were skipped. A sample that the store keeps is not one of them,
         and neither is one that was erased from it.
         """
         skipped, left_out = list(self._unreadable), list[Problem]()
-        for other in others:
+        for other in others.values():
             reasons = other.manifest.provenance["skipped"]
             for problem in skipped_in(other):
                 (skipped if problem.reason in reasons else left_out).append(problem)
-
-        def is_of_step(problem: Problem) -> bool:
-            if known.place("", problem.where) is None:
-                return self.wanted.adds and not refused.has_key(problem.where.partition(":")[0])
-            return problem.where in found.differing
-
-        skipped, left_out = [*filter(is_of_step, skipped)], [*filter(is_of_step, left_out)]
+        told = [*dict.fromkeys(problem.where for problem in (*skipped, *left_out))]
+        are_of_step = {
+            where
+            for where, (split, row) in zip(told, known.find(told), strict=True)
+            if (
+                found.differs(split, row)
+                if split
+                else self.wanted.adds and not refused.has_key(where.partition(":")[0])
+            )
+        }
+        skipped, left_out = ([each for each in some if each.where in are_of_step] for some in (skipped, left_out))
         names = {*listed.keys(listed.erased), *found.erased}
         if SOURCE_BOX in store.manifest.fields:  # images without a stored crop
-            kept = {key.rpartition("#")[0] for key in (*found.added, *found.same, *found.differing)}
-            names |= {key.rpartition("#")[0] for key in names} - kept - {""}
+            images = {key.rpartition("#")[0] for key in names} - {""}
+            for other in others.values() if images else ():
+                images -= {key.rpartition("#")[0] for _, key, _ in _rows(other) if key not in names}
+            names |= images
         secret = problems_of(names, {*skipped, *left_out})
         skipped, left_out = ([each for each in some if each not in secret] for some in (skipped, left_out))
-        return more_skipped(store, skipped, left_out, {*found.added, *found.differing})
+        return more_skipped(store, skipped, left_out, self._stored(store, others, found, known))
+
+    @staticmethod
+    def _stored(store: Store, others: Mapping[str, Store], found: _Found, known: StoreKeys) -> set[str]:
+        """The samples that the store lists as skipped, and has from now on as the source has them."""
+        listed = [*dict.fromkeys(problem.where for problem in skipped_in(store))]
+        stored = {
+            key for key, (split, row) in zip(listed, known.find(listed), strict=True) if found.differs(split, row)
+        }
+        if listed and "new" in others:
+            places = zip(listed, StoreKeys(others["new"]).find(listed), strict=True)
+            stored |= {key for key, (split, row) in places if split and row in found.changes.added.get(split, ())}
+        return stored
 
     def _summary(
         self, store: Store, listed: _Listed, found: _Found, converted: Mapping[str, Summary] = MappingProxyType({})
@@ -388,17 +423,18 @@ class _Growing:
             tuple(dict.fromkeys(left_out)),
             sum(each.resumed for each in converted.values()),
             tuple(found.notes),
-            added=tuple(found.added),
-            updated=tuple(found.differing),
-            updated_fields=found.counts(),
-            already_there=tuple(found.same),
-            not_compared=() if self.wanted.compares else tuple(listed.keys(listed.known)),
-            not_added=() if self.wanted.adds else tuple(listed.keys(listed.new)),
+            added=found.added,
+            updated=found.differing,
+            updated_fields=dict(found.counts),
+            already_there=found.same,
+            not_compared=SampleCount() if self.wanted.compares else listed.counted(listed.known),
+            not_added=SampleCount() if self.wanted.adds else listed.counted(listed.new),
             only_in_store=listed.only_in_store,
             kept=tuple(store[name].key(row) for name, row in islice(listed.gone(), NAMED)),
-            erased=tuple(listed.keys(listed.erased)) + tuple(found.erased),
-            other_split=tuple(listed.other_split),
+            erased=SampleCount.of(chain(listed.keys(listed.erased), found.erased)),
+            other_split=listed.other_split,
             moved=found.moved,
+            moved_from=found.moved_from,
         )
 
     def _notes_of_options(self, store: Store, options: ConvertOptions, listed: _Listed) -> Iterator[str]:
@@ -410,7 +446,7 @@ class _Growing:
             yield "the store was made with `class_map`, which new samples are not. Give it again to map their classes."
         shares = made.get("split_into")
         if shares and not options.split_into:
-            went = ", ".join(f"{count:,} to {name}" for name, count in listed.counts().items())
+            went = ", ".join(f"{len(rows):,} to {name}" for name, rows in listed.new.items())
             given = ",".join(f"{name}={share}" for name, share in shares.items()) if isinstance(shares, Mapping) else ""
             yield (
                 f"the store was made with `split_into`, and new samples are not divided: {went}. To divide them, give "
@@ -426,47 +462,45 @@ class _Found:
     """What the comparison of a source with a store has found.
 
     Attributes:
-        added: keys that are new.
-        same: keys of samples that are equal.
-        differing: by the key of a sample that is not, its fields that differ.
+        added: samples that are new.
+        same: samples that are equal.
+        differing: samples that are not.
+        named: by the key of the first of these, their fields that differ.
+        counts: in how many samples each field differs.
         notes: for the user, each once.
         erased: keys of samples whose image was erased before.
-        moved: as `GrowthSummary.moved`.
+        moved, moved_from: as of `GrowthSummary`.
     """
 
     changes: Changes = field(default_factory=Changes)
-    added: list[str] = field(default_factory=list)
-    same: list[str] = field(default_factory=list)
-    differing: dict[str, list[str]] = field(default_factory=dict)
+    added: SampleCount = field(default_factory=SampleCount)
+    same: SampleCount = field(default_factory=SampleCount)
+    differing: SampleCount = field(default_factory=SampleCount)
+    named: dict[str, list[str]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     notes: dict[str, None] = field(default_factory=dict)
     erased: list[str] = field(default_factory=list)
-    moved: dict[str, str] = field(default_factory=dict)
+    moved: SampleCount = field(default_factory=SampleCount)
+    moved_from: dict[str, str] = field(default_factory=dict)
 
-    def counts(self) -> dict[str, int]:
-        """In how many samples each field differs."""
-        names = [name for each in self.differing.values() for name in each]
-        return {name: names.count(name) for name in dict.fromkeys(names)}
+    def note_differing(self, key: str, fields: list[str]) -> None:
+        """Note a sample of which some fields differ."""
+        self.differing.add(key)
+        self.counts.update(fields)
+        if len(self.named) < NAMED:
+            self.named[key] = fields
+
+    def differs(self, split: str, row: int) -> bool:
+        """Whether a sample of the store differs."""
+        return split in self.changes.replaced and bool(self.changes.replaced[split].owners[row] >= 0)
 
 
-class _Known:
-    """The samples of a store by their keys."""
+#: Places of samples in a source, in order, for each split that has some.
+_Places = dict[str, NDArray[np.int64]]
 
-    def __init__(self, store: Store) -> None:
-        if first_of_kind(store.manifest.fields, KeyField) is None:
-            raise OptionError(f"{store.path}: expected samples with keys, found none. Convert the source anew.")
-        self._rows = {split: {store[split].key(i): i for i in range(len(store[split]))} for split in store}
 
-    def counts(self) -> dict[str, int]:
-        """Samples of each split."""
-        return {split: len(rows) for split, rows in self._rows.items()}
-
-    def place(self, split: str, key: str) -> Place | None:
-        """Where a sample is: in this split, or in another one."""
-        for name in (split, *self._rows):
-            row = self._rows.get(name, {}).get(key)
-            if row is not None:
-                return name, row
-        return None
+def _count(places: _Places) -> int:
+    return sum(map(len, places.values()))
 
 
 class _Listed:
@@ -475,108 +509,138 @@ class _Listed:
     Attributes:
         new, known: by whether a store has their keys.
         erased: those that are new, and whose keys were erased from the store.
-        other_split: for each known key that is in another split of the source than of the store both splits: of the
-            store and of the source.
-        only_in_store: samples of the store that the source lacks.
+        other_split: known samples that are in another split of the source than of the store.
+        first_other: both splits of the first of them: of the store and of the source.
+        only_in_store: number of samples of the store that the source lacks.
     """
 
-    def __init__(self, source: Source, known: _Known, tombstones: Tombstones) -> None:
+    def __init__(self, source: Source, store: Store, known: StoreKeys, tombstones: Tombstones) -> None:
         self.source = source
         self._contents = source.contents()
-        self.new, self.known, self.erased = list[Place](), list[Place](), list[Place]()
-        self.other_split: dict[str, tuple[str, str]] = {}
-        self._seen = {name: np.zeros(count, np.bool_) for name, count in known.counts().items()}
+        self.new, self.known, self.erased = _Places(), _Places(), _Places()
+        self.other_split, self.first_other = SampleCount(), ("", "")
+        self._seen = {name: np.zeros(len(store[name]), np.bool_) for name in store}
         for name, listed in self._contents.splits.items():
-            for i, each in enumerate(listed):
-                key = source.key(name, each)
-                place = known.place(name, key)
-                if place is None:
-                    (self.erased if len(tombstones) and tombstones.has_key(key) else self.new).append((name, i))
-                    continue
-                self.known.append((name, i))
-                self._seen[place[0]][place[1]] = True
-                if place[0] != name:
-                    self.other_split[key] = place[0], name
-        splits = self._contents.splits.keys()
-        # If the samples of the store were divided anew, its splits tell nothing about the splits of the source.
-        self.other_split = {
-            key: both for key, both in self.other_split.items() if {*both} <= self._seen.keys() & splits
-        }
+            kinds, keys = bytearray(), (source.key(name, each) for each in listed)
+            while some := list(islice(keys, _KEYS)):
+                owners, rows = known.places(name, some)
+                some_kinds = np.where(rows >= 0, _KNOWN, _NEW).astype(np.uint8)
+                for i in np.flatnonzero(rows < 0).tolist() if len(tombstones) else ():
+                    some_kinds[i] = _ERASED if tombstones.has_key(some[i]) else _NEW
+                kinds += some_kinds.tobytes()
+                for owner in np.unique(owners[rows >= 0]).tolist():
+                    self._note_known(name, known.splits[owner], rows, owners == owner, some)
+            found = np.frombuffer(bytes(kinds), np.uint8)
+            for kind, places in ((_NEW, self.new), (_KNOWN, self.known), (_ERASED, self.erased)):
+                if (found == kind).any():
+                    places[name] = np.flatnonzero(found == kind)
         self.only_in_store = sum(int((~seen).sum()) for seen in self._seen.values())
+
+    def _note_known(
+        self, name: str, split: str, rows: NDArray[np.int64], own: NDArray[np.bool_], keys: Sequence[str]
+    ) -> None:
+        """Note samples of a split of the source that a split of the store has."""
+        self._seen[split][rows[own]] = True
+        # If the samples of the store were divided anew, its splits tell nothing about the splits of the source.
+        if split != name and name in self._seen and split in self._contents.splits:
+            self.first_other = self.first_other if self.other_split.count else (split, name)
+            self.other_split.add_rows(np.flatnonzero(own), keys.__getitem__)
 
     def gone(self) -> Iterator[Place]:
         """The split and the row of each sample of the store that the source lacks."""
-        return ((name, row) for name, seen in self._seen.items() for row in np.flatnonzero(~seen).tolist())
+        return ((name, row) for name in self._seen for row in self.gone_in(name).tolist())
 
-    def counts(self) -> Counter[str]:
-        """New samples of each split."""
-        return Counter(name for name, _ in self.new)
+    def gone_in(self, split: str) -> NDArray[np.int64]:
+        """The rows of a split of the store that the source lacks."""
+        return np.flatnonzero(~self._seen[split])
 
-    def keys(self, places: Sequence[Place]) -> Iterator[str]:
+    def keys(self, places: _Places) -> Iterator[str]:
         """Of some samples."""
-        return (self.source.key(name, self._contents.splits[name][i]) for name, i in places)
+        splits = self._contents.splits
+        return (self.source.key(name, splits[name][i]) for name, some in places.items() for i in some.tolist())
 
-    def chosen(self, places: Sequence[Place]) -> Source:
+    def counted(self, places: _Places) -> SampleCount:
+        """How many these are, and the first."""
+        return SampleCount(_count(places), list(islice(self.keys(places), NAMED)))
+
+    def chosen(self, places: _Places) -> Source:
         """A source of some of the samples."""
-        rows: dict[str, list[int]] = {}
-        for name, i in places:
-            rows.setdefault(name, []).append(i)
-        return ChosenSource(self.source, self._contents, rows)
+        return ChosenSource(self.source, self._contents, places)
 
 
 def _found(
     own: tuple[Store, Numbers],
     sources: Mapping[str, tuple[Store, Numbers]],
-    known: _Known,
+    known: StoreKeys,
     fields: Mapping[str, Field],
     tombstones: Tombstones,
 ) -> _Found:
     """What is new in a store of samples, and what differs in one of samples that another store has."""
     found, (store, numbers) = _Found(), own
-    for name, key, row in _rows(sources["new"][0]) if "new" in sources else ():
-        if tombstones.has_image(sources["new"][0], name, row):
-            found.erased.append(key)
-            continue
-        found.added.append(key)
-        found.changes.added.setdefault(name, []).append(row)
-    for name, key, row in _rows(sources["known"][0]) if "known" in sources else ():
-        other, others = sources["known"]
-        place = known.place(name, key)
-        assert place is not None  # noqa: S101  # they were chosen by that
-        differing = differing_fields((store, *place, numbers), (other, name, row, others), fields)
-        if not differing:
-            found.same.append(key)
-            continue
-        if "image" in differing and tombstones.has_image(other, name, row):
-            found.erased.append(key)
-            continue
-        found.differing[key] = differing
-        for each in differing:
-            found.changes.replaced.setdefault(place[0], {}).setdefault(each, {})[place[1]] = (name, row)
+    if "new" in sources:
+        _note_new(found, sources["new"][0], tombstones)
+    if "known" not in sources:
+        return found
+    other, others = sources["known"]
+    for owner, name in enumerate(other):
+        for start in range(0, len(other[name]), _KEYS):
+            keys = [other[name].key(row) for row in range(start, min(start + _KEYS, len(other[name])))]
+            for row, (key, place) in enumerate(zip(keys, known.find(keys, name), strict=True), start):
+                differing = differing_fields((store, *place, numbers), (other, name, row, others), fields)
+                if not differing:
+                    found.same.add(key)
+                elif "image" in differing and tombstones.has_image(other, name, row):
+                    found.erased.append(key)
+                else:
+                    if not found.differs(*place):  # two splits of the source may have one sample of the store
+                        found.note_differing(key, differing)
+                    replaced = found.changes.replaced
+                    split = replaced.get(place[0]) or replaced.setdefault(place[0], Replaced(len(store[place[0]])))
+                    split.put(place[1], (owner, row), differing)
     return found
 
 
-def _moved(listed: _Listed, new: Store | None, store: Store) -> dict[str, str]:
-    """For the keys of new samples: the key of a sample with the same image that the source lacks.
+def _note_new(found: _Found, new: Store, tombstones: Tombstones) -> None:
+    """Note the samples of a store as new, but those whose image was erased before."""
+    for name in new:
+        is_new = np.ones(len(new[name]), np.bool_)
+        for row in range(len(is_new)) if len(tombstones) else ():
+            if tombstones.has_image(new, name, row):
+                found.erased.append(new[name].key(row))
+                is_new[row] = False
+        if is_new.any():
+            found.changes.added[name] = np.flatnonzero(is_new)
+            found.added.add_rows(found.changes.added[name], new[name].key)
+
+
+def _moved(listed: _Listed, new: Store | None, store: Store) -> tuple[SampleCount, dict[str, str]]:
+    """New samples with the image of a sample that the source lacks, and by the first keys the keys of those.
 
     Only of a source that has some samples of the store: each file of another one would be a candidate.
     """
+    found, pairs = SampleCount(), dict[str, str]()
     if not listed.known or not listed.only_in_store or new is None:
-        return {}
-    found: dict[str, str] = {}
-    places = [(name, row) for name, _, row in _rows(new)]
-    prints = np.array([_print(new, *place) for place in places], np.uint64)
-    sizes = {_nbytes(new, *place) for place in places}
-    gone: dict[int, dict[str, str]] = {}  # by the image: of each file name, the first key
-    for split, row in listed.gone():
-        if _nbytes(store, split, row) in sizes:
-            key = store[split].key(row)
-            gone.setdefault(_print(store, split, row), {}).setdefault(PurePosixPath(key).name, key)
-    for (split, row), each in zip(places, prints.tolist(), strict=True):
-        if candidates := gone.get(each):
-            key = new[split].key(row)
-            found[key] = candidates.get(PurePosixPath(key).name) or next(iter(candidates.values()))
-    return found
+        return found, pairs
+    sizes = np.unique(np.concatenate([_sizes(new, name) for name in new]))
+    prints = {name: np.array([_print(new, name, row) for row in range(len(new[name]))], np.uint64) for name in new}
+    gone, places = array("Q"), array("q")
+    splits = [*store]
+    for i, split in enumerate(splits):
+        rows = listed.gone_in(split)
+        for row in rows[np.isin(_sizes(store, split)[rows], sizes)].tolist():
+            gone.append(_print(store, split, row))
+            places.extend((i, row))
+    gone_prints = np.frombuffer(gone, np.uint64)
+    for name in new:
+        moved = np.flatnonzero(np.isin(prints[name], gone_prints))
+        for row in moved[: NAMED - len(pairs)].tolist():
+            key, olds = new[name].key(row), dict[str, str]()
+            for place in np.flatnonzero(gone_prints == prints[name][row]).tolist():
+                old = store[splits[places[2 * place]]].key(places[2 * place + 1])
+                olds.setdefault(PurePosixPath(old).name, old)
+            pairs[key] = olds.get(PurePosixPath(key).name) or next(iter(olds.values()))
+        found.add_rows(moved, new[name].key)
+    return found, pairs
 
 
 def _print(store: Store, split: str, row: int) -> int:
@@ -584,11 +648,11 @@ def _print(store: Store, split: str, row: int) -> int:
     return int.from_bytes(hashlib.blake2b(image_bytes(store, split, row) or b"", digest_size=8).digest())
 
 
-def _nbytes(store: Store, split: str, row: int) -> int:
-    """Bytes of the stored image of a row, which are known without reading it; 0 where all have one size."""
+def _sizes(store: Store, split: str) -> NDArray[np.int64]:
+    """(n,) bytes of the stored images of a split, which are known without reading them; 0 where all have one size."""
     name = first_of_kind(store.manifest.fields, ImageField)
     column = store[split][name] if name else None
-    return int(np.diff(column.offsets[row : row + 2])[0]) if isinstance(column, RaggedColumn) else 0
+    return np.diff(column.offsets) if isinstance(column, RaggedColumn) else np.zeros(len(store[split]), np.int64)
 
 
 def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool) -> list[str]:
@@ -599,18 +663,16 @@ def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool)
         each.get("command") == "split" for each in steps_of(store.manifest.provenance)
     )
     if divided:
-        listed.other_split.clear()
-    if listed.other_split:
-        key, (before, now) = next(iter(listed.other_split.items()))
-        count = len(listed.other_split)
+        listed.other_split = SampleCount()
+    if count := listed.other_split.count:
+        key, (before, now) = listed.other_split.keys[0], listed.first_other
         notes.append(
             f"{count:,} {'samples are' if count > 1 else 'sample is'} in a different split in the source, such as "
             f"{key} ({before} in the store, {now} in the source). The store keeps its splits: convert the source "
             "again to change them."
         )
-    if found.moved:
-        key, old = next(iter(found.moved.items()))
-        count = len(found.moved)
+    if count := found.moved.count:
+        key, old = next(iter(found.moved_from.items()))
         are = (
             "new samples have the images of stored samples"
             if count > 1
@@ -618,8 +680,8 @@ def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool)
         )
         what = f"{count:,} {are} that the source no longer contains, such as {key} (stored as {old})"
         advice = "convert the source again to drop the old samples"
-        if adds and len(found.moved) <= NAMED:
-            advice = f"drop the old samples with tsds filter, condition: key not in {[*found.moved.values()]}"
+        if adds and count <= NAMED:
+            advice = f"drop the old samples with tsds filter, condition: key not in {[*found.moved_from.values()]}"
         stays = "The store keeps both" if adds else "The store keeps the old ones"
         notes.append(f"{what}. {stays}. If you moved or renamed the files, {advice}.")
     return notes
@@ -632,8 +694,8 @@ def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
 
 def _taken(source: str, found: _Found) -> OptionError:
     """The error where samples have the keys of others."""
-    named = [f"{key} ({', '.join(differing)})" for key, differing in list(found.differing.items())[:NAMED]]
-    count = len(found.differing)
+    named = [f"{key} ({', '.join(differing)})" for key, differing in found.named.items()]
+    count = found.differing.count
     more = f" and {count - NAMED:,} more" if count > NAMED else ""
     return OptionError(
         f"{source}: expected new samples, or samples as the store has them, found {count:,} that differ from the "

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
+from tensorstore_ds.editing.keys import key_table
 from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import class_numbers, unknown_object
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, LabelsField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
 from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg
-from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.stored_images import decode_stored, netpbm_pixels
 from tensorstore_ds.reading.verification import require_whole
@@ -33,22 +36,34 @@ NAMED = 5
 
 
 @dataclass
-class Differing:
-    """Number of samples that differ, and the keys of the first ones.
+class SampleCount:
+    """Number of samples, and the keys of the first ones.
 
     Attributes:
-        count: number of samples that differ.
+        count: number of samples.
         keys: keys of the first 5 of them.
     """
 
     count: int = 0
     keys: list[str] = field(default_factory=list)
 
-    def add(self, key: str) -> None:
-        """Count a sample that differs."""
-        self.count += 1
-        if len(self.keys) < NAMED:
-            self.keys.append(key)
+    @classmethod
+    def of(cls, keys: Iterable[str]) -> Self:
+        """Samples with these keys."""
+        made = cls()
+        for key in keys:
+            made.add(key)
+        return made
+
+    def add(self, *keys: str) -> None:
+        """Count samples."""
+        self.count += len(keys)
+        self.keys += keys[: NAMED - len(self.keys)]
+
+    def add_rows(self, rows: Sequence[int] | NDArray[np.int64], key: Callable[[int], str]) -> None:
+        """Count the samples of some rows, whose keys a function knows."""
+        self.keys += [key(int(row)) for row in rows[: NAMED - len(self.keys)]]
+        self.count += len(rows)
 
 
 @dataclass
@@ -64,9 +79,9 @@ class SplitDifference:
     """
 
     both: int = 0
-    only_first: Differing = field(default_factory=Differing)
-    only_second: Differing = field(default_factory=Differing)
-    fields: dict[str, Differing] = field(default_factory=dict)
+    only_first: SampleCount = field(default_factory=SampleCount)
+    only_second: SampleCount = field(default_factory=SampleCount)
+    fields: dict[str, SampleCount] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -137,7 +152,7 @@ def compare_stores(
         pairs = _pairs(one, other, name, split, by)
         for start in range(0, len(pairs), _ROWS):
             part = pairs[start : start + _ROWS]
-            _compare(one[name], other[name], part, split)
+            _compare(one[name], other[name], part, split, by)
             done += len(part)
             notify(Progress("compare", done, total))
     return found
@@ -165,27 +180,43 @@ def _fields(one: Store, other: Store) -> Iterator[str]:
             yield f"{name}: classes {'; '.join(parts)}"
 
 
-def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) -> list[tuple[int, int, str]]:
-    """The rows of a sample in both stores, and its key; those that one store alone has are noted."""
-    first, second = (_keys(store, name, by) for store in (one, other))
-    for keys, others, lonely in ((first, second, split.only_first), (second, first, split.only_second)):
-        for key in keys:
-            if key not in others:
-                lonely.add(key)
-    pairs = [(row, second[key], key) for key, row in first.items() if key in second]
+def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) -> NDArray[np.int64]:
+    """(n, 2) the rows of each sample in both stores; those that one store alone has are noted."""
+    splits = [store[name] for store in (one, other) if name in store]
+    tables = [key_table(each) if by == "key" else None for each in splits]
+    pairs = np.empty((0, 2), np.int64)
+    if len(splits) == 2:
+        first, second = tables
+        if first is not None and second is not None:
+            pairs = np.concatenate([pairs, *_pairs_by_key(first, second)])
+        elif first is second:  # neither has keys
+            pairs = np.repeat(np.arange(min(map(len, splits)))[:, None], 2, 1)
     split.both = len(pairs)
+    for each in splits:
+        is_first = each is splits[0] and name in one
+        is_alone = np.ones(len(each), np.bool_)
+        is_alone[pairs[:, 0 if is_first else 1]] = False
+        lonely = split.only_first if is_first else split.only_second
+        lonely.add_rows(np.flatnonzero(is_alone), partial(_named_row, each, by))
     return pairs
 
 
-def _keys(store: Store, name: str, by: By) -> dict[str, int]:
-    if name not in store:
-        return {}
-    has_keys = by == "key" and first_of_kind(store.manifest.fields, KeyField) is not None
-    return {(store[name].key(row) if has_keys else f"row {row}"): row for row in range(len(store[name]))}
+def _pairs_by_key(first: RaggedColumn, second: RaggedColumn) -> Iterator[NDArray[np.int64]]:
+    """(n, 2) the rows of each key that is in both tables, some at a time."""
+    index = KeyIndex(second)
+    for start, keys in key_pieces(first):
+        rows = index.find(keys)
+        found = np.flatnonzero(rows >= 0)
+        yield np.stack([start + found, rows[found]], 1)
 
 
-def _compare(one: Split, other: Split, pairs: list[tuple[int, int, str]], split: SplitDifference) -> None:
-    rows = np.array([pair[:2] for pair in pairs], np.int64)
+def _named_row(split: Split, by: By, row: int) -> str:
+    """What a difference calls a sample."""
+    return split.key(row) if by == "key" and key_table(split) is not None else f"row {row}"
+
+
+def _compare(one: Split, other: Split, rows: NDArray[np.int64], split: SplitDifference, by: By) -> None:
+    called = partial(_named_row, one, by)
     for name, each in one.fields.items():
         if name not in other.fields or isinstance(each, KeyField):
             continue
@@ -206,14 +237,15 @@ def _compare(one: Split, other: Split, pairs: list[tuple[int, int, str]], split:
             if isinstance(each, LabelField):
                 left, right = _named(left, each.classes), _named(right, theirs.classes)
             same = (left == right) | (_nan(left) & _nan(right))
-            wrong = np.flatnonzero(~same.reshape(len(pairs), -1).all(axis=1)).tolist()
-            for i in wrong:
-                split.fields.setdefault(name, Differing()).add(pairs[i][2])
+            wrong = np.flatnonzero(~same.reshape(len(rows), -1).all(axis=1))
+            if len(wrong):
+                split.fields.setdefault(name, SampleCount()).add_rows(rows[wrong, 0], called)
             continue
-        for first, second, key in pairs:
+        for first, second in rows.tolist():
+            key = called(first)
             what = _difference(name, one, first, other, second, f"{one.name}/{key}")
             if what:
-                split.fields.setdefault(what, Differing()).add(key)
+                split.fields.setdefault(what, SampleCount()).add(key)
 
 
 def _difference(name: str, one: Split, first: int, other: Split, second: int, key: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
-from tensorstore_ds.editing.compare import Differing
+from tensorstore_ds.editing.compare import SampleCount
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds import EncodedImageField, LabelField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -48,12 +48,12 @@ class FolderDifference:
     """
 
     both: int = 0
-    only_folder: Differing = field(default_factory=Differing)
-    only_store: dict[str, Differing] = field(default_factory=dict)
-    turned: Differing = field(default_factory=Differing)
-    labels: Differing = field(default_factory=Differing)
+    only_folder: SampleCount = field(default_factory=SampleCount)
+    only_store: dict[str, SampleCount] = field(default_factory=dict)
+    turned: SampleCount = field(default_factory=SampleCount)
+    labels: SampleCount = field(default_factory=SampleCount)
     classes: str = ""
-    pixels: Differing = field(default_factory=Differing)
+    pixels: SampleCount = field(default_factory=SampleCount)
     compared: int = 0
     resized: bool = False
 
@@ -158,7 +158,7 @@ def _compare(
     for path, row in rows.items():
         if path not in files:
             suffix = PurePosixPath(path).suffix.lower() or "no suffix"
-            found.only_store.setdefault(suffix, Differing()).add(path)
+            found.only_store.setdefault(suffix, SampleCount()).add(path)
             continue
         found.both += 1
         if numbers is not None and (numbers[row] < 0 or classes[int(numbers[row])] != files[path]):

@@ -16,14 +16,16 @@ from tensorstore_ds.conversion.groups import DUPLICATES, check_finds, key_group
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
-from tensorstore_ds.editing.compare import NAMED, differing_fields
+from tensorstore_ds.editing.compare import SampleCount, differing_fields
 from tensorstore_ds.editing.expression import Condition
+from tensorstore_ds.editing.keys import key_table
 from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
 from tensorstore_ds.editing.tombstones import Tombstones
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, first_of_kind
+from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.options import declarations, meant
 from tensorstore_ds.reading.store import Split, Store
@@ -292,19 +294,19 @@ def merge_stores(
     check_outside_stores(target)
     opened = [opened_for_editing(store, notify) for store in stores]
     joined = joined_stores(opened)
-    repeated = _repeated(opened, joined)
+    repeated, equal = _repeated(opened, joined)
     left = {} if restore_erased else _erased_elsewhere(opened)
     if sum(map(len, left.values())) == sum(len(store[name]) for store in opened for name in store):
         raise OptionError(f"{target}: expected samples that were not erased, found none.")
-    notes = (*joined.notes, *_note_of_repeated(repeated), *_note_of_erased(opened, left))
+    notes = (*joined.notes, *_note_of_repeated(repeated, equal), *_note_of_erased(opened, left))
     for note in notes:
         notify(Progress("copy", 0, 0, 0, note))
-    prefixes = _prefixes(opened) if repeated else [""] * len(opened)
+    prefixes = _prefixes(opened) if repeated.count else [""] * len(opened)
     pieces: dict[str, list[Piece]] = {}
     for i, (store, classes, prefix) in enumerate(zip(opened, joined.numbers, prefixes, strict=True)):
         for name in store:
-            rows = np.setdiff1d(np.arange(len(store[name])), left.get((i, name), ()))
-            pieces.setdefault(name, []).append(Piece(store, name, rows.astype(np.int64), classes, prefix))
+            rows = np.delete(np.arange(len(store[name])), left.get((i, name), np.empty(0, np.int64)))
+            pieces.setdefault(name, []).append(Piece(store, name, rows, classes, prefix))
     step = {"command": "merge", "stores": [store.path.name for store in opened]}
     tombstones = Tombstones(*(store.manifest.provenance for store in opened))
     for i, store in enumerate(opened if restore_erased and len(tombstones) else ()):
@@ -339,34 +341,46 @@ def joined_stores(
         raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
 
 
-def _repeated(stores: Sequence[Store], joined: JoinedFields) -> dict[str, bool]:
-    """The keys that samples of a split have in several stores, and whether all of these are equal."""
-    places: dict[str, tuple[int, str, int]] = {}
-    repeated: dict[str, bool] = {}
+def _repeated(stores: Sequence[Store], joined: JoinedFields) -> tuple[SampleCount, int]:
+    """The keys that samples of a split have in several stores, and how many of them have equal samples in all."""
+    found = SampleCount()
+    indexes: dict[str, dict[int, KeyIndex]] = {}  # of each split, by the place of the store
+    differs: dict[tuple[int, str], NDArray[np.uint8]] = {}  # of the first row of a key: 1 if repeated, 2 if otherwise
     for i, store in enumerate(stores):
-        if first_of_kind(store.manifest.fields, KeyField) is None:
-            continue
-        every = [(name, row) for name in store for row in range(len(store[name]))]
-        for name, row in every:
-            key = f"{name}/{store[name].key(row)}"
-            if key in places:
-                first, split, place = places[key]
-                pair = store, name, row, joined.numbers[i]
-                known = stores[first], split, place, joined.numbers[first]
-                repeated[key] = repeated.get(key, True) and not differing_fields(known, pair, joined.fields)
-            else:
-                places[key] = i, name, row
-    return repeated
+        for name in store:
+            if (table := key_table(store[name])) is None:
+                continue
+            before = indexes.setdefault(name, {})
+            for start, keys in key_pieces(table) if before else ():
+                for row, (first, place) in _first_places(before, keys):
+                    pair = store, name, start + row, joined.numbers[i]
+                    known = stores[first], name, place, joined.numbers[first]
+                    noted = differs.setdefault((first, name), np.zeros(len(stores[first][name]), np.uint8))
+                    if not noted[place]:
+                        found.add(f"{name}/{store[name].key(start + row)}")
+                    noted[place] = max(noted[place], 2 if differing_fields(known, pair, joined.fields) else 1)
+            before[i] = KeyIndex(table)
+    return found, sum(int((noted == 1).sum()) for noted in differs.values())
 
 
-def _note_of_repeated(repeated: Mapping[str, bool]) -> list[str]:
-    if not repeated:
+def _first_places(indexes: Mapping[int, KeyIndex], keys: Keys) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The place of each key that one of some stores has, and the first of these stores and its row."""
+    owners, places = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+    for i, index in indexes.items():
+        rows = index.find(keys)
+        new = (owners < 0) & (rows >= 0)
+        owners[new], places[new] = i, rows[new]
+    for row in np.flatnonzero(owners >= 0).tolist():
+        yield row, (int(owners[row]), int(places[row]))
+
+
+def _note_of_repeated(repeated: SampleCount, equal: int) -> list[str]:
+    if not repeated.count:
         return []
-    equal, first = sum(repeated.values()), ", ".join(list(repeated)[:NAMED])
     return [
-        f"{len(repeated):,} key{'s are' if len(repeated) > 1 else ' is'} in several stores, such as {first}: "
-        f"{equal:,} of them with equal samples. All are stored, and keys begin with the name of their store. "
-        "tsds check finds copies."
+        f"{repeated.count:,} key{'s are' if repeated.count > 1 else ' is'} in several stores, such as "
+        f"{', '.join(repeated.keys)}: {equal:,} of them with equal samples. All are stored, and keys begin with the "
+        "name of their store. tsds check finds copies."
     ]
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import groupby, takewhile
-from operator import itemgetter
+from functools import partial
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from tensorstore_ds.conversion.history import note_state, with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
-from tensorstore_ds.editing.rows import Piece, Rows, count_rows, runs_of, shards_of, weight_of, write_shard
+from tensorstore_ds.editing.rows import Piece, Rows, count_rows, shards_of, weight_of, write_shard
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
@@ -46,6 +45,33 @@ Place = tuple[str, int]
 #: ``skipped.jsonl`` only the lines that stay at its beginning: each state of the disk is a valid store.
 REST = "skipped-rest"
 _NO_ROWS = np.empty(0, np.int64)
+#: Rows that are looked at together: a multiple of what is written together.
+_ROWS = 100_000
+
+
+class Replaced:
+    """Rows of a split of which some fields get the values of the store of known samples.
+
+    Attributes:
+        owners: (n,) number of the split there, for each row of the split here; -1 for those that stay as they are.
+        rows: (n,) the row there.
+        fields: by name, whether each row gets this field, (n,).
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.owners, self.rows = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
+        self.fields = dict[str, NDArray[np.bool_]]()
+
+    def put(self, row: int, place: tuple[int, int], fields: Sequence[str]) -> None:
+        """Take these fields of a row from a place there: the number of the split, and its row."""
+        self.owners[row], self.rows[row] = place
+        for name in fields:
+            self.fields.setdefault(name, np.zeros(len(self.rows), np.bool_))[row] = True
+
+    def places(self, name: str, splits: Sequence[str]) -> Iterator[Place]:
+        """Where the values of a field come from."""
+        for row in np.flatnonzero(self.fields.get(name, ())).tolist():
+            yield splits[self.owners[row]], int(self.rows[row])
 
 
 @dataclass
@@ -54,13 +80,13 @@ class Changes:
 
     Attributes:
         added: for each split rows of that split of the store of new samples, which come to its end.
-        replaced: for each split and field, by row, where in the store of known samples its value is taken from.
+        replaced: for each split, where in the store of known samples values are taken from.
         erased: rows of each split that are removed, in order; a split with some has no `replaced` values.
         given: for each field and split values of all rows, which take the place of what is there.
     """
 
-    added: dict[str, list[int]] = field(default_factory=dict)
-    replaced: dict[str, dict[str, dict[int, Place]]] = field(default_factory=dict)
+    added: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    replaced: dict[str, Replaced] = field(default_factory=dict)
     erased: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     given: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
 
@@ -173,7 +199,7 @@ class InPlace:
         return replace(entry, replaced=(*gone, *there))
 
     def _write(
-        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Sequence[Rows]]
+        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Iterable[Rows]]
     ) -> Shard:
         folder = self._store.path / shard_path(name, number)
         self._made.append(folder)  # before anything is in it
@@ -186,27 +212,18 @@ class InPlace:
         erased = _between(self._changes.erased.get(name, _NO_ROWS), first, last)
         return np.delete(np.arange(first, last), erased - first)
 
-    def _changed(self, name: str, first: int, last: int) -> dict[str, list[Rows]]:
+    def _changed(self, name: str, first: int, last: int) -> dict[str, Iterator[Rows]]:
         """The pieces of the fields that are not those of before in some of the rows ``[first, last)``."""
-        found = {}
+        replaced, found = self._replaced(name), {}
         for each in self._fields:
-            is_replaced = len(self._replaced_rows(name, each, first, last)) > 0
+            is_replaced = each in replaced and replaced[each][first:last].any()
             if is_replaced or each in self._reshaped or self._given(name, each):
-                found[each] = list(self._pieces(name, each, first, last))
+                found[each] = self._pieces(name, each, first, last)
         return found
 
-    @cached_property
-    def _replaced(self) -> Mapping[tuple[str, str], NDArray[np.int64]]:
-        """By split and field the rows whose value is replaced, in order."""
-        return {
-            (name, each): np.sort(np.fromiter(rows, np.int64, len(rows)))
-            for name, fields in self._changes.replaced.items()
-            for each, rows in fields.items()
-        }
-
-    def _replaced_rows(self, name: str, each: str, first: int, last: int) -> NDArray[np.int64]:
-        """The rows in ``[first, last)`` whose value of a field is replaced."""
-        return _between(self._replaced.get((name, each), _NO_ROWS), first, last)
+    def _replaced(self, name: str) -> Mapping[str, NDArray[np.bool_]]:
+        """By field, whether the value of each row of a split is replaced."""
+        return self._changes.replaced[name].fields if name in self._changes.replaced else {}
 
     def _given(self, name: str, each: str) -> Rows | None:
         return self._changes.given.get(each, {}).get(name)
@@ -216,20 +233,24 @@ class InPlace:
         if (given := self._given(name, each)) is not None:
             yield given.part(first, last)
             return
-        taken = self._changes.replaced.get(name, {}).get(each, {})
-        for start, stop in runs_of(self._replaced_rows(name, each, first, last)).tolist():
-            if first < start:
-                yield Piece(self._store, name, np.arange(first, start), self._numbers)
-            store, numbers = self._sources["known"]
-            for split, places in groupby((taken[row] for row in range(start, stop)), itemgetter(0)):
-                yield Piece(store, split, np.array([own for _, own in places]), numbers)
-            first = stop
-        if first < last:
+        taken = self._replaced(name).get(each)
+        if taken is None:
             yield Piece(self._store, name, np.arange(first, last), self._numbers)
+            return
+        replaced, (store, numbers) = self._changes.replaced[name], self._sources["known"]
+        splits = [*store]
+        for start in range(first, last, _ROWS):
+            own = np.arange(start, min(start + _ROWS, last))
+            owners, rows = np.where(taken[own], replaced.owners[own], -1), np.where(taken[own], replaced.rows[own], own)
+            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(own)]):
+                if owners[begin] < 0:
+                    yield Piece(self._store, name, rows[begin:end], self._numbers)
+                else:
+                    yield Piece(store, splits[owners[begin]], rows[begin:end], numbers)
 
     def _statistics(self, name: str, before: SplitEntry) -> dict[str, Any]:
         """Of all samples of a split; a field that stays as it is in them is not counted again."""
-        added, taken = self._added(name), self._changes.replaced.get(name, {})
+        added, taken = self._added(name), self._replaced(name)
         found: dict[str, Any] = {}
         for each, own in self._fields.items():
             known = before.statistics.get(each)
@@ -237,7 +258,7 @@ class InPlace:
                 kept = Piece(self._store, name, self._kept(name, 0, before.rows), self._numbers)
                 known = count_rows([kept], each, own) if len(kept.rows) else None
             if before.rows and (each in taken or each in self._reshaped or self._given(name, each)):
-                known = count_rows(list(self._pieces(name, each, 0, before.rows)), each, own)
+                known = count_rows(self._pieces(name, each, 0, before.rows), each, own)
             if added:
                 whole = Piece(self._store, name, np.arange(before.rows))
                 parts = [(known, weight_of(whole, each, own))] if before.rows else []
@@ -251,10 +272,10 @@ class InPlace:
 
     def _added(self, name: str) -> Piece | None:
         """The rows that come to the end of a split."""
-        if not (rows := self._changes.added.get(name)):
+        if name not in self._changes.added:
             return None
         store, numbers = self._sources["new"]
-        return Piece(store, name, np.array(rows, np.int64), numbers)
+        return Piece(store, name, self._changes.added[name], numbers)
 
     def _skipped_file(self) -> dict[str, File]:
         """``skipped.jsonl`` with more lines, behind those that readers of the store as it was go on to see.

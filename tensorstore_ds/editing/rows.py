@@ -295,7 +295,7 @@ def write_shard(
     statistics: Statistics,
     advance: Callable[[int], None],
     uncounted: Collection[str] = (),
-    changed: Mapping[str, Sequence[Rows]] = MappingProxyType({}),
+    changed: Mapping[str, Iterable[Rows]] = MappingProxyType({}),
 ) -> Shard:
     """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
 
@@ -360,7 +360,7 @@ def write_shard(
     return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE, digests, copies)
 
 
-def count_rows(rows: Sequence[Rows], name: str, field: Field) -> dict[str, Any]:
+def count_rows(rows: Iterable[Rows], name: str, field: Field) -> dict[str, Any]:
     """Count a field's statistics in some rows; statistics of image files are joined instead."""
     if not isinstance(field, ArrayField | ObjectsField):
         return joined_statistics([piece for piece in rows if isinstance(piece, Piece)], name, field)
@@ -373,7 +373,7 @@ def count_rows(rows: Sequence[Rows], name: str, field: Field) -> dict[str, Any]:
     return dict(statistics.summary().get(name, {}))
 
 
-def _parts(pieces: Sequence[Rows]) -> Iterator[Rows]:
+def _parts(pieces: Iterable[Rows]) -> Iterator[Rows]:
     for piece in pieces:
         for start in range(0, len(piece.rows), _ROWS):
             yield piece.part(start, start + _ROWS)

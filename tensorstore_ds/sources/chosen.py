@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 
@@ -60,12 +63,30 @@ class ChosenSource(AroundSource):
         rows: numbers of the samples, in order, of each split; a split without any is left out.
     """
 
-    def __init__(self, source: Source, contents: Contents, rows: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, source: Source, contents: Contents, rows: Mapping[str, Sequence[int] | NDArray[np.int64]]
+    ) -> None:
         super().__init__(source)
-        splits = {name: [listed[i] for i in rows[name]] for name, listed in contents.splits.items() if rows.get(name)}
-        labels = None if contents.labels is None else {name: contents.labels[name][list(rows[name])] for name in splits}
+        taken = {name: np.asarray(some, np.int64) for name, some in rows.items() if len(some)}
+        splits = {name: _Chosen(contents.splits[name], taken[name]) for name in contents.splits if name in taken}
+        labels = None if contents.labels is None else {name: contents.labels[name][taken[name]] for name in splits}
         self._contents = replace(contents, splits=splits, labels=labels)
 
     def scan(self) -> Contents:
         """What was chosen."""
         return self._contents
+
+
+class _Chosen(Sequence[Reference]):
+    """Some of the references of a split. Each is made when it is asked for."""
+
+    def __init__(self, listed: Sequence[Reference], rows: NDArray[np.int64]) -> None:
+        self._listed, self._rows = listed, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._listed[row] for row in self._rows[index].tolist()]
+        return self._listed[int(self._rows[index])]

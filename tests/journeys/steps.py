@@ -467,9 +467,12 @@ class Journey:
         ]
         assert bool(changed) == (command == "update")
         said = trip.shell.json(command, store, source, *trip.skip)
-        assert sorted(said["updated"]) == sorted(changed)
-        assert sorted(said["already_there"]) == sorted(had.keys() & has.keys() - set(changed))
-        assert sorted(said["added" if command == "append" else "not_added"]) == sorted(has.keys() - had.keys())
+        for name, keys in (
+            ("updated", {*changed}),
+            ("already_there", had.keys() & has.keys() - set(changed)),
+            ("added" if command == "append" else "not_added", has.keys() - had.keys()),
+        ):
+            assert said[name]["count"] == len(keys) and {*said[name]["keys"]} <= keys
         assert said["only_in_store"] == len(had.keys() - has.keys())
         grown = tsds.open(store)
         agree(grown, trip.facts.followed_by(later, adds=command == "append"), trip.data)
