@@ -14,7 +14,7 @@ from laws import TIMES, assert_not_quadratic
 from tensorstore_ds.checking.search import near_pairs
 from tensorstore_ds.conversion.skipped import MoreSkipped
 from tensorstore_ds.editing import edit, in_place, rows
-from tensorstore_ds.editing.in_place import Changes, InPlace
+from tensorstore_ds.editing.in_place import Changes, InPlace, Replaced
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.manifest import Manifest, Shard, SplitEntry
@@ -80,12 +80,14 @@ def changed(shards: int, changes: Changes) -> InPlace:
 
 def test_update_of_rows_in_many_shards() -> None:
     def prepared(shards: int) -> Callable[[], object]:
-        values = {row: ("train", row) for row in range(0, shards * _ROWS, 2)}
+        replaced = Replaced(shards * _ROWS)
+        for row in range(0, shards * _ROWS, 2):
+            replaced.put(row, (0, row), ["label"])
 
         def work() -> None:
-            made = changed(shards, Changes(replaced={"train": {"label": values}}))
+            made = changed(shards, Changes(replaced={"train": replaced}))
             pieces = [made._changed("train", first, first + _ROWS) for first in range(0, shards * _ROWS, _ROWS)]
-            assert all(len(each["label"]) == _ROWS for each in pieces)
+            assert all(len([*each["label"]]) == _ROWS for each in pieces)
 
         return work
 
