@@ -470,3 +470,45 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     variables: dict[str, Any] = {}
     exec(example.partition("\n")[2], variables)  # noqa: S102
     assert variables["masks"].shape == (1, 48, 64) and variables["masks"].sum() == 120
+
+
+def labelled(*pairs: tuple[int, Any], names: tuple[str, ...] = ("a.png", "b.png", "c.png")) -> Json:
+    """Images and categories of whole images, as iNaturalist and camera traps have them."""
+    document = coco(*names)
+    document["annotations"] = [{"id": i, "image_id": image, "category_id": c} for i, (image, c) in enumerate(pairs)]
+    document["categories"] = [{"id": 7, "name": "owl", "supercategory": "Aves"}, {"id": 9, "name": "elk"}]
+    return document
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_categories_of_whole_images(tmp_path: Path, encoding: str) -> None:
+    root = draw(tmp_path / "s", "a.png", "b.png", "c.png")
+    put(root, "train.json", json.dumps(labelled((0, 9), (2, 7))).encode(encoding))
+    store, summary = convert(root)
+    assert store.manifest.fields["label"].classes == ("owl", "elk") and "objects" not in store.manifest.fields
+    assert store["train"]["label"][:].tolist() == [1, -1, 0]
+    assert not summary.left_out and not summary.skipped
+
+
+def test_several_categories_of_an_image(tmp_path: Path) -> None:
+    root = draw(tmp_path / "s", "a.png", "b.png", "c.png")
+    put(root, "train.json", labelled((0, 9), (0, 7), (0, 7), (2, 7)))
+    store, _ = convert(root)
+    assert store["train"].fields["labels"].classes == ("owl", "elk")
+    assert store["train"]["labels"][:].tolist() == [[1, 1], [-1, -1], [1, 0]]
+
+
+def test_categories_beside_boxes_are_bad(tmp_path: Path) -> None:
+    root = draw(tmp_path / "s", "a.png", "b.png", "c.png")
+    document = labelled((0, 9), (2, 7))
+    document["annotations"][0]["bbox"] = [1, 2, 3, 4]
+    contents = scan(put(root, "train.json", document))
+    (problem,) = contents.problems
+    assert (problem.where, problem.reason) == ("c.png", "annotation") and "expected a box" in problem.message
+    put(root, "train.json", labelled((0, 9), names=("a.png",)))
+    put(root, "val.json", coco("b.png"))
+    with pytest.raises(SourceError, match=r"train.json: expected boxes, as val.json has, .* Convert each file alone"):
+        scan(root)
+    assert "label" in scan(root / "train.json").fields
+    with pytest.raises(SourceError, match="expected the id of a category"):
+        scan(put(root, "train.json", labelled((0, 8), names=("a.png",))) / "train.json")

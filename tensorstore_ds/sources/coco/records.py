@@ -350,6 +350,14 @@ def read_object(text: bytes, json: str) -> CocoObject:
     return CocoObject(where, each.category_id, box.box, corners, crowd, area, polygons, runs, keypoints, has_short)
 
 
+def read_category(text: bytes, json: str) -> Id | None:
+    """The category in an annotation of its JSON; raises `MemberError`."""
+    try:
+        return msgspec.json.decode(text, type=Annotation).category_id
+    except JSON_ERRORS as error:
+        raise MemberError(f"{json}: {unlike(error)}: {text[:80].decode(errors='replace')}") from error
+
+
 def read_caption(text: bytes, json: str) -> str:
     """The caption in an annotation of its JSON; raises `MemberError`."""
     try:

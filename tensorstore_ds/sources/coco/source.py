@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import OBJECT_VALUES, ObjectsField, TextField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
@@ -41,6 +42,7 @@ from tensorstore_ds.sources.coco.records import (
     note_members,
     outline_of,
     read_caption,
+    read_category,
     read_object,
     rotation_of,
 )
@@ -189,6 +191,7 @@ class _Split:
         used: the ids of the categories that some object has.
         around: how many boxes were made from polygons or keypoints.
         has_objects, has_captions: whether there are some.
+        has_labels, has_several: whether annotations are categories of whole images, and of some image several.
     """
 
     json: str
@@ -208,6 +211,8 @@ class _Split:
     used: set[Id] = field(default_factory=set)
     has_objects: bool = False
     has_captions: bool = False
+    has_labels: bool = False
+    has_several: bool = False
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
 
@@ -219,7 +224,9 @@ class CocoSource(Source):
     """
 
     name: ClassVar[str] = "coco"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_jsons", "_encodings", "_labels", "_points", "_keypoints", "_values")
+    scanned: ClassVar[tuple[str, ...] | None] = (
+        *("_jsons", "_encodings", "_labels", "_points", "_keypoints", "_values", "_classes", "_has_several"),
+    )
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
@@ -232,6 +239,8 @@ class CocoSource(Source):
         self._points: dict[str, dict[Id, tuple[int, ...]]] = {}  # the places of a category's keypoints
         self._keypoints = 0
         self._values: tuple[str, ...] = ()
+        self._classes: tuple[str, ...] = ()  # of labels of whole images
+        self._has_several = False  # whether images have several labels
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -260,7 +269,15 @@ class CocoSource(Source):
         fields: dict[str, Field] = {}
         notes = _notes_of_common(used)
         has_captions = any(each.has_captions for each in used.values())
-        if not has_captions or any(each.has_objects for each in used.values()):
+        if labelled := [each for each in used.values() if each.has_labels]:
+            _check_labels(used)
+            self._classes = self._class_names(used)
+            self._has_several = any(each.has_several for each in labelled)
+            if self._has_several:
+                fields["labels"] = LabelsField.of(self._classes)
+            else:
+                fields["label"] = LabelField(classes=self._classes)
+        elif not has_captions or any(each.has_objects for each in used.values()):
             fields["objects"] = self._field(used)
             notes += _notes_of_classes(used)
             if around := sum(each.around for each in used.values()):
@@ -279,9 +296,19 @@ class CocoSource(Source):
         image, size, places, captions = str(reference).split("\0")
         json, captions_json = self._jsons[split]
         left_out: tuple[Problem, ...] = ()
-        objects = None
+        objects = label = None
+        arrays: dict[str, NDArray[Any]] = {}
         try:
-            if self._values:
+            if self._classes:
+                ids = [read_category(text, json) for text in self._read_at(json, places)]
+                numbers = sorted({self._labels[split][id] for id in ids if id is not None})
+                if self._has_several:
+                    several = LabelsField.of(self._classes)
+                    unknown = np.full(several.spec.shape, several.unknown, np.int8)
+                    arrays["labels"] = several.row_of(numbers) if numbers else unknown
+                else:
+                    label = numbers[0] if numbers else UNLABELLED
+            elif self._values:
                 rows = [read_object(text, json) for text in self._read_at(json, places)]
                 objects = self._arrays(rows, split, image)
                 if any(each.has_short for each in rows):
@@ -294,7 +321,9 @@ class CocoSource(Source):
         return Sample(
             image,
             f"{self.images}/{image}",
-            objects=objects,
+            label,
+            objects,
+            arrays=arrays,
             texts={CAPTIONS: texts} if texts else {},
             annotated_size=annotated,
             annotation=json,
@@ -313,13 +342,20 @@ class CocoSource(Source):
                 text = file.read(end - begin)
                 yield text if encoding == "utf-8" else text.decode(encoding, "replace").encode()
 
-    def _field(self, splits: Mapping[str, _Split]) -> ObjectsField:
-        """The field of the objects of all splits; notes what `read` needs for it."""
+    def _class_names(self, splits: Mapping[str, _Split]) -> tuple[str, ...]:
+        """The classes of all splits; notes the label of each category."""
         names = tuple(dict.fromkeys(name for each in splits.values() for name in each.names.values()))
         where, classes = str(self.path), self.options.classes
         order_classes(names, classes, where, self.options.class_map)
         classes = names if classes is None else classes  # in the order of the ids, as all who read COCO have them
         labels = {name: i for i, name in enumerate(classes)}
+        for split, found in splits.items():
+            self._labels[split] = {id: labels[text] for id, text in found.names.items()}
+        return classes
+
+    def _field(self, splits: Mapping[str, _Split]) -> ObjectsField:
+        """The field of the objects of all splits; notes what `read` needs for it."""
+        where, classes = str(self.path), self._class_names(splits)
         for each in splits.values():
             self._name_keypoints(each)
         points = tuple(dict.fromkeys(n for each in splits.values() for some in each.keypoints.values() for n in some))
@@ -329,7 +365,6 @@ class CocoSource(Source):
             check_listed(points, keypoints.names, "keypoint", where)
         places = {name: i for i, name in enumerate(keypoints.names)}
         for name, each in splits.items():
-            self._labels[name] = {id: labels[text] for id, text in each.names.items()}
             self._points[name] = {id: tuple(places[n] for n in some) for id, some in each.keypoints.items()}
         found = set[str]().union(*(each.values for each in splits.values()))
         self._values = tuple(value for value in OBJECT_VALUES if value in found)
@@ -400,7 +435,9 @@ class CocoSource(Source):
             if len(texts[1]):
                 self.ledger.unread(f"captions, which are read from {captions}", json)
             texts = self._read_captions(captions, prefix, found)
-        found.has_objects, found.has_captions = len(objects[1]) > 0, len(texts[1]) > 0
+        found.has_objects, found.has_captions = len(objects[1]) > 0 and not found.has_labels, len(texts[1]) > 0
+        if found.has_labels:
+            found.has_several = len(np.unique(objects[0] >> _PLACE_BITS)) < len(objects[0])
         places = (_by_image(table, len(found.paths)) for table in (objects, texts))
         found.references.extend(
             f"{path}\0{height}x{width}\0{of_objects}\0{of_captions}"
@@ -689,7 +726,8 @@ def _note_categories(json: _Json, found: _Split) -> None:
 
 def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
     """The objects and the captions of a file; notes what they have."""
-    rows, texts = ((array("q"), array("i")) for _ in range(2))
+    rows, bare, texts = ((array("q"), array("i")) for _ in range(3))
+    bare_numbers = array("q")  # of the annotations in `bare`, which have no box
     decode = Decoder("annotations", Annotation, found.ledger)
     others = 0
     missing: dict[Id, list[int]] = {}  # the number of the first annotation, and how many more have this id
@@ -711,11 +749,14 @@ def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
             elif is_caption:
                 texts[0].append((owner << _PLACE_BITS) + place)
                 texts[1].append(len(memoryview(raw)))
-            elif not box:
-                _note_bad(each.image_id, where, "annotation", "expected a box, found none. Add a bbox.", found)
             elif each.category_id not in found.names:
                 message = f"expected the id of a category, found {kind(each.category_id)}."
                 _note_bad(each.image_id, where, "unknown-class", message, found)
+            elif not box:
+                bare[0].append((owner << _PLACE_BITS) + place)
+                bare[1].append(len(memoryview(raw)))
+                bare_numbers.append(i)
+                found.used.add(each.category_id)
             else:
                 rows[0].append((owner << _PLACE_BITS) + place)
                 rows[1].append(len(memoryview(raw)))
@@ -723,6 +764,13 @@ def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
                 if each.category_id not in found.keypoints and has_keypoints(each):
                     numbers = bytes(memoryview(each.keypoints)).count(b",") + 1
                     found.unnamed.setdefault(each.category_id, Counter())[numbers] += 1
+    if bare_numbers and not rows[0]:  # as iNaturalist and camera traps have them
+        found.has_labels, rows = True, bare
+    else:
+        for key, i in zip(bare[0], bare_numbers, strict=True):
+            path = found.paths[owner := key >> _PLACE_BITS]
+            message = f"{json.path}: annotation {i}: expected a box, found none. Add a bbox."
+            found.bad.setdefault(owner, []).append(Problem(path, "annotation", message))
     if others:
         message = f"not stored: {others:,} annotations without a box or a caption."
         found.left_out.append(Problem(json.path, "not-listed", message))
@@ -774,6 +822,15 @@ def _by_image(table: Table, images: int) -> Iterator[str]:
         begins = keys[some] & _PLACE
         places = [f"{a}:{b}" for a, b in zip(begins.tolist(), (begins + sizes[some]).tolist(), strict=True)]
         yield from (",".join(places[a:b]) for a, b in pairwise((edges - edges[0]).tolist()))
+
+
+def _check_labels(splits: Mapping[str, _Split]) -> None:
+    """Refuse files of which some have categories of whole images, and others have objects."""
+    boxed = next((each.json for each in splits.values() if each.has_objects), None)
+    labelled = next(each.json for each in splits.values() if each.has_labels)
+    if boxed is not None:
+        message = f"expected boxes, as {boxed} has, found categories of whole images."
+        raise SourceError(Problem(labelled, "annotation", message), "Convert each file alone.")
 
 
 # --- notes --------------------------------------------------------------------------------------------------------
