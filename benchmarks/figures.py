@@ -146,8 +146,9 @@ def page(results: Mapping[str, Result]) -> str:
         parts += _figures(results, "loading")
     if {"photographs", "photograph_kernels", "profile_photographs"} & set(results):
         parts += _photographs(results)
-    if {"loading_cold", "soak"} & set(results):
-        parts += ["## The first epoch, and memory", _COLD, *_figures(results, "loading_cold", "soak")]
+    if {"loading_cold", "larger_than_memory", "soak"} & set(results):
+        figures = _figures(results, "loading_cold", "larger_than_memory", "soak")
+        parts += ["## The first epoch, and memory", _COLD, *figures]
     for name, title in (("bench_mnist", "MNIST"), ("bench_bccd", "BCCD"), ("bench_mnist_train", "MNIST, training")):
         if name in results:
             parts += [f"## `tsds bench` on {title}", *([_TRAIN] if name.endswith("train") else [])]

@@ -20,9 +20,8 @@ from hypothesis import given, strategies as st
 import tensorstore_ds as tsds
 from cold_stores import linux, make_cold
 from stores import store_of
-from tensorstore_ds.loading import read_ahead
 from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.page_cache import residency
+from tensorstore_ds.page_cache import residency, shortage
 from tensorstore_ds.page_cache.residency import data_files
 from tensorstore_ds.page_cache.system_calls import mincore_nbytes
 from tensorstore_ds.reading import mapping
@@ -134,14 +133,14 @@ def test_a_subset_counts_with_what_is_read_around_it(
     store: tsds.Store, memory: Any, monkeypatch: pytest.MonkeyPatch, rows: range, reads_around: int, expected: bool
 ) -> None:
     memory(8 * MIB)
-    monkeypatch.setattr(read_ahead, "read_ahead_nbytes", lambda path: reads_around)
+    monkeypatch.setattr(shortage, "read_ahead_nbytes", lambda path: reads_around)
     batches = iter(DataLoader(tsds.StoreDataset(store).subset(rows), 4, shuffle=True))
     next(batches)
     assert is_random(store.path, "image") == {expected}
 
 
 def test_the_disk_tells_its_read_ahead(tmp_path: Path) -> None:
-    nbytes = read_ahead.read_ahead_nbytes(tmp_path)
+    nbytes = shortage.read_ahead_nbytes(tmp_path)
     assert nbytes % 1024 == 0
     assert 0 <= nbytes <= 2**30
 
@@ -229,6 +228,25 @@ def test_of_a_mixture(store: tsds.Store, memory: Any, tmp_path: Path) -> None:
     assert resident(other)
     list(batches)
     assert sorted(rows) == list(range(2 * ROWS))
+
+
+def test_of_other_loaders(store: tsds.Store, memory: Any) -> None:
+    memory(8 * MIB)
+    dataset = tsds.StoreDataset(store, fields=["image"])
+    rows = [50, 2, 31, 17]
+    batches = iter(torch.utils.data.DataLoader(dataset, batch_size=2, sampler=rows))
+    next(batches)
+    assert is_random(store.path, "image") == {True}
+    assert sorted(resident(store)) == [2, 50]
+    assert next(batches)["image"][:, 0, 0, 0].tolist() == [31, 17]
+
+
+def test_tiles_of_pixels(store: tsds.Store, memory: Any) -> None:
+    """A tile takes parts of lines, so that what the system reads around them is of use."""
+    memory(8 * MIB)
+    tiles = tsds.Tiles(tsds.StoreDataset(store, fields=["image"]), 128)
+    assert next(iter(DataLoader(tiles, 8, shuffle=True)))["image"].shape == (8, 3, 128, 128)
+    assert is_random(store.path, "image") == {False}
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 40)), max_size=20), st.integers(0, mmap.PAGESIZE))

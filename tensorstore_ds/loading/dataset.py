@@ -46,6 +46,7 @@ from tensorstore_ds.loading.moving import move, only_moves
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
 from tensorstore_ds.options import refusal, unknown_name
+from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.store import Asked, Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import AGAIN, Origin
 from tensorstore_ds.regular_files import tidied
@@ -301,10 +302,15 @@ class StoreDataset(Samples):
         """Return the rows of the split with the images, labels and objects of samples, from the `rows` of a batch."""
         return rows
 
-    def read_randomly(self, arrays: Collection[str]) -> None:
+    @property
+    def loaded(self) -> Sequence[Loaded]:
+        """Rows and fields that are loaded."""
+        return (Loaded(self.split, self.fields, None if self.rows is None else self._image_rows),)
+
+    def read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
         """`Split.read_randomly`, also in processes that get a copy of this data set."""
-        self._random = arrays
-        self.split.read_randomly(arrays)
+        (self._random,) = arrays
+        self.split.read_randomly(self._random)
 
     def will_need(self, indices: ArrayLike, *, every: bool, fields: Sequence[str] | None = None) -> Asked:
         """Begin to read samples, by their indices, from a disk or by URL. See `Split.will_need`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
@@ -25,6 +25,7 @@ from tensorstore_ds.loading.fields import Value, pair_of
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.loading.samples import Batch, Sample, Samples
 from tensorstore_ds.options import refusal
+from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.store import Asked, Store
 from tensorstore_ds.seeding import generator
 
@@ -202,6 +203,16 @@ class MixedDataset(Samples):
         self.epoch = epoch
         for part in self.parts:
             part.set_epoch(epoch)
+
+    @property
+    def loaded(self) -> Sequence[Loaded]:
+        """Rows and fields that are loaded, of each store."""
+        return [part.loaded[0]._replace(fields=self.fields) for part in self.parts]
+
+    def read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
+        """`StoreDataset.read_randomly` of each store."""
+        for part, each in zip(self.parts, arrays, strict=True):
+            part.read_randomly([each])
 
     def will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
         """`StoreDataset.will_need` of each store."""

@@ -1,35 +1,26 @@
 """Ask the disk for the rows of coming batches, if the system's own read-ahead cannot know them.
 
-The system reads neighbors of a missing page with it, as many as the read-ahead of the disk, 128 KiB to 8 MiB. If all
-samples fit into memory, this fills it quickly. Otherwise, the neighbors are dropped before they are used. Then the maps
-of large columns are advised to be read randomly, and the rows of coming batches are asked for, whatever their order.
+If samples do not fit into memory, the maps of large arrays are advised to be read randomly (`page_cache.shortage`), and
+the rows of coming batches are asked for, whatever their order. Stores by URL are fetched, and windows of a
+`BlockShuffleSampler` are asked for, also if samples fit.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds import words
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField
-from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
-from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samples import Samples
-from tensorstore_ds.machine import read_system_file
-from tensorstore_ds.page_cache.residency import requirement
-from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.store import Asked
 
@@ -37,10 +28,6 @@ from tensorstore_ds.reading.store import Asked
 AHEAD_NBYTES, AHEAD_SHARE = 64 * 1024**2, 1 / 8
 #: Largest share of memory of a window of `BlockShuffleSampler` that is asked for together. Two are under way.
 WINDOW_SHARE = 1 / 4
-#: Columns that take less than this share of memory together keep the system's read-ahead, and so get into memory soon.
-SMALL_SHARE = 1 / 8
-#: Reading ahead of a disk that the system tells nothing about: Linux's own default.
-_USUAL_READ_AHEAD = 128 * 1024
 #: Groups of batches of a store by URL that are fetched at the same time; and those that may yet be left out.
 _FETCHING, _BEGUN = 4, 256
 #: Requests of at least this many bytes are about as fast in random order as in order.
@@ -53,30 +40,21 @@ T = TypeVar("T")
 log = logging.getLogger("tensorstore_ds")
 
 
-class Shortage(NamedTuple):
-    """Samples that do not fit into memory."""
-
-    nbytes: int  #: bytes that they bring into memory
-    limit: int  #: bytes of memory for them
-
-
 class ReadAhead:
     """Asks for the rows of a data set's batches before they are gathered.
 
     Args:
-        dataset: its large columns are advised to be read randomly, here and in processes that get a copy of it.
+        dataset: its large arrays are advised to be read randomly, here and in processes that get a copy of it.
         sampler: of the rows, if it is one of this library's.
         speaks: whether to tell the user, which one process of several does.
     """
 
     def __init__(self, dataset: Samples, sampler: Any, *, speaks: bool) -> None:
         self._dataset, self._speaks = dataset, speaks
-        self._is_remote = any(part.split.is_remote for part in parts_of(dataset))
+        self._is_remote = any(part.split.is_remote for part in dataset.loaded)
         self._seen, self._asked = 0, Asked(0, 0, 0)
-        self.shortage = shortage(dataset)
-        if self.shortage is not None:
-            _read_randomly(dataset, self.shortage.limit)
-        whole = all(part.whole_images for part in parts_of(dataset))
+        self.shortage = dataset.expect_epochs()
+        whole = not any(part.partly for part in dataset.loaded)
         self._in_blocks = isinstance(sampler, BlockShuffleSampler)
         window = sampler.window_rows if self._in_blocks and whole else 0
         allowed = np.inf if self.shortage is None else self.shortage.limit * WINDOW_SHARE
@@ -153,65 +131,3 @@ class ReadAhead:
             warnings.warn(f"{text} {advice}", stacklevel=2)
         else:
             log.info(text)
-
-
-def parts_of(dataset: Samples) -> tuple[StoreDataset, ...]:
-    """The data sets of single stores that a data set consists of."""
-    return dataset.parts if isinstance(dataset, MixedDataset) else (cast(StoreDataset, dataset),)
-
-
-def shortage(dataset: Samples) -> Shortage | None:
-    """Return by how much the samples of a data set do not fit into memory, or None if they fit.
-
-    Samples of a subset count with their neighbors, as far as the system reads ahead.
-    """
-    parts = parts_of(dataset)
-    found = [requirement(part.split.store, [(part.split_name, name) for name in dataset.fields]) for part in parts]
-    limit = min(max(limits[who] for _, limits in found) for who in found[0][1])
-    if sum(nbytes for nbytes, _ in found) > limit:
-        nbytes = sum(int(nbytes * _share(part)) for part, (nbytes, _) in zip(parts, found, strict=True))
-        if nbytes > limit:
-            return Shortage(nbytes, limit)
-    return None
-
-
-def _share(dataset: StoreDataset) -> float:
-    """Share of a split that is read with the rows of a subset, if the system reads ahead."""
-    if dataset.rows is None:
-        return 1.0
-    neighbors = max(1, int(read_ahead_nbytes(dataset.split.store.path) * len(dataset.split) / max(1, dataset.nbytes)))
-    read = np.zeros((len(dataset.split) - 1) // neighbors + 1, bool)
-    read[dataset.rows_of_images(dataset.rows) // neighbors] = True
-    return float(read.mean())
-
-
-def read_ahead_nbytes(path: Path) -> int:
-    """Bytes that the system reads around a missing page of a file on the disk of `path`."""
-    device = path.stat().st_dev
-    text = read_system_file(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb").strip()
-    return int(text) * 1024 if text.isdecimal() else _USUAL_READ_AHEAD
-
-
-def _is_pixels(field: Field) -> bool:
-    return isinstance(field, ImageField) and not isinstance(field, EncodedImageField)
-
-
-def _read_randomly(dataset: Samples, limit: int) -> None:
-    """Advise that the large columns of a data set are read randomly.
-
-    Offsets are read from end to end, and of pixels, a tile takes only a part of each line.
-    """
-    arrays = [
-        (column.nbytes, number, path)
-        for number, part in enumerate(parts_of(dataset))
-        for name in dataset.fields
-        for path, column in array_columns(name, part.split[name]).items()
-        if not path.endswith("/offsets") and (part.whole_images or not _is_pixels(part.split.fields[name]))
-    ]
-    held, large = 0, [set[str]() for _ in parts_of(dataset)]
-    for nbytes, number, path in sorted(arrays):
-        held += nbytes
-        if held > limit * SMALL_SHARE:
-            large[number].add(path)
-    for part, paths in zip(parts_of(dataset), large, strict=True):
-        part.read_randomly(paths)

@@ -6,8 +6,8 @@ import functools
 import inspect
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in, visible_keypoints
 from tensorstore_ds.loading.image_transforms import image_transform
 from tensorstore_ds.options import refusal
+from tensorstore_ds.page_cache.shortage import Loaded, Shortage, large_arrays, shortage
 from tensorstore_ds.reading.store import Asked
 from tensorstore_ds.seeding import torch_seeds
 
@@ -146,6 +147,7 @@ class Samples(Dataset[Sample]):
         self.as_pil, self.decode = as_pil, frozen(decode)
         self.on_error: OnError = on_error
         self.epoch = 0
+        self._is_judged, self._shortage = False, cast(Shortage | None, None)
         self._pool = BufferPool()
         self.transform = transform
 
@@ -209,9 +211,26 @@ class Samples(Dataset[Sample]):
     def with_decode(self, decode: Decode | None) -> Self:
         """Return the same data set with a different decode plan, or with a list of plans for several views."""
 
+    @property
+    @abstractmethod
+    def loaded(self) -> Sequence[Loaded]:
+        """Rows and fields that are loaded, of each split."""
+
+    @abstractmethod
+    def read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
+        """`Split.read_randomly` of each split, also in processes that get a copy of this data set."""
+
     @abstractmethod
     def will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
         """Begin to read the samples of some indices, (n,), so that gathering them waits less. See `ReadAhead`."""
+
+    def expect_epochs(self) -> Shortage | None:
+        """If not all samples fit into memory, advise the system to read without neighbors, and return the shortage."""
+        found = self._shortage = shortage(self.loaded)
+        self._is_judged = True
+        if found is not None:
+            self.read_randomly(large_arrays(self.loaded, found.limit))
+        return found
 
     @abstractmethod
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
@@ -292,6 +311,11 @@ class Samples(Dataset[Sample]):
         a tuple.
         """
         draw = getattr(indices, "draw", None)
+        if draw is None:
+            if not self._is_judged:
+                self.expect_epochs()
+            if self._shortage is not None:  # all rows at once: copying them waits for one after the other
+                self.will_need(indices, every=False)
         batch = self.gather(indices, draw=draw)
         return TransformedSamples(batch) if self.by_sample and draw is None else batch
 
@@ -387,7 +411,7 @@ class Samples(Dataset[Sample]):
     def _changed(self, **changes: Any) -> Self:
         """The same data set with other attributes, which shares nothing that is opened."""
         changed = type(self).__new__(type(self))
-        changed.__setstate__(self.__getstate__() | changes)
+        changed.__setstate__(self.__getstate__() | {"_is_judged": False, "_random": ()} | changes)
         return changed
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensorstore_ds import native
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds import MaskField, ObjectsField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, image_of, of_kind
 from tensorstore_ds.format.kinds.image import EncodedImageField
 from tensorstore_ds.format.schema import ArraySpec
@@ -29,6 +29,7 @@ from tensorstore_ds.loading.fields import gather_field
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
+from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import generator
@@ -111,7 +112,7 @@ class Tiles(StoreDataset):
             raise refusal("fields", f"no field {TILE}, which tiles have of their own", ", ".join(dataset.fields))
         if dataset.zero_copy:
             raise refusal("zero_copy", "False for tiles, which are always copied", True)
-        self.__setstate__(dataset.__getstate__() | {"_replaced": []})
+        self.__setstate__(dataset.__getstate__() | {"_replaced": [], "_is_judged": False, "_random": ()})
         self.check_moved()
         self.size, self.overlap = size_of(size), tile_overlap(overlap)
         self.min_visibility, self.fill = visibility(min_visibility), fill
@@ -176,6 +177,17 @@ class Tiles(StoreDataset):
         """Return the rows of the split with the images of tiles, from the `rows` of a batch."""
         images: NDArray[np.int64] = self._positions[rows, 0]
         return images
+
+    @property
+    def loaded(self) -> Sequence[Loaded]:
+        """Rows of the images, and fields that are loaded. Of pixels, a tile takes a part of each line."""
+        (loaded,) = super().loaded
+        pixels = [
+            name
+            for name in loaded.fields
+            if isinstance(self.split.fields[name], RawImageField | RaggedImageField | MaskField)
+        ]
+        return (loaded._replace(rows=self._image_rows, partly=pixels),)
 
     def placed(self, rows: NDArray[np.int64]) -> Placements:
         """Return the part of its image that each tile covers."""
