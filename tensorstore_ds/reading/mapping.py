@@ -197,9 +197,16 @@ def _c_mmap() -> Any:
 def read_randomly(array: NDArray[Any]) -> None:
     """Tell the system that a mapped array is read in random order.
 
-    It then reads a missing page without its neighbors, otherwise with as many as the read-ahead of the disk.
+    It then reads a missing page without its neighbors, otherwise with as many as the read-ahead of the disk. Where the
+    array is the larger part of its file, all of the file is meant: the system keeps parts with other advice as maps.
     """
-    _advise(array.ctypes.data, array.nbytes, "MADV_RANDOM")
+    mapped: Any = array
+    while isinstance(mapped, np.ndarray):
+        mapped = mapped.base
+    if isinstance(mapped, mmap.mmap):
+        whole = np.frombuffer(mapped, np.uint8)
+        array = whole if whole.nbytes < 2 * array.nbytes else array
+        _advise(array.ctypes.data, array.nbytes, "MADV_RANDOM")
 
 
 def will_need(array: NDArray[Any], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int]:
