@@ -26,7 +26,7 @@ ORDERS = ("sequential", "shuffle", "block shuffle")
 #: Bytes read for each byte that is used, and the time of a shuffled epoch relative to a sequential one.
 READ_LIMIT, TIME_LIMIT = 2.0, 5.0
 #: Bytes in a block of a block shuffle, and blocks in a window.
-_BLOCK_NBYTES, _BLOCKS = 4 * 1024**2, 8
+_BLOCK_NBYTES, _BLOCKS = 4 * 1024**2, 4
 
 
 def measure(settings: Settings) -> dict[str, Any]:

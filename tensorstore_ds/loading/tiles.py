@@ -180,7 +180,7 @@ class Tiles(StoreDataset):
 
     @property
     def loaded(self) -> Sequence[Loaded]:
-        """Rows of the images, and fields that are loaded. Of pixels, a tile takes a part of each line."""
+        """Rows of the images, and fields that are loaded. A tile reads only a part of each line of pixels."""
         (loaded,) = super().loaded
         pixels = [
             name
