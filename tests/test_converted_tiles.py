@@ -102,13 +102,13 @@ def test_large_tiff_is_read_only_where_a_tile_is(tmp_path: Path, monkeypatch: py
 
 
 def test_an_image_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, decode, decoded = folder(tmp_path / "s"), parts.decode_image, []
+    source, decode, decoded = folder(tmp_path / "s"), parts.open_decoded, []
 
     def counted(*args: Any, **options: Any) -> Any:
         decoded.append(options["key"])
         return decode(*args, **options)
 
-    monkeypatch.setattr(parts, "decode_image", counted)
+    monkeypatch.setattr(parts, "open_decoded", counted)
     tsds.convert(source, tmp_path / "o.tsds", tiles=16, workers=0)
     assert len(decoded) <= len(SIZES) + 1  # the first one also tells what the rows are
 

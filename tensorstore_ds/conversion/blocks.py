@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, doubtful_boxes, encode_sample
-from tensorstore_ds.conversion.large import Spool, Values, spool_jpeg, spool_pixels, write_pixels
+from tensorstore_ds.conversion.large import Spool, Values, spool_jpeg, spool_pixels, sums_of, write_pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
@@ -234,7 +234,9 @@ class BlockRows:
             self.format.fields["image"],
         )
         spool = None
-        if isinstance(field, RawImageField):
+        if encoded.image is not None:  # the file is kept
+            sums = sums_of(encoded)
+        elif isinstance(field, RawImageField):
             sums = write_pixels(encoded, raw_path(folder, "image"), (first_row + row) * field.spec.row_nbytes)
         else:
             spool = Spool(folder / "image" / f"large-{first_row + row}")
@@ -243,9 +245,11 @@ class BlockRows:
             else:
                 sums = spool_jpeg(encoded, spool.path, self.format.image)
                 sums = replace(sums, images_of={str(encoded.shape[2]): 1})
+        if encoded.image is None:
+            self._large[row] = spool
+            self._left_out.update(dict.fromkeys(encoded.parts.left_out) if self.format.image.color == "auto" else {})
         encoded.parts.close()
         encoded.parts = None
-        self._large[row] = spool
         return sums
 
     def _check_shape(self, encoded: EncodedSample) -> None:

@@ -30,6 +30,7 @@ from tensorstore_ds.imaging.codecs import (
     decode_file,
     decode_image,
     decode_mask,
+    decoding_nbytes,
     encode_png,
     further_frames,
     is_storable,
@@ -42,10 +43,10 @@ from tensorstore_ds.imaging.codecs import (
 from tensorstore_ds.imaging.jpeg import JPEG, MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
-from tensorstore_ds.imaging.parts import Part, left_out_of, opened_tiff
+from tensorstore_ds.imaging.parts import Part, WholeImage, left_out_of, opened_tiff
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
-from tensorstore_ds.imaging.tiff import TiffImage
+from tensorstore_ds.imaging.tiff import LARGE_NBYTES, TiffImage
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import archive_of, check_machine, open_file, read_file
 from tensorstore_ds.sources.base import Objects, Sample
@@ -80,7 +81,7 @@ def encode_sample(
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
         least_worth: of the encoding ``smart``, the least `worth` of an image that is kept as pixels.
-        by_parts: whether large TIFF files may be left to `EncodedSample.parts`.
+        by_parts: whether large images may be left to `EncodedSample.parts`.
 
     Raises:
         SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
@@ -102,7 +103,7 @@ def _encode_sample(
     by_parts: bool,
 ) -> EncodedSample:
     source: Any = sample.image
-    parts: TiffImage | None = None
+    parts: TiffImage | WholeImage | None = None
     try:
         tiff = None if options.encoding == "source" else opened_tiff(source, options.color, sample.key)
         if tiff is not None:
@@ -112,7 +113,9 @@ def _encode_sample(
         else:
             if isinstance(source, str | Path):
                 source = read_file(source, sample.key)
-            size, scale, original = _decode(source, sample, options, on_decode)
+            size, scale, decoded = _decode(source, sample, options, on_decode, by_parts)
+            original = decoded if isinstance(decoded, np.ndarray) else np.empty((0, 0, decoded.shape[2]), decoded.dtype)
+            parts = decoded if isinstance(decoded, WholeImage) else None
     except SourceError as error:
         raise with_path(error, sample.key, sample.image) from error
     placement = options.placement(size)
@@ -127,7 +130,8 @@ def _encode_sample(
         raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
     if parts is not None:
         _check_jpeg(sample.key, parts, options)
-    encoded = _encode(sample.key, source, pixels, options) if parts is None else None
+    is_later = parts is not None and options.encoding != "source"
+    encoded = None if is_later else _encode(sample.key, source, pixels, options)
     height, width = size if placement is None else placement.size
     shape = height, width, pixels.shape[2]
     if encoded is not None:
@@ -176,23 +180,23 @@ def _decode_tiff(
     return pixels
 
 
-def _check_jpeg(key: str, tiff: TiffImage, options: ImageOptions) -> None:
+def _check_jpeg(key: str, image: TiffImage | WholeImage, options: ImageOptions) -> None:
     """Raise `SourceError` for a large image that cannot become a JPEG file."""
     if options.encoding != "jpeg":
         return
-    height, width, channels = tiff.shape
-    _check_depth(key, tiff.dtype, channels)
+    height, width, channels = image.shape
+    _check_depth(key, image.dtype, channels)
     if max(height, width) > MOST_SIDE:
         message = f"JPEG has at most {MOST_SIDE:,} pixels in a row and rows, this image has {width}x{height}."
         raise SourceError(Problem(key, "too-many-pixels", message), 'Use `encoding="raw"`, or `tiles`.')
 
 
 def _decode(
-    source: Any, sample: Sample, options: ImageOptions, on_decode: OnDecode | None
-) -> tuple[tuple[int, int], int, NDArray[Any]]:
+    source: Any, sample: Sample, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
+) -> tuple[tuple[int, int], int, NDArray[Any] | WholeImage]:
     """(height, width) of an image as it is shown, and its pixels, made so many times smaller by decoding.
 
-    There are none where files are kept and only their headers are read.
+    There are none where files are kept and only their headers are read. A large image `by_parts` is not decoded yet.
     """
     key = sample.key
     if isinstance(source, Part):
@@ -208,9 +212,15 @@ def _decode(
             sample.left_out += (Problem(key, "file-not-kept", message),)
     if options.encoding == "source" and options.check == "headers" and is_storable(source):
         return header.size, 1, np.empty((0, 0, header.channels), header.dtype)
+    is_kept = options.encoding == "source" and is_storable(source)
+    is_large = math.prod(header.size) * header.channels * np.dtype(header.dtype).itemsize >= LARGE_NBYTES
+    is_for_parts = by_parts and (is_kept or options.encoding in ("auto", "raw", "jpeg"))
+    if is_large and is_for_parts and options.placement(header.size) is None:
+        if on_decode is not None:
+            on_decode(decoding_nbytes(header))
+        return header.size, 1, WholeImage(source, options.color, options.max_pixels, key)
     scale = _scale(header, options)
     pixels = decode_file(source, header, color=options.color, key=key, on_decode=on_decode, scale=scale)
-    is_kept = options.encoding == "source" and is_storable(source)
     if header.image is not None and options.color == "auto" and not is_kept:
         sample.left_out += lost_alpha(header.image, key)
     return header.size, scale, pixels

@@ -238,7 +238,7 @@ def _try(prepared: Prepared, bad: list[Problem]) -> tuple[int, float, float]:
     for encoded in prepared.encoded(max(1, prepared.samples // _TRIED), bad):
         with or_skipped("skip", bad):
             data, times = encoded.image, 1.0
-            if encoded.parts is not None:
+            if data is None and encoded.parts is not None:
                 data, times = about(encoded, prepared.format.image)
             stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if data is None else data)
             large.append(times)

@@ -48,6 +48,11 @@ def data_of(values: Values) -> Iterator[bytes | memoryview]:
             yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
 
 
+def sums_of(sample: EncodedSample) -> ImageSums:
+    """The statistics of a large image; raises `SourceError` if it is damaged."""
+    return sum(map(ImageSums.of_pixels, _bands(sample)), ImageSums())
+
+
 def write_pixels(sample: EncodedSample, path: Path, offset: int) -> ImageSums:
     """Write the pixels of a large image into a file that exists; raises `SourceError` if it is damaged."""
 

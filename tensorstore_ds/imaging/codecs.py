@@ -7,6 +7,7 @@ import ctypes
 import functools
 import io
 import logging
+import math
 import re
 import threading
 import warnings
@@ -34,6 +35,8 @@ OnDecode = Callable[[int], None]
 #: knows forty more, and would start Ghostscript for one.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
 
+#: Pixels of an image that are copied at a time.
+_COPIED_PIXELS = 1 << 22
 #: Bytes a pixel that decoding an image takes at most, with the copies that Pillow makes on the way: 9.5 were measured.
 _PEAK_NBYTES = 10
 #: Likewise of AVIF and HEIC: 19.5 were measured of AVIF with alpha. 10 bits take 4 more.
@@ -175,9 +178,33 @@ def _decode_opened(image: Image.Image, color: Color, key: str, on_decode: OnDeco
     if on_decode is not None:
         on_decode(image.width * image.height * (_PEAK_HEIF_NBYTES if image.format in HEIF_FORMATS else _PEAK_NBYTES))
     try:
-        return _from_image(_upright(image), color, key)
+        return from_image(_upright(image), color, key)
     except SourceError:
         raise
+    except Exception as error:
+        raise damaged(key, "this image is damaged", error) from error
+
+
+def decoding_nbytes(header: ImageHeader) -> int:
+    """About the bytes of memory that decoding an image takes."""
+    is_heif = header.image is not None and header.image.format in HEIF_FORMATS
+    return math.prod(header.size) * (_PEAK_HEIF_NBYTES if is_heif else _PEAK_NBYTES)
+
+
+def open_decoded(
+    source: bytes | Image.Image, *, color: Color = "auto", key: str = "image", max_pixels: int = MAX_PIXELS
+) -> Image.Image | NDArray[Any]:
+    """The decoded image, upright: Pillow's own, for `from_image`, or the pixels of a JPEG. It raises as `decode_image`.
+
+    Pillow's image takes no more memory than its pixels. Making an array of it takes two copies more.
+    """
+    if isinstance(source, bytes):
+        header = read_image_header(source, max_pixels=max_pixels, key=key)
+        if header.jpeg is not None:
+            return decode_file(source, header, color=color, key=key)
+        source = header.image or open_image(source, max_pixels=max_pixels, key=key)
+    try:
+        return _upright(source)
     except Exception as error:
         raise damaged(key, "this image is damaged", error) from error
 
@@ -362,7 +389,21 @@ def _silence_libtiff() -> None:
             handler(None)
 
 
-def _from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
+def from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
+    """(H, W, C) pixels of a decoded image, as `decode_image` gives them: of a large image, some rows at a time."""
+    width, height = image.size
+    lines = max(1, _COPIED_PIXELS // width)
+    if height <= lines:
+        return _from_small(image, color, key)
+    pixels: NDArray[Any] = np.empty(0)
+    for top in range(0, height, lines):
+        band = _from_small(image.crop((0, top, width, min(height, top + lines))), color, key)
+        pixels = pixels if top else np.empty((height, *band.shape[1:]), band.dtype)
+        pixels[top : top + lines] = band
+    return pixels
+
+
+def _from_small(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
     mode = image.mode
     if color_of(mode) == mode:
         array = np.asarray(image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,10 +17,12 @@ from tensorstore_ds.imaging.codecs import (
     FURTHER_FRAMES,
     check_pixels,
     color_of,
-    decode_image,
     dtype_of,
     from_array,
+    from_image,
     further_frames,
+    lost_alpha,
+    open_decoded,
     open_image,
     oriented_size,
     read_image_header,
@@ -27,6 +30,7 @@ from tensorstore_ds.imaging.codecs import (
 from tensorstore_ds.imaging.tiff import TiffImage, is_tiff_name, open_tiff
 from tensorstore_ds.regular_files import open_file, read_file
 
+_BAND_NBYTES = 8 << 20  # pixels of a decoded image that are copied at a time
 _CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 
 
@@ -77,22 +81,22 @@ class Part:
 
 
 class WholeImage:
-    """An image that is decoded as a whole when its first part is asked for.
+    """An image that is decoded as a whole when its first part is asked for. Arrays are made of its parts alone.
 
     Attributes:
         shape: (height, width, channels) as it is shown, in the colors asked for, from its header.
         dtype: of the pixels.
-        left_out: what the file has and is not read.
+        left_out: what the file has and is not read; after `bands` also that alpha is lost.
     """
 
     def __init__(self, image: Any, color: Color, max_pixels: int, key: str) -> None:
         self._image, self._color, self._max_pixels, self._key = image, color, max_pixels, key
-        self._pixels: NDArray[Any] | None = None
+        self._decoded: Any = None
         self.left_out: tuple[Problem, ...] = ()
         if isinstance(image, np.ndarray):
-            self._pixels = from_array(image, color, key)
-            self.shape: tuple[int, int, int] = self._pixels.shape
-            self.dtype = self._pixels.dtype
+            self._decoded = from_array(image, color, key)
+            self.shape: tuple[int, int, int] = self._decoded.shape
+            self.dtype = self._decoded.dtype
             return
         if isinstance(image, bytes):
             header = read_image_header(image, max_pixels=max_pixels, key=key)
@@ -105,11 +109,33 @@ class WholeImage:
         self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
-        """As of `Readable`: a view."""
-        if self._pixels is None:
-            self._pixels = decode_image(self._image, color=self._color, max_pixels=self._max_pixels, key=self._key)
+        """As of `Readable`."""
+        return self._pixels(self._part(top, left, bottom, right))
+
+    def bands(self) -> Iterator[NDArray[Any]]:
+        """The image from top to bottom, in bands (h, W, C) of all columns; raises as `read` does."""
+        height, width, channels = self.shape
+        lines = max(1, _BAND_NBYTES // (width * channels * self.dtype.itemsize))
+        for top in range(0, height, lines):
+            part = self._part(top, 0, min(top + lines, height), width)
+            if self._color != "rgba" and not isinstance(part, np.ndarray):
+                self.left_out = tuple(dict.fromkeys((*self.left_out, *lost_alpha(part, self._key))))
+            yield self._pixels(part)
+
+    def close(self) -> None:
+        """Let the image go."""
+        self._image = self._decoded = None
+
+    def _part(self, top: int, left: int, bottom: int, right: int) -> Any:
+        if self._decoded is None:
+            self._decoded = open_decoded(self._image, color=self._color, key=self._key, max_pixels=self._max_pixels)
             self._image = None
-        return self._pixels[top:bottom, left:right]
+        if isinstance(self._decoded, np.ndarray):
+            return self._decoded[top:bottom, left:right]
+        return self._decoded.crop((left, top, right, bottom))
+
+    def _pixels(self, part: Any) -> NDArray[Any]:
+        return part if isinstance(part, np.ndarray) else from_image(part, self._color, self._key)
 
 
 def open_parts(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[Readable, tuple[Problem, ...]]:

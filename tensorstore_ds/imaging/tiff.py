@@ -16,7 +16,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,7 +214,10 @@ class TiffImage:
         is_for_pillow: whether Pillow could read it whole, too.
         has_pages: whether the file has other pages that are no smaller copies.
         file_nbytes: of the file.
+        left_out: nothing of the parts that are read.
     """
+
+    left_out: ClassVar[tuple[Problem, ...]] = ()
 
     def __init__(self, file: BinaryIO, header: _Header, color: Color, key: str, has_pages: bool) -> None:
         self._file, self._header, self._color, self._key = file, header, color, key
