@@ -26,6 +26,7 @@ from tensorstore_ds.editing import erase as module, in_place
 from tensorstore_ds.editing.mentions import Mentions, problems_of
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.statistics import ImageSums
 
 CLASSES = ("cat", "dog", "bird")
 ROWS = {"train": 14, "val": 5}
@@ -224,7 +225,7 @@ def test_a_store_without_keys(tmp_path: Path) -> None:
 
 def test_keys_are_read_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "s.tsds", {"train": range(8)}).path
-    monkeypatch.setattr(module, "_ROWS", 3)
+    monkeypatch.setattr("tensorstore_ds.format.kinds.key_index._ROWS", 3)
     tsds.erase(path, keys=[key("train", row) for row in (2, 3, 7)])
     assert [tsds.open(path)["train"].key(row) for row in range(5)] == [key("train", row) for row in (0, 1, 4, 5, 6)]
 
@@ -238,6 +239,26 @@ def test_rows_of_an_earlier_store(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="Rows have other numbers after samples were erased") as caught:
         tsds.erase(path, rows={"train": [1]}, sha256=digest)
     assert caught.value.reason == "checksum" and len(tsds.open(path)["train"]) == 7
+
+
+def test_only_pixels_of_erased_rows_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "s.tsds", {"train": range(9)}, shard_nbytes=1).path
+    counted = []
+
+    def of_pixels(pixels: Any) -> Any:
+        counted.append(len(pixels))
+        return original(pixels)
+
+    original = ImageSums.of_pixels
+    monkeypatch.setattr(ImageSums, "of_pixels", of_pixels)
+    tsds.erase(path, rows={"train": [1, 4]})
+    assert sum(counted) == 2
+    tsds.erase(path, rows={"train": [0, 1, 2, 3, 4]})  # of those that are left, which are fewer
+    assert sum(counted) == 4
+    pixels = np.asarray(tsds.open(path)["train"]["image"][:]) / 255
+    moments = tsds.open(path)["train"].channel_moments
+    assert moments is not None
+    np.testing.assert_allclose(moments[:2], [pixels.mean(axis=(0, 1, 2)), pixels.std(axis=(0, 1, 2))], rtol=1e-12)
 
 
 def test_only_shards_with_such_rows_are_written(tmp_path: Path) -> None:

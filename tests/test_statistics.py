@@ -251,6 +251,28 @@ def test_joined_statistics_are_those_of_all_samples(dtype, seed):
             assert joined == exact
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize("seed", range(3))
+def test_statistics_without_some_samples_are_those_of_the_others(dtype, seed):
+    rest, part = parts_of_a_split(dtype, seed)
+    whole = Statistics(rest)
+    whole.add(part)
+    for kind, summary in whole.summary().items():
+        sums = parse_summary(kind, summary, 160 if kind == "image" else 8)
+        left = sums.less(part[kind])
+        if kind in ("label", "mask") or (kind == "image" and dtype != "float32"):
+            assert left.summary() == rest[kind].summary()
+        else:  # the least or largest number, or a size, may be gone with the samples
+            assert left is None or (kind != "image" and left.summary() == rest[kind].summary())
+        assert part[kind].less(sums) is None  # fewer samples than are taken away
+
+
+def test_the_range_of_numbers_stays_if_both_ends_are_in_other_samples():
+    many, few = (ObjectSums.of_objects(np.array(numbers), None, 0) for numbers in ([0, 2, 9, 1], [2, 1]))
+    assert many.less(few).summary() == ObjectSums.of_objects(np.array([0, 9]), None, 0).summary()
+    assert many.less(ObjectSums.of_objects(np.array([9]), None, 0)) is None
+
+
 @pytest.mark.parametrize("kind", ["label", "objects", "mask"])
 def test_classes_of_the_second_come_after_those_of_the_first(kind):
     one, other = (({"class_counts": counts}, 1) for counts in ([1, 2], [10, 20, 30]))

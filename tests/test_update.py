@@ -22,9 +22,10 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
 from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.editing import append as append_module
+from tensorstore_ds.editing import append as append_module, in_place, rows
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError
 from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.statistics import ImageSums
 
 BOXES = (("cat", 1, 2, 8, 9),)
 
@@ -462,3 +463,27 @@ def test_a_box_that_is_dropped_later_is_listed_and_a_sample_that_is_kept_is_not(
     tsds.update(path, source, workers=0, on_error="skip")
     assert listed() == [reversed_box, (summary.updated.keys[0], "mended")]
     assert tsds.open(path).manifest.provenance["skipped"] == {}
+
+
+def test_only_pixels_that_change_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = boxes_of(tmp_path / "src", *"abcdef")
+    path = converted(source, tmp_path / "s.tsds", size=(16, 16))
+    images(source / "JPEGImages", "b.png", seed=7)
+    fresh = converted(source, tmp_path / "fresh.tsds", size=(16, 16))
+    counted = list[int]()
+
+    def of_image(pixels: Any) -> Any:
+        counted.append(len(pixels))
+        return of_pixels(pixels)
+
+    def count_changed(*arguments: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(ImageSums, "of_pixels", of_image)
+            return original(*arguments)
+
+    of_pixels, original = ImageSums.of_pixels, rows.count_changed
+    monkeypatch.setattr(in_place, "count_changed", count_changed)
+    monkeypatch.setattr(in_place, "count_rows", None)
+    assert tsds.update(path, source).updated.count == 1
+    assert counted == [1, 1]  # the old and the new ones of the image that changed
+    assert tsds.open(path)["train"].statistics == tsds.open(fresh)["train"].statistics

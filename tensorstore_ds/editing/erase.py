@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,10 +34,11 @@ from tensorstore_ds.editing.in_place import (
 )
 from tensorstore_ds.editing.mentions import Mentions, literals_in, problems_of, texts_in
 from tensorstore_ds.editing.rows import reading_progress
-from tensorstore_ds.editing.tombstones import ERASED, Tombstones
+from tensorstore_ds.editing.tombstones import ERASED, Tombstones, key_bytes
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.kinds.key_index import Keys, hashed, key_pieces
 from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.format.statistics import parse_summary
 from tensorstore_ds.options import shortened
@@ -47,7 +48,6 @@ from tensorstore_ds.reading.verification import require_whole_shards
 from tensorstore_ds.regular_files import tidied
 
 _NAMED = 3  # keys and classes in a message
-_ROWS = 10_000  # keys that are read at a time
 
 #: Rows of each split, in order.
 Rows = Mapping[str, NDArray[np.int64]]
@@ -98,8 +98,8 @@ def erase(
 
     Shards with erased samples are written again without them. The manifest is replaced in one step, which changes the
     digest. Then the old shards are removed, and all shards that `append` and `update` kept for open readers. Lines
-    about the samples are removed from ``skipped.jsonl``, and statistics are computed again. The provenance records how
-    many samples were erased, but not which ones.
+    about the samples are removed from ``skipped.jsonl``, and statistics no longer count them. The provenance records
+    how many samples were erased, but not which ones.
 
     Tombstones remain: keyed hashes of the key and of the stored image of each sample, which do not name it. With them,
     `append`, `update` and `merge_stores` leave out samples that were erased, also renamed copies, and report how many.
@@ -192,18 +192,22 @@ def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[
     if field is None:
         raise OptionError(f"{store.path}: expected samples with keys, found none. Give `rows` instead.")
     found: dict[str, NDArray[np.int64]] = {}
-    missing, similar = set(wanted), dict[str, str]()
-    for name in names:
-        column, rows = store[name].table(field), list[int]()
-        for start in range(0, len(column), _ROWS):
-            for row, key in enumerate(map(str, column[start : start + _ROWS]), start):
-                if key in wanted:
-                    rows.append(row)
+    missing, hashes = set(wanted), np.sort(hashed(Keys.of([*map(key_bytes, wanted)])))
+    for name in names if wanted else ():
+        rows = list[int]()
+        for start, keys in key_pieces(store[name].table(field)):
+            own = hashed(keys)
+            likely = np.flatnonzero(hashes.take(hashes.searchsorted(own), mode="clip") == own)
+            for place in likely.tolist():
+                if (key := keys[place].decode("utf-8", "backslashreplace")) in wanted:
+                    rows.append(start + place)
                     missing.discard(key)
-                elif (last := key.rpartition("/")[2]) in wanted:
-                    similar.setdefault(last, key)
         found[name] = np.array(rows, np.int64)
     if missing:
+        similar = dict[str, str]()
+        for key in _other_keys(store, names, {}):
+            if (last := key.rpartition("/")[2]) in missing:
+                similar.setdefault(last, key)
         named = [shortened(repr(key)) for key in sorted(missing)]
         more = f" and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
         hint = next((f" There is {similar[key]!r}." for key in sorted(missing) if key in similar), "")
@@ -211,6 +215,17 @@ def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[
         message = f"`keys`: expected keys of samples, {what}.{hint} Nothing was erased."
         raise (_NoSuchKeysError if missing == wanted else OptionError)(message)
     return found
+
+
+def _other_keys(store: Store, names: Iterable[str], rows: Rows) -> Iterator[str]:
+    """The keys of some splits, without those of these rows."""
+    for name in names:
+        without = rows.get(name, np.empty(0, np.int64))
+        for start, keys in key_pieces(store[name].table(first_of_kind(store.manifest.fields, KeyField) or "")):
+            data, ends = keys.data.tobytes(), keys.offsets.tolist()
+            places = without[slice(*without.searchsorted([start, start + len(keys)]))] - start
+            for place in np.delete(np.arange(len(keys)), places).tolist():
+                yield data[ends[place] : ends[place + 1]].decode("utf-8", "backslashreplace")
 
 
 class _NoSuchKeysError(OptionError):
@@ -376,10 +391,8 @@ def _names(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
     names = {*keys}
     if SOURCE_BOX in store.manifest.fields:
         images = {key.rpartition("#")[0] for key in keys}
-        none = np.empty(0, np.int64)
-        for name in store:
-            for row in np.setdiff1d(np.arange(len(store[name])), rows.get(name, none)).tolist():
-                images.discard(store[name].key(row).rpartition("#")[0])
+        for key in _other_keys(store, store, rows):
+            images.discard(key.rpartition("#")[0])
         names |= images - {""}
     return names
 
@@ -395,13 +408,8 @@ def _names_in_texts(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
     found = {last for key in keys if (last := key.rpartition("/")[2]) and last in whole}
     literals = {each for each in literals_in(texts) if len(each) > 1}
     found |= {each for key in keys for each in literals if each in key}
-    for name in store if found else ():
-        column = store[name].table(next(n for n, f in store.manifest.fields.items() if isinstance(f, KeyField)))
-        erased = {*rows.get(name, np.empty(0, np.int64)).tolist()}
-        for start in range(0, len(column), _ROWS):
-            for row, key in enumerate(map(str, column[start : start + _ROWS]), start):
-                if row not in erased:
-                    found -= {each for each in found if each in key}
+    for key in _other_keys(store, store, rows) if found else ():
+        found -= {each for each in found if each in key}
     return found
 
 

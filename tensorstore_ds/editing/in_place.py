@@ -26,7 +26,7 @@ from tensorstore_ds.conversion.history import note_state, with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
-from tensorstore_ds.editing.rows import Piece, Rows, count_rows, shards_of, weight_of, write_shard
+from tensorstore_ds.editing.rows import Piece, Rows, count_changed, count_rows, shards_of, weight_of, write_shard
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
@@ -254,11 +254,9 @@ class InPlace:
         found: dict[str, Any] = {}
         for each, own in self._fields.items():
             known = before.statistics.get(each)
-            if name in self._changes.erased:
-                kept = Piece(self._store, name, self._kept(name, 0, before.rows), self._numbers)
-                known = count_rows([kept], each, own) if len(kept.rows) else None
-            if before.rows and (each in taken or each in self._reshaped or self._given(name, each)):
-                known = count_rows(self._pieces(name, each, 0, before.rows), each, own)
+            changes = name in self._changes.erased or each in taken or each in self._reshaped
+            if before.rows and (changes or self._given(name, each)):
+                known = self._counted(name, each, before)
             if added:
                 whole = Piece(self._store, name, np.arange(before.rows))
                 parts = [(known, weight_of(whole, each, own))] if before.rows else []
@@ -269,6 +267,27 @@ class InPlace:
                 known = {**known, "class_counts": [*known["class_counts"], *[0] * missing]}
             found |= {each: known} if known else {}
         return found
+
+    def _counted(self, name: str, each: str, before: SplitEntry) -> dict[str, Any]:
+        """Statistics of a field in which values are other ones, or of which rows are erased."""
+        field, taken = self._fields[each], self._replaced(name).get(each)
+        after: Iterable[Rows] = self._pieces(name, each, 0, before.rows)
+        if (gone := self._changes.erased.get(name)) is not None:
+            after = [self._own(name, self._kept(name, 0, before.rows))] if len(gone) < before.rows else []
+        elif taken is not None:
+            gone = np.flatnonzero(taken)
+        if gone is not None and each not in self._reshaped and self._given(name, each) is None:
+            come = (piece for piece in after if isinstance(piece, Piece) and piece.store is not self._store)
+            whole = self._own(name, np.arange(before.rows))
+            found = count_changed(before.statistics.get(each), whole, self._own(name, gone), come, each, field)
+            if found is not None:
+                return found
+            after = after if taken is None else self._pieces(name, each, 0, before.rows)
+        return count_rows(after, each, field)
+
+    def _own(self, name: str, rows: NDArray[np.int64]) -> Piece:
+        """Rows of the store as it is."""
+        return Piece(self._store, name, rows, self._numbers)
 
     def _added(self, name: str) -> Piece | None:
         """The rows that come to the end of a split."""

@@ -31,7 +31,7 @@ from tensorstore_ds.format.kinds import ImageField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import ArraySpec, Layout
-from tensorstore_ds.format.statistics import Statistics, Sums, join_summaries
+from tensorstore_ds.format.statistics import Statistics, Sums, join_summaries, parse_summary
 from tensorstore_ds.reading.columns import Column, RaggedColumn, spans
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import require_whole
@@ -364,13 +364,42 @@ def count_rows(rows: Iterable[Rows], name: str, field: Field) -> dict[str, Any]:
     """Count a field's statistics in some rows; statistics of image files are joined instead."""
     if not isinstance(field, ArrayField | ObjectsField):
         return joined_statistics([piece for piece in rows if isinstance(piece, Piece)], name, field)
-    if type(field) is ArrayField:  # has none
-        return {}
-    statistics, sums = Statistics(), field.sums
-    writer = FieldWriter({name: field}, {}, lambda name, *values: statistics.add({name: sums(*values)}))
-    for part in _parts(rows):
-        writer.append(part, [name])
+    return dict(_counted(rows, name, field).summary().get(name, {}))
+
+
+def count_changed(
+    known: object, whole: Piece, gone: Piece, come: Iterable[Rows], name: str, field: Field
+) -> dict[str, Any] | None:
+    """Count a field's statistics after some rows of a split are gone, and others have come, without those that stay.
+
+    Args:
+        known: statistics of all rows before.
+
+    Returns:
+        None if they do not follow from these, or if fewer rows stay than are gone.
+    """
+    if not isinstance(field, ArrayField | ObjectsField) or 2 * len(gone.rows) > len(whole.rows):
+        return None
+    sums, part = (
+        parse_summary(field.kind, known, weight_of(whole, name, field)),
+        _counted([gone], name, field).get(name),
+    )
+    rest = None if sums is None or part is None else sums.less(part)
+    if rest is None:
+        return None
+    statistics = Statistics({name: rest})
+    statistics.add(_counted(come, name, field))
     return dict(statistics.summary().get(name, {}))
+
+
+def _counted(rows: Iterable[Rows], name: str, field: ArrayField | ObjectsField) -> Statistics:
+    """The sums of a field in some rows; none if it has none."""
+    statistics, sums = Statistics(), field.sums
+    if type(field) is not ArrayField:
+        writer = FieldWriter({name: field}, {}, lambda name, *values: statistics.add({name: sums(*values)}))
+        for part in _parts(rows):
+            writer.append(part, [name])
+    return statistics
 
 
 def _parts(pieces: Iterable[Rows]) -> Iterator[Rows]:

@@ -29,6 +29,8 @@ _PIECE_NBYTES = 4 * 1024**2
 _PIECE_LINES = 256
 #: Numbers of a line that is worth a sum of its own.
 _SHORT = 256
+#: What integers are divided by in statistics, by their dtype.
+_SCALES = {"uint8": 255, "uint16": 65535}
 #: The compiled kernel adds up no more channels.
 _MOST_CHANNELS = 4
 
@@ -66,6 +68,10 @@ class Sums:
     def __add__(self, other: Self) -> Self:
         """The sums over the samples of both."""
         raise NotImplementedError
+
+    def less(self, part: Sums) -> Sums | None:
+        """The sums without those of some of the samples; None if they cannot be told: the rest must be counted."""
+        return None
 
     def summary(self) -> dict[str, Any]:
         """The field's statistics as the manifest has them; empty if none are known."""
@@ -117,6 +123,10 @@ class LabelSums(Sums):
     def __add__(self, other: Self) -> Self:
         return replace(self, class_counts=_add_counts(self.class_counts, other.class_counts))
 
+    def less(self, part: Sums) -> LabelSums | None:
+        counts = _less_counts(self.class_counts, part.class_counts) if isinstance(part, LabelSums) else None
+        return None if counts is None else LabelSums(counts)
+
     def summary(self) -> dict[str, Any]:
         return {"class_counts": self.class_counts}
 
@@ -142,6 +152,13 @@ class MultiLabelSums(Sums):
     def __add__(self, other: Self) -> Self:
         unknown = _if_both(_add_counts, self.unknown, other.unknown)
         return replace(self, class_counts=_add_counts(self.class_counts, other.class_counts), unknown=unknown)
+
+    def less(self, part: Sums) -> MultiLabelSums | None:
+        if not isinstance(part, MultiLabelSums):
+            return None
+        counts = _less_counts(self.class_counts, part.class_counts)
+        unknown = _if_both(_less_counts, self.unknown, part.unknown)
+        return None if counts is None or unknown is None else MultiLabelSums(counts, unknown)
 
     def summary(self) -> dict[str, Any]:
         return {"class_counts": self.class_counts, **({} if self.unknown is None else {"unknown": self.unknown})}
@@ -170,6 +187,13 @@ class MaskSums(Sums):
     def __add__(self, other: Self) -> Self:
         ignored = _if_both(operator.add, self.ignored, other.ignored)
         return replace(self, class_counts=_add_counts(self.class_counts, other.class_counts), ignored=ignored)
+
+    def less(self, part: Sums) -> MaskSums | None:
+        if not isinstance(part, MaskSums) or self.ignored is None or part.ignored is None:
+            return None
+        counts = _less_counts([*self.class_counts, self.ignored], [*part.class_counts, part.ignored])
+        same = len(self.class_counts) == len(part.class_counts)
+        return MaskSums(counts[:-1], counts[-1]) if same and counts is not None else None
 
     def summary(self) -> dict[str, Any]:
         return {"class_counts": self.class_counts, **({} if self.ignored is None else {"ignored": self.ignored})}
@@ -223,6 +247,14 @@ class ObjectSums(Sums):
             emptied=self.emptied + other.emptied,
             doubtful=add_doubtful(self.doubtful, other.doubtful),
         )
+
+    def less(self, part: Sums) -> ObjectSums | None:
+        if not isinstance(part, ObjectSums) or (self.class_counts is None) != (part.class_counts is None):
+            return None
+        numbers = _if_both(_less_ranges, self.numbers, part.numbers)
+        counts = _if_both(_less_counts, self.class_counts, part.class_counts)
+        is_known = numbers is not None and (counts is not None or self.class_counts is None)
+        return ObjectSums(numbers, counts) if is_known else None
 
     def summary(self) -> dict[str, Any]:
         counts = {} if self.class_counts is None else {"class_counts": self.class_counts}
@@ -297,7 +329,7 @@ class ImageSums(Sums):
     def summary(self) -> dict[str, Any]:
         if not self.sum:
             return {}
-        scale, count = {"uint8": 255, "uint16": 65535}.get(self.dtype, 1), self.count
+        scale, count = _SCALES.get(self.dtype, 1), self.count
         mean, std = [], []
         for total, squares in zip(self.sum, self.squares, strict=True):
             mean.append(total / count / scale)
@@ -341,6 +373,21 @@ class _Moments(Sums):
         ]
         reduction, count = max(self.reduction, other.reduction), self.count + other.count
         return replace(self, mean=mean, std=std, reduction=reduction, count=count)
+
+    def less(self, part: Sums) -> ImageSums | None:
+        """Only of integers: their sums follow from mean and standard deviation, and nothing is lost in the difference.
+
+        Sums of squares are exact below 2^50, which 10^10 values of 8 bits do not reach.
+        """
+        scale = _SCALES.get(part.dtype) if isinstance(part, ImageSums) else None
+        if not isinstance(part, ImageSums) or scale != self.scale or self.reduction > 1:
+            return None
+        moments = zip(self.mean, self.std, strict=True)
+        total = _less_counts([round(mean * scale * self.count) for mean in self.mean], part.sum)
+        of_all = [round((mean**2 + std**2) * scale**2 * self.count) for mean, std in moments]
+        squares, count = _less_counts(of_all, part.squares), self.count - part.count
+        is_known = total is not None and squares is not None and len(part.sum) == len(self.mean) and count > 0
+        return ImageSums(part.dtype, count, total or [], squares or []) if is_known else None
 
     def summary(self) -> dict[str, Any]:
         if not self.mean or not all(map(math.isfinite, self.mean + self.std)):
@@ -411,6 +458,16 @@ class SizeSums(Sums):
         named = {f"{h}x{w}": int(n) for (h, w), n in zip(each.tolist(), counts, strict=True)}
         return cls(_range_of(sizes[:, 0]), _range_of(sizes[:, 1]), _add_distinct({}, named))
 
+    def less(self, part: Sums) -> SizeSums | None:
+        if not isinstance(part, SizeSums):
+            return None
+        height, width = _if_both(_less_ranges, self.height, part.height), _if_both(_less_ranges, self.width, part.width)
+        if height is None or width is None or self.distinct is None or part.distinct is None:
+            return None
+        counts = {size: count - part.distinct.get(size, 0) for size, count in self.distinct.items()}
+        is_known = part.distinct.keys() <= counts.keys() and min(counts.values(), default=0) >= 0
+        return SizeSums(height, width, {size: count for size, count in counts.items() if count}) if is_known else None
+
     def __add__(self, other: Self) -> Self:
         rules: Mapping[str, Any] = {"height": _add_ranges, "width": _add_ranges, "distinct": _add_distinct}
         both = {name: _if_both(add, getattr(self, name), getattr(other, name)) for name, add in rules.items()}
@@ -447,6 +504,19 @@ def _add_counts(a: list[Any], b: list[Any]) -> list[Any]:
     """Sums of counts by class; the longer list has additional classes at its end."""
     short, long = sorted((a, b), key=len)
     return [x + y for x, y in zip(short, long, strict=False)] + long[len(short) :]
+
+
+def _less_counts(a: list[int], b: list[int]) -> list[int] | None:
+    """Differences of counts by class; None if one would be negative."""
+    left = [x - y for x, y in zip(a, [*b, *[0] * (len(a) - len(b))], strict=False)]
+    return left if len(b) <= len(a) and min(left, default=0) >= 0 else None
+
+
+def _less_ranges(a: list[int], b: list[int]) -> list[int] | None:
+    """Take values from a set, as of `_add_ranges`; None if its minimum or maximum may be among them."""
+    if not b:
+        return a
+    return [a[0] - b[0], a[1] - b[1], *a[2:]] if a and a[0] > b[0] and a[2] < b[2] and b[3] < a[3] else None
 
 
 def _add_ranges(a: list[int], b: list[int]) -> list[int]:
