@@ -147,8 +147,10 @@ def share_rows(
 
 def key_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
     """64 bits of each key that also depend on the seed, (n,)."""
-    salt = seed.to_bytes(16, "little", signed=True)
-    return np.frombuffer(b"".join(hashlib.blake2b(key, digest_size=8, salt=salt).digest() for key in keys), "<u8")
+    salt, digests = seed.to_bytes(16, "little", signed=True), bytearray()
+    for key in keys:
+        digests += hashlib.blake2b(key, digest_size=8, salt=salt).digest()
+    return np.frombuffer(digests, "<u8")
 
 
 def _check_shares(fractions: Mapping[str, float], option: str) -> None:

@@ -21,7 +21,7 @@ from tensorstore_ds.reading.store import Split
 
 _LONGEST = 4096  # characters of a condition
 _DEEPEST = 50  # conditions within one another
-_ROWS = 100_000  # that are looked at together
+_ROWS = 10_000  # that are looked at together
 
 Values = NDArray[Any]
 #: Gives a column's values of rows [start, stop).

@@ -7,6 +7,7 @@ full. So most rows stay in their fold when a store grows, and their order does n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from tensorstore_ds.seeding import Bits, fold
 Ints = NDArray[np.int64]
 #: Groups are divided to within this fraction of an even division: without it, many more move when a store grows.
 SLACK = 0.02
+#: Rows that are divided together.
+_ROWS = 10_000
 #: Passes over all groups in which a group moves to a different fold if that makes the folds more even.
 _SWEEPS = 8
 
@@ -30,30 +33,56 @@ def divide_rows(bits: Bits, strata: Ints, k: int) -> Ints:
         strata: (n,) numbers from 0.
     """
     counts = np.bincount(strata)
-    home = (bits % np.uint64(k)).astype(np.int64)
-    wanted = np.bincount(strata * k + home, minlength=counts.size * k).reshape(-1, k)
+    wanted = np.zeros((counts.size, k), np.int64)  # rows whose home is each fold
+    step = max(_ROWS, wanted.size)
+    for start in range(0, len(bits), step):
+        part = slice(start, start + step)
+        slots = strata[part] * k + _homes(bits[part], k)
+        wanted += np.bincount(slots, minlength=wanted.size).reshape(-1, k)
     room = np.repeat(counts[:, None] // k, k, axis=1)
     more = np.zeros(k, np.int64)  # rows of a fold beyond those that all folds have
     for stratum in np.flatnonzero(counts % k):
         chosen = np.lexsort((-wanted[stratum], more))[: counts[stratum] % k]  # the smallest folds: `more` differs by 1
         room[stratum, chosen] += 1
         more[chosen] += 1
-    free = room.ravel()
-    found, left, wish = np.empty(len(bits), np.int64), np.arange(len(bits)), home
+    if counts.size == 1:
+        return _filled(bits, strata, room[0], k).astype(np.int64)
+    found, order = np.empty(len(bits), np.int64), np.argsort(strata, kind="stable")
+    ends = np.cumsum(counts)
+    first = 0
+    while first < counts.size:  # strata with so many rows together, or one that has more
+        start = int(ends[first] - counts[first])
+        last = max(first + 1, int(np.searchsorted(ends, start + _ROWS, "right")))
+        rows = order[start : ends[last - 1]]
+        found[rows] = _filled(bits[rows], strata[rows] - first, room[first:last].ravel(), k)
+        first = last
+    return found
+
+
+def _homes(bits: Bits, k: int) -> Ints:
+    """The home of each row or group, (n,) in [0, k)."""
+    return (bits % np.uint64(k)).astype(np.int64)
+
+
+def _filled(bits: Bits, strata: Ints, free: Ints, k: int) -> NDArray[np.integer[Any]]:
+    """The fold of each row, which is its home or another where there is room for its stratum."""
+    small = np.int32 if max(len(bits), free.size) < 2**31 else np.int64
+    found, left = np.empty(len(bits), np.min_scalar_type(k)), np.arange(len(bits), dtype=small)
+    slots = (strata * k + _homes(bits, k)).astype(small)
     others = np.empty((0, k), np.int64)
     for attempt in range(k + 1):
-        slots = strata[left] * k + wish
         order = np.lexsort((bits[left], slots))
-        slots = slots[order]
-        fits = np.arange(len(slots)) - slots.searchsorted(slots) < free[slots]
-        found[left[order[fits]]] = slots[fits] % k
-        free -= np.bincount(slots[fits], minlength=free.size)
-        kept = order[~fits]
+        counts = np.bincount(slots, minlength=free.size)
+        taken = np.minimum(counts, free)  # the first of each slot
+        fits = np.repeat(np.tile([True, False], free.size), np.stack([taken, counts - taken], 1).ravel())
+        free -= taken
+        kept, order = order[~fits], order[fits]
+        found[left[order]] = slots[order] % k
         left = left[kept]
         if not len(left):
             break
         others = _others(bits[left], k) if attempt == 0 else others[kept]
-        wish = others[:, attempt]
+        slots = (strata[left] * k + others[:, attempt]).astype(small)
     return found
 
 
@@ -105,7 +134,7 @@ def divide_groups(bits: Bits, sizes: Ints, members: Members, k: int) -> Ints:
     quota = np.maximum(totals / k, 1e-9)
     limit, least = np.maximum(np.ceil(quota), quota * (1 + SLACK)), np.minimum(np.floor(quota), quota * (1 - SLACK))
     load = np.zeros((rows + 1, k))
-    homes, others = (bits % np.uint64(k)).astype(np.int64).tolist(), _others(bits, k)
+    homes, others = _homes(bits, k).tolist(), _others(bits, k)
     found = np.empty(number, np.int64)
     has = [np.append(members.classes[a:b], rows) for a, b in zip(members.starts, members.starts[1:], strict=False)]
     of = [np.append(members.counts[a:b], s) for a, b, s in zip(members.starts, members.starts[1:], sizes, strict=False)]

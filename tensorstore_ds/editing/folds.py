@@ -39,7 +39,7 @@ _REPEATS = replace(_SEED, name="repeats", at_least=1, at_most=None)
 #: Classes in a table, and characters of a name in it.
 _CLASSES, _NAME = 30, 24
 #: Keys that are read together.
-_ROWS = 100_000
+_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,9 @@ class Folds(Sequence[Fold]):
         if self._classes is None:
             return np.zeros((0, self.k), np.int64)
         known, count = self._classes.labels >= 0, len(self.class_names)
-        labels, owners = self._classes.labels[known], self._classes.owners[known]
-        slots = labels * self.k + self.numbers[repeat - 1][owners] - 1
+        folds = self.numbers[repeat - 1]
+        folds = folds if self._classes.owners is None else folds[self._classes.owners]
+        slots = self._classes.labels[known] * self.k + folds[known] - 1
         return np.bincount(slots, minlength=count * self.k).reshape(count, self.k)
 
     def class_shares(self, repeat: int = 1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -258,12 +259,19 @@ class Folds(Sequence[Fold]):
 
 @dataclass(frozen=True)
 class _Classes:
-    """The class of each sample or object: its row, (m,), and its label, (m,), `UNLABELLED` for none."""
+    """The class of each sample or object: its row, (m,), None for one of each row, and its label, (m,), `UNLABELLED`
+    for none.
+    """
 
     names: tuple[str, ...]
-    owners: Ints
+    owners: Ints | None
     labels: Ints
-    is_single: bool  # one of each row
+
+    def units(self, units: Ints | None) -> Ints:
+        """Of the group of each row, the group of each sample or object; None groups each row alone."""
+        if units is None:
+            return np.arange(len(self.labels)) if self.owners is None else self.owners
+        return units if self.owners is None else units[self.owners]
 
     @classmethod
     def of(cls, split: Split, name: str, rows: Ints) -> _Classes:
@@ -272,15 +280,15 @@ class _Classes:
         if isinstance(field, LabelField):
             labels = split.column(name).take(rows)
             _check(labels, len(field.classes), where, least=UNLABELLED)
-            return cls(field.classes, np.arange(len(rows)), labels, is_single=True)
+            return cls(field.classes, None, labels)
         if isinstance(field, LabelsField):
             owners, numbers = np.nonzero(split.column(name).take(rows) > 0)
-            return cls(field.classes, owners, numbers, is_single=False)
+            return cls(field.classes, owners, numbers)
         if isinstance(field, ObjectsField) and "labels" in field.values:
             taken = split.table(name).take(rows)
             labels = taken["labels"].astype(np.int64)
             _check(labels, len(field.classes), f"{where}/labels", least=0)
-            return cls(field.classes, np.repeat(np.arange(len(rows)), np.diff(taken.offsets)), labels, is_single=False)
+            return cls(field.classes, np.repeat(np.arange(len(rows)), np.diff(taken.offsets)), labels)
         possible = [*of_kind(split.fields, LabelField), *of_kind(split.fields, LabelsField)]
         possible += [each for each, found in of_kind(split.fields, ObjectsField).items() if "labels" in found.values]
         advice = f"Use {' or '.join(possible)}." if possible else "Divide the split without it."
@@ -370,30 +378,36 @@ def folds(
     if k > len(bits):
         what = "samples" if group_of is None else "groups"
         raise OptionError(f"`k`: expected at most {len(bits):,}, the {what} of {title}, found {k:,}. Use fewer folds.")
-    units = np.arange(len(rows)) if group_of is None else group_of
-    notes = () if classes is None else tuple(_rare(classes, units, k, stratify, "samples" if group_of is None else by))
+    rare = () if classes is None else _rare(classes, group_of, k, stratify, "samples" if group_of is None else by)
+    notes = tuple(rare)
     for note in notes:
         warnings.warn(note, stacklevel=2)
-    numbers = [
-        _divide(fold(bits, repeat), units, classes, k, grouped=group_of is not None) for repeat in range(repeats)
-    ]
-    return Folds(title, np.stack(numbers) + 1, keys, k=k, seed=seed, warnings=notes, **named)
+    numbers = np.empty((repeats, len(rows)), np.int64)
+    for repeat in range(repeats):
+        numbers[repeat] = _divide(fold(bits, repeat), group_of, classes, k)
+    numbers += 1
+    return Folds(title, numbers, keys, k=k, seed=seed, warnings=notes, **named)
 
 
-def _divide(bits: Bits, units: Ints, classes: _Classes | None, k: int, *, grouped: bool) -> Ints:
+def _divide(bits: Bits, group_of: Ints | None, classes: _Classes | None, k: int) -> Ints:
     """The fold of each row, from 0."""
-    if not grouped and (classes is None or classes.is_single):
+    if group_of is None and (classes is None or classes.owners is None):
         strata = np.zeros(len(bits), np.int64) if classes is None else classes.labels + 1
         return divide_rows(bits, strata, k)
-    owners = np.empty(0, np.int64) if classes is None else units[classes.owners]
+    owners = np.empty(0, np.int64) if classes is None else classes.units(group_of)
     labels = np.empty(0, np.int64) if classes is None else classes.labels + 1
+    units = np.arange(len(bits)) if group_of is None else group_of
     return divide_groups(bits, np.bincount(units), Members.of(owners, labels, len(bits)), k)[units]
 
 
-def _rare(classes: _Classes, units: Ints, k: int, field: str | None, what: str | None) -> Iterator[str]:
+def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None, what: str | None) -> Iterator[str]:
     """A line about classes that are in fewer rows or groups than there are folds."""
-    present = np.unique(units[classes.owners] * (len(classes.names) + 1) + classes.labels + 1)
-    counts = np.bincount(present % (len(classes.names) + 1), minlength=len(classes.names) + 1)[1:]
+    number = len(classes.names) + 1
+    if group_of is None and classes.owners is None:
+        counts = np.bincount(classes.labels + 1, minlength=number)[1:]
+    else:
+        present = np.unique(classes.units(group_of) * number + classes.labels + 1)
+        counts = np.bincount(present % number, minlength=number)[1:]
     rare = np.flatnonzero((counts > 0) & (counts < k)).tolist()
     if rare:
         in_what = "samples" if what == "samples" else "groups"
@@ -471,7 +485,10 @@ def _field(split: Split, name: str, option: str) -> Field:
 def _groups(split: Split, rows: Ints, groups: Any, seed: int) -> tuple[Ints | None, Bits, str | None]:
     """The group of each row from 0, (n,), or None; the hash of each group or row; and the name of the groups."""
     if groups is None:
-        names: Iterable[bytes] = _row_names(split, rows, of_image=SOURCE_BOX in split.fields)
+        of_image = SOURCE_BOX in split.fields
+        names = _row_names(split, rows, of_image=of_image)
+        if not of_image and (np.diff(rows) > 0).all():  # no row is there twice, and so no key
+            return None, key_hashes(names, seed), None
         numbers, found = _numbered(names)
         is_alone = len(found) == len(rows)
         return None if is_alone else numbers, key_hashes(found, seed), None if is_alone else "image"
