@@ -68,6 +68,10 @@ OURS: dict[str, Callable[[], dict[str, Any]]] = {
         "batch_size": BATCH,
         "sampler": tsds.ShuffleSampler(ROWS, rank=1, num_replicas=2),
     },
+    "ShuffleSampler by feistel": lambda: {
+        "batch_size": BATCH,
+        "sampler": tsds.ShuffleSampler(ROWS, algorithm="feistel", seed=3),
+    },
     "WeightedSampler": lambda: {"batch_size": BATCH, "sampler": tsds.WeightedSampler(np.linspace(1, 9, ROWS))},
     "SubsetSampler": lambda: {"batch_size": BATCH, "sampler": tsds.SubsetSampler(np.arange(0, ROWS, 2))},
     "BlockShuffleSampler": lambda: {
@@ -267,6 +271,10 @@ def test_epochs_of_torchs_sampler_that_a_script_sets(dataset: tsds.StoreDataset)
         (
             {"shuffle": None, "sampler": tsds.ShuffleSampler(ROWS, seed=4)},
             "expected the state of a loader with sampler_seed 4, found 0",
+        ),
+        (
+            {"shuffle": None, "sampler": tsds.ShuffleSampler(ROWS, algorithm="feistel")},
+            "expected the state of a loader with sampler 'ShuffleSampler, feistel', found 'ShuffleSampler'",
         ),
     ],
 )

@@ -1,7 +1,9 @@
 """Samplers: all ranks together, epochs, states; torch's own samplers and DataLoader say what is right."""
 
+import itertools
 import json
 import pickle
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -21,6 +23,8 @@ WEIGHTS = [1, 2, 0, 3, 4, 0.5, 0, 1, 2, 6, 1, 1]
 DEALT = {
     "shuffle": lambda **options: ShuffleSampler(12, **options),
     "stored order": lambda **options: ShuffleSampler(11, shuffle=False, **options),
+    "feistel": lambda **options: ShuffleSampler(12, algorithm="feistel", **options),
+    "subset by feistel": lambda **options: SubsetSampler(SUBSET, algorithm="feistel", **options),
     "subset": lambda **options: SubsetSampler(SUBSET, **options),
     "weighted": lambda **options: WeightedSampler(WEIGHTS, **options),
     "weighted, without replacement": lambda **options: WeightedSampler(WEIGHTS, 10, replacement=False, **options),
@@ -37,6 +41,7 @@ def ranks(make, replicas, **options):
     ("sampler", "expected"),
     [
         (ShuffleSampler(12, seed=7), [6, 11, 1, 0, 2, 7, 8, 10, 3, 4, 9, 5]),
+        (ShuffleSampler(12, seed=7, algorithm="feistel"), [7, 0, 8, 4, 11, 10, 9, 1, 3, 6, 2, 5]),
         (SubsetSampler([3, 1, 4, 1, 5, 9, 2, 6], seed=7), [1, 2, 3, 6, 4, 5, 1, 9]),
         (BlockShuffleSampler(12, block_rows=3, window_blocks=2, seed=7), [1, 8, 2, 6, 7, 0, 9, 3, 10, 11, 4, 5]),
         (WeightedSampler([1, 2, 3, 4, 0], 10, seed=7), [1, 0, 3, 2, 3, 2, 0, 0, 3, 2]),
@@ -117,6 +122,27 @@ def test_what_is_left_of_an_uneven_epoch_is_divided_anew(size, other, start):
     rows = [sampler.rows() for sampler in rest]
     assert [len(each) for each in rows] == [len(sampler) for sampler in rest]
     assert [rows[i % other][i // other] for i in range(len(whole))] == whole.tolist()
+
+
+@pytest.mark.parametrize("name", DEALT)
+@given(replicas=st.integers(1, 5), drop_last=st.booleans(), first=st.integers(0, 14), nrows=st.integers(1, 5))
+def test_an_order_can_be_had_by_pieces_from_any_row_on(name, replicas, drop_last, first, nrows):
+    for sampler in ranks(DEALT[name], replicas, drop_last=drop_last, seed=3):
+        pieces = [piece.tolist() for piece in sampler.pieces(first, nrows)]
+        assert [*itertools.chain(*pieces)] == sampler.rows()[first:].tolist() == list(sampler)[first:]
+        if name in ("stored order", "feistel", "subset by feistel"):
+            assert {len(piece) for piece in pieces[:-1]} <= {nrows}
+
+
+def test_a_hundred_million_rows_need_no_array_of_them():
+    tracemalloc.start()
+    sampler = ShuffleSampler(10**8, algorithm="feistel", rank=3, num_replicas=8)
+    rows = next(sampler.after(8 * 10**6).pieces(5 * 10**6))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * 10**6 and len(set(rows.tolist())) == len(rows) and 0 <= rows.min() < rows.max() < 10**8
+    one = ShuffleSampler(10**8, algorithm="feistel").pieces((6 * 10**6) * 8 + 3, 1)
+    assert next(one)[0] == rows[0]
 
 
 def test_the_seed_is_0_unless_it_is_given():
@@ -245,6 +271,7 @@ def test_a_subset_is_copied():
         (lambda: SubsetSampler([1, -2]), ValueError, "found -2"),
         (lambda: BlockShuffleSampler(3, block_rows=0, window_blocks=1), ValueError, "`block_rows`: expected 1"),
         (lambda: BlockShuffleSampler(3, block_rows=1, window_blocks=0), ValueError, "`window_blocks`: expected 1"),
+        (lambda: ShuffleSampler(3, algorithm="aes"), ValueError, "one of fisher-yates, feistel, found 'aes'"),
         (lambda: RowSampler(3), TypeError, "abstract"),
     ],
 )

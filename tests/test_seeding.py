@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
-from tensorstore_ds.seeding import betas, fold, generator, splitmix64, torch_seeds, uniforms
+from tensorstore_ds.seeding import IndexShuffle, betas, fold, generator, splitmix64, torch_seeds, uniforms
 
 
 def test_splitmix64_is_the_published_one() -> None:
@@ -70,3 +71,38 @@ def test_betas_are_distributed_as_beta(alpha: float) -> None:
         counts = np.histogram(np.arcsin(np.sqrt(found)) * 2 / np.pi, 20, (0, 1))[0]
         assert ((counts - 1000) ** 2 / 1000).sum() < 43.9
     assert np.array_equal(found[5:9], betas(fold(7, np.arange(5, 9, dtype=np.uint64)), alpha))
+
+
+@pytest.mark.parametrize("sizes", [range(1, 1200), [65_535, 65_536, 65_537, 999_983, 1_281_167]])
+def test_an_index_shuffle_is_a_permutation(sizes: Iterable[int]) -> None:
+    for size in sizes:
+        images = IndexShuffle(size, generator(1, size))(np.arange(size))
+        assert np.array_equal(np.bincount(images, minlength=size), np.ones(size))
+
+
+@pytest.mark.parametrize("size", [2**31 + 11, 10**12])
+def test_an_index_shuffle_of_very_many_needs_only_those_that_are_asked_for(size: int) -> None:
+    shuffle = IndexShuffle(size, generator(0, 0))
+    asked = np.unique(np.random.default_rng(0).integers(0, size, 50_000))
+    images = shuffle(asked)
+    assert len(np.unique(images)) == len(asked) and images.min() >= 0 and images.max() < size
+    assert np.array_equal(shuffle(asked[::-7]), images[::-7])
+    assert np.abs(np.bincount(images * 16 // size, minlength=16) / len(asked) - 1 / 16).max() < 0.006
+
+
+@pytest.mark.parametrize("size", [4, 10, 1000, 20_000])
+def test_an_index_shuffle_is_as_random_as_that_of_numpy(size: int) -> None:
+    """Where a row goes, how far, and how far from the next one: chi-square of what is expected to be even."""
+    repeats, cells = 300 if size < 20_000 else 60, min(size, 40)
+    images = np.stack([IndexShuffle(size, generator(0, epoch))(np.arange(size)) for epoch in range(repeats)])
+    moved, steps = (images - np.arange(size)) % size, np.diff(images, axis=1) % size
+    for numbers, first in ((images[:, 0], 0), (images[:, -1], 0), (moved.ravel(), 0), (steps.ravel(), 1)):
+        counts = np.bincount((numbers - first) * cells // (size - first), minlength=cells)
+        expected = np.bincount(np.arange(size - first) * cells // (size - first), minlength=cells)
+        expected = expected[: len(counts)] * (counts.sum() / expected.sum())
+        used = expected > 0
+        chi = ((counts[used] - expected[used]) ** 2 / expected[used]).sum()
+        degrees = used.sum() - 1
+        assert abs(chi - degrees) < 4.5 * math.sqrt(2 * degrees)
+    below, above = images[:, :-1].ravel(), images[:, 1:].ravel()
+    assert abs(np.corrcoef(below, above)[0, 1] + 1 / size) < 4.5 / math.sqrt(below.size)

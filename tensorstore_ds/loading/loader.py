@@ -51,7 +51,7 @@ from tensorstore_ds.loading.packing import pack
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.read_ahead import ReadAhead
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
-from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
+from tensorstore_ds.loading.samplers import PIECE, Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.loading.static_batch import StaticBatch
@@ -639,18 +639,20 @@ class DataLoader(data.DataLoader[Batches]):
         return itertools.islice(batches, position.batch, None)
 
     def _batches(self, position: Position) -> Iterator[NDArray[np.int64]]:
-        """Indices of every batch from a position on: slices of all of the epoch, if they can be had at once."""
-        order, size = None, self.batch_size or 1
+        """Indices of every batch from a position on: slices of larger pieces of the epoch, if they can be had."""
+        pieces, size = None, self.batch_size or 1
         if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
+            first = position.batch * size
             if self._dealt is not None:
-                order = self._dealt.after(position.start).rows()
+                pieces = self._dealt.after(position.start).pieces(first, -(-PIECE // size) * size)
             elif type(self.sampler) is SequentialSampler:
-                order = np.arange(len(self.dataset))  # type: ignore[arg-type]
-        if order is None:
+                pieces = iter([np.arange(first, len(self.dataset))])  # type: ignore[arg-type]
+        if pieces is None:
             yield from (np.asarray(batch, np.int64) for batch in self._dealing(position))
             return
-        stop = len(order) // size * size if self.drop_last else len(order)
-        yield from (order[first : first + size] for first in range(position.batch * size, stop, size))
+        for rows in pieces:  # of whole batches, but for the last one
+            stop = len(rows) // size * size if self.drop_last else len(rows)
+            yield from (rows[first : first + size] for first in range(0, stop, size))
 
 
 def _check(

@@ -67,8 +67,11 @@ def epoch_of(sampler: Any) -> int | None:
 
 def describe(sampler: Any) -> dict[str, Any]:
     """What must be the same for the same order: the sampler's class, its seed, and how many ranks share an epoch."""
-    in_order = ", in order" if getattr(sampler, "shuffle", None) is False else ""
-    description: dict[str, Any] = {"sampler": type(sampler).__name__ + in_order}
+    algorithm = getattr(sampler, "algorithm", "fisher-yates")
+    how = "" if algorithm == "fisher-yates" else f", {algorithm}"
+    if getattr(sampler, "shuffle", None) is False:
+        how = ", in order"
+    description: dict[str, Any] = {"sampler": type(sampler).__name__ + how}
     if isinstance(sampler, DistributedSampler):
         description |= {"sampler_seed": sampler.seed, "num_replicas": sampler.num_replicas}
     elif isinstance(sampler, SizeBucketSampler):

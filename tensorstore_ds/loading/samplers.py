@@ -10,8 +10,8 @@ import copy
 import itertools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sized
-from typing import Any, ClassVar, Self, TypedDict, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch.distributed as dist
@@ -20,10 +20,15 @@ from torch.utils.data import DistributedSampler
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import refusal
-from tensorstore_ds.seeding import generator
+from tensorstore_ds.seeding import IndexShuffle, generator
 
 #: Number of rows converted to Python integers at a time, because a list of all takes several times the array's memory.
 _CHUNK = 4096
+#: Number of rows whose order is computed at a time, if it is a function of the position. They fit into a core's cache.
+PIECE = 4 * _CHUNK
+
+#: How `ShuffleSampler` shuffles.
+Algorithm = Literal["fisher-yates", "feistel"]
 
 
 class Order(TypedDict, total=False):
@@ -88,8 +93,30 @@ class RowSampler(DistributedSampler[int], ABC):
         return len(self._data) if isinstance(self._data, Sized) else self._data
 
     def rows(self) -> NDArray[np.int64]:
-        """Return this rank's rows of this epoch in order, a new array (len(self),) int64, in time O(size)."""
-        return self._deal(self._order())
+        """Return this rank's rows of this epoch in order, a new array (len(self),) int64."""
+        pieces = [*self.pieces()]
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.int64), *pieces])
+
+    def pieces(self, first: int = 0, nrows: int = PIECE) -> Iterator[NDArray[np.int64]]:
+        """Iterate over this rank's rows of this epoch in order, from its row number `first` on, as new arrays.
+
+        Each has `nrows` rows, except the last one, if the order is a function of the position. Otherwise the whole
+        order is computed at once, and there is one array.
+        """
+        function = self._function()
+        if function is None:
+            return iter([self._deal(self._order())[first:]])
+        (rank, replicas), stop, size, skipped = self._place(), len(self), self.size, self._start
+
+        def piece(begin: int) -> NDArray[np.int64]:
+            positions = np.arange(begin, min(begin + nrows, stop)) * replicas + (skipped + rank)
+            return function(positions % size if positions[-1] >= size else positions)
+
+        return map(piece, range(first, stop, nrows))
+
+    def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
+        """The rows at positions of the order of all ranks; None where only `_order` gives them."""
+        return None
 
     @abstractmethod
     def _order(self) -> NDArray[np.int64]:
@@ -105,8 +132,9 @@ class RowSampler(DistributedSampler[int], ABC):
         return order.take(np.arange(rank, len(self) * replicas, replicas) + self._start, mode="wrap")
 
     def __iter__(self) -> Iterator[int]:
-        rows = self.rows()
-        return itertools.chain.from_iterable(rows[i : i + _CHUNK].tolist() for i in range(0, len(rows), _CHUNK))
+        return itertools.chain.from_iterable(
+            rows[i : i + _CHUNK].tolist() for rows in self.pieces() for i in range(0, len(rows), _CHUNK)
+        )
 
     def __len__(self) -> int:
         """Number of rows of this rank in an epoch. With `even_batches`, it is the same for all ranks."""
@@ -204,17 +232,32 @@ class ShuffleSampler(RowSampler):
     Args:
         data: number of rows, or a data set, whose length is read again in every epoch.
         shuffle: whether to shuffle. If False, rows are in their stored order in every epoch.
+        algorithm: how to shuffle. ``fisher-yates`` shuffles an array of all rows (8 bytes per row) before the first
+            batch. ``feistel`` computes the row at each position when it is needed. An epoch then begins at once, also
+            in its middle, and needs no such array. The orders differ, but are equally random. Use it for millions of
+            rows.
         order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`.
     """
 
-    def __init__(self, data: int | Sized, *, shuffle: bool = True, **order: Unpack[Order]) -> None:
+    def __init__(
+        self, data: int | Sized, *, shuffle: bool = True, algorithm: Algorithm = "fisher-yates", **order: Unpack[Order]
+    ) -> None:
         super().__init__(data, **order)
         self.shuffle = shuffle
+        if algorithm not in get_args(Algorithm):
+            raise refusal("algorithm", f"one of {', '.join(get_args(Algorithm))}", repr(algorithm))
+        self.algorithm = algorithm
+
+    def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
+        if not self.shuffle:
+            return lambda positions: positions
+        if self.algorithm == "feistel":
+            return IndexShuffle(self.size, generator(self.seed, self.epoch))
+        return None
 
     def _order(self) -> NDArray[np.int64]:
         order = np.arange(self.size, dtype=np.int64)
-        if self.shuffle:
-            generator(self.seed, self.epoch).shuffle(order)
+        generator(self.seed, self.epoch).shuffle(order)
         return order
 
 
@@ -234,6 +277,7 @@ class SubsetSampler(ShuffleSampler):
     Args:
         rows: (m,) integers, not negative. They are copied.
         shuffle: whether to shuffle. If False, rows are in the order of `rows`.
+        algorithm: as in `ShuffleSampler`.
         order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`, see `Order`.
 
     Raises:
@@ -241,7 +285,9 @@ class SubsetSampler(ShuffleSampler):
         ValueError: `rows` does not have the shape (m,), or contains a negative number.
     """
 
-    def __init__(self, rows: ArrayLike, *, shuffle: bool = True, **order: Unpack[Order]) -> None:
+    def __init__(
+        self, rows: ArrayLike, *, shuffle: bool = True, algorithm: Algorithm = "fisher-yates", **order: Unpack[Order]
+    ) -> None:
         array = np.asarray(rows)
         if array.ndim != 1:
             raise ValueError(f"rows: expected shape (m,), found {array.shape}.")
@@ -250,7 +296,11 @@ class SubsetSampler(ShuffleSampler):
         if array.size and array.min() < 0:
             raise ValueError(f"rows: expected 0 or more, found {array.min()}.")
         self._rows = array.astype(np.int64)
-        super().__init__(len(array), shuffle=shuffle, **order)
+        super().__init__(len(array), shuffle=shuffle, algorithm=algorithm, **order)
+
+    def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
+        function = super()._function()
+        return None if function is None else lambda positions: self._rows[function(positions)]
 
     def _order(self) -> NDArray[np.int64]:
         return self._rows[super()._order()]
