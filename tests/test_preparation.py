@@ -111,7 +111,7 @@ def test_a_mixed_conversion_stopped_anywhere_ends_in_the_same_bytes(mixed, tmp_p
     while stopped(mixed, tmp_path / f"{after}.tsds", after, IN_SHARDS):
         summary = tsds.convert(mixed, tmp_path / f"{after}.tsds", IN_SHARDS)
         assert files(tmp_path / f"{after}.tsds") == whole, after
-        assert summary.notes == (NOTE,)
+        assert [note for note in summary.notes if "converted again" not in note] == [NOTE]
         resumed.append(summary.resumed)
         after += 1
     assert max(resumed[:7]) == 0  # shards of gray rows are of no use
@@ -122,7 +122,8 @@ def test_images_that_are_mixed_no_longer_are_gray_again(mixed, tmp_path):
     out = tmp_path / "s.tsds"
     assert stopped(mixed, out, 20, IN_SHARDS)
     (mixed / "test/bee/1.png").unlink()
-    assert tsds.convert(mixed, out, IN_SHARDS).notes == ()
+    (note,) = tsds.convert(mixed, out, IN_SHARDS).notes
+    assert "converted again: the images no longer have differing sizes or colors" in note
     tsds.convert(mixed, tmp_path / "whole.tsds", IN_SHARDS)
     assert files(out) == files(tmp_path / "whole.tsds")
 
@@ -234,7 +235,7 @@ def test_a_conversion_of_differing_sizes_stopped_anywhere_ends_in_the_same_bytes
     while stopped(mixed, tmp_path / f"{after}.tsds", after, options):
         again = tsds.convert(mixed, tmp_path / f"{after}.tsds", options)
         assert files(tmp_path / f"{after}.tsds") == whole, after
-        assert again.notes == summary.notes
+        assert tuple(note for note in again.notes if "converted again" not in note) == summary.notes
         resumed.append(again.resumed)
         after += 5
     assert max(resumed) > 8
