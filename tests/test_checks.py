@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
 from small_stores import VALID
-from tensorstore_ds.reading.checks import check_metadata, check_sizes
+from stores import store_of
+from tensorstore_ds.reading.checks import Listings, check_metadata, check_sizes
 from tensorstore_ds.reading.store_files import Origin, StoreFiles
 
 
@@ -27,6 +31,37 @@ def test_a_folder_on_the_way_to_a_file_is_no_link(tmp_path: Path, folder: str) -
     problems = [(problem.where, problem.reason) for problem in check_sizes(files, sizes)]
     assert (folder, "symlink") in problems
     assert (folder, "symlink") in [(problem.where, problem.reason) for problem in tsds.verify(path)]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in VALID.iterdir() if path.is_dir()))
+def test_sizes_of_a_shard_are_the_sizes_of_its_files(name: str) -> None:
+    files = StoreFiles(VALID / name)
+    for split, entry in files.manifest.splits.items():
+        for index in range(len(entry.shards)):
+            folder = VALID / name / files.manifest.shard_path(split, index)
+            found = {p.relative_to(folder).as_posix(): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+            found.pop("zarr.json")
+            assert Listings(files, split).sizes(index) == found
+
+
+def test_a_list_of_files_that_this_library_wrote_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 3), np.uint8), "label": 0}], ["a"])
+    files = StoreFiles(store.path)
+    shard = files.manifest.splits["train"].shards[0]
+    listings, data = Listings(files, "train"), files.listing_bytes("train", 0)
+    changed = [
+        data.replace(b'"image/zarr.json"', b'"imagf/zarr.json"'),
+        data.replace(b'"size": ', b'"size":  ', 1),
+        data.replace(b'"files"', b'"filet"'),
+        data + b" ",
+    ]
+    for text in changed:
+        assert text != data
+        assert listings.expected(text, replace(shard, sha256=hashlib.sha256(text).hexdigest())) is None
+    assert listings.expected(data, replace(shard, nbytes=shard.nbytes + 1)) is None
+    assert listings.expected(data, replace(shard, sha256="0" * 64)) is None
+    monkeypatch.setattr("tensorstore_ds.reading.checks.parse_listing", lambda *_: pytest.fail("it was parsed"))
+    assert len(listings.sizes(0)) == data.count(b"sha256")
 
 
 @pytest.mark.parametrize("more", [-1, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
-from stores import store_of
+from stores import Samples, store_of
 from tensorstore_ds.reading.mapping import Maps, map_array
 
 SHARDS = 24
@@ -144,9 +145,11 @@ def maps_of(path: Path) -> int:
 
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+expects_a_note = pytest.mark.filterwarnings("ignore:.*vm.max_map_count:UserWarning")
 
 
 @on_linux
+@expects_a_note
 def test_epochs_are_right_while_maps_are_let_go(tmp_path: Path, few_maps: Maps) -> None:
     store = sharded(tmp_path / "s.tsds", 96)
     split = store["train"]
@@ -186,6 +189,7 @@ def test_threads_may_read_while_others_let_go(tmp_path: Path, few_maps: Maps) ->
 
 
 @on_linux
+@expects_a_note
 def test_worker_processes_let_go_of_maps(tmp_path: Path, few_maps: Maps) -> None:
     store = sharded(tmp_path / "s.tsds")
     dataset = tsds.StoreDataset(store, "train", fields=["image", "label"])
@@ -257,3 +261,19 @@ def test_reading_some_rows_opens_only_their_shards(tmp_path: Path) -> None:
         split.key(7)
     with pytest.raises(tsds.FormatError, match="train/00007/"):
         _ = split.table("key").offsets
+
+
+def test_a_note_tells_where_a_split_has_more_files_than_can_be_mapped(
+    tmp_path: Path, few_maps: Maps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [{"image": np.full((4, 4, 3), i, np.uint8), "label": 0} for i in range(16)]
+    options = tsds.ConvertOptions(workers=0, shard_nbytes=1)
+    expected = "train has 80 files of arrays, and this system lets a process map 100 (vm.max_map_count). "
+    planned = tsds.estimate(Samples(samples, ["a"]), options)
+    assert any(note.startswith(expected) and "`shard_nbytes`" in note for note in planned.notes)
+    store = store_of(tmp_path / "many.tsds", samples, ["a"], shard_nbytes=1)
+    with pytest.warns(UserWarning, match=re.escape(expected)):
+        tsds.StoreDataset(store, "train", fields=list(store["train"].fields))
+    tsds.StoreDataset(store, "train")  # image and label: 32 files
+    tsds.pack(store.path, tmp_path / "many.tsds.zip")
+    tsds.StoreDataset(tmp_path / "many.tsds.zip", "train", fields=list(store["train"].fields))

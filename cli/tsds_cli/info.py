@@ -10,6 +10,7 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
+from tsds_cli.messages import spelled
 from tsds_cli.options import json_option, sha256_option, store_argument
 from tsds_cli.stats import class_bar, titles
 from tsds_cli.warm import shown_share
@@ -117,6 +118,7 @@ def _show_head(store: Store, path: str | Path) -> None:
     lines += [(name, value) for name, value in (("license", manifest.license), ("cite", manifest.citation)) if value]
     if replaced := replaced_shards(store):
         lines.append(("note", replaced))
+    lines += [("note", spelled(note)) for split in map(store.__getitem__, store) for note in split.notes(split.fields)]
     text.echo_table(lines)
 
 

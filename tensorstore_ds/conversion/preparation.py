@@ -63,6 +63,7 @@ from tensorstore_ds.imaging.jpeg import JPEG
 from tensorstore_ds.imaging.parts import Part, left_out_of, opened_tiff
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
+from tensorstore_ds.reading.mapping import note_of_maps
 from tensorstore_ds.regular_files import open_file, tidied
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
@@ -231,7 +232,11 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
             f'`layout="zarr"`: expected images that can be compressed in memory, {found}. Use `encoding="jpeg"`, '
             '`tiles`, or `layout="memmap"`.'
         )
-    return prepared
+    arrays = [spec for each in prepared.format.fields.values() for spec in each.arrays.values()]
+    mapped = sum((spec.layout or options.layout) == "memmap" for spec in arrays)
+    rows = max(1, options.shard_nbytes // max(1, prepared.row_nbytes))  # in a shard
+    notes = [note for name, split in splits.items() for note in note_of_maps(name, mapped * -(-len(split) // rows))]
+    return replace(prepared, notes=(*prepared.notes, *notes)) if notes else prepared
 
 
 _NOT_STRATIFIED = (

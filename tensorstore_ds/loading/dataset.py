@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -202,6 +203,8 @@ class StoreDataset(Samples):
         self._check_plan()
         self.outlines = outlines
         self._check_transform()
+        for note in self.split.notes(self.fields):
+            warnings.warn(f"{self.store_name}: {note}", stacklevel=2)
 
     @property
     def schema(self) -> Mapping[str, Field]:

@@ -242,18 +242,19 @@ def grouped(batches: Iterable[NDArray[np.int64]], dataset: Samples, *, mixed: bo
     """Batches of indices, small ones several at a time.
 
     If samples are decoded or transformed, each batch is alone: what takes long should wait for no other, however few
-    bytes it has in the store. So is one whose samples are `mixed` with each other.
+    bytes it has in the store. So is one whose samples are `mixed` with each other. The first groups are small, so that
+    the first batch comes soon.
     """
     decoded = dataset.decode is not None or any(is_decoded(dataset.schema[name]) for name in dataset.fields)
     alone = decoded or mixed or dataset.transform is not None
     row_nbytes = dataset.row_nbytes
     group: Group = []
-    rows = 0
+    rows, least = 0, 0.0
     for batch in batches:
         group.append(batch)
         rows += len(batch)
-        if alone or rows * row_nbytes >= GROUP_NBYTES:
+        if alone or rows * row_nbytes >= min(least, GROUP_NBYTES):
             yield group
-            group, rows = [], 0
+            group, rows, least = [], 0, 2 * rows * row_nbytes
     if group:
         yield group

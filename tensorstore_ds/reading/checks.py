@@ -118,7 +118,7 @@ class Listings:
         files, manifest = self._files, self._files.manifest
         directory, shard = manifest.shard_path(self._split, index), manifest.splits[self._split].shards[index]
         data = files.listing_bytes(self._split, index)
-        sizes = self._expected(data, shard)
+        sizes = self.expected(data, shard)
         problems: list[Problem] = []
         if sizes is None:
             listing = parse_listing(data, f"{directory}/zarr.json", shard)
@@ -129,7 +129,7 @@ class Listings:
             raise FormatError(problems)
         return sizes
 
-    def _expected(self, data: bytes, shard: Shard) -> dict[str, int] | None:
+    def expected(self, data: bytes, shard: Shard) -> dict[str, int] | None:
         """The sizes that follow from the manifest, or None if the list must be parsed."""
         manifest = self._files.manifest
         if manifest.unreadable or hashlib.sha256(data).hexdigest() != shard.sha256:

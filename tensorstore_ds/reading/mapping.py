@@ -111,6 +111,16 @@ def maps_limit() -> int | None:
         return None
 
 
+def note_of_maps(split: str, files: int) -> list[str]:
+    """What the user should know of a split with more files of uncompressed arrays than a process may map."""
+    limit = MAPS.limit
+    if limit is None or files <= limit * 3 // 4:
+        return []
+    found = f"{split} has {files:,} files of arrays, and this system lets a process map {limit:,} (vm.max_map_count)"
+    advice = "Convert with a larger `shard_nbytes`, or raise the limit with sysctl"
+    return [f"{found}. Epochs in random order open files again and again, which is slower. {advice}."]
+
+
 MAPS = Maps(maps_limit())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: MAPS.after_fork())

@@ -30,7 +30,7 @@ from tensorstore_ds.format.statistics import absent_keypoints, parse_summary
 from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.checks import Listings, check_data_files, check_metadata, check_root_files
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn, array_columns
-from tensorstore_ds.reading.mapping import map_array
+from tensorstore_ds.reading.mapping import map_array, note_of_maps
 from tensorstore_ds.reading.mirror import Mirror, open_url
 from tensorstore_ds.reading.mirror_cache import Cache
 from tensorstore_ds.reading.mirror_file import pool
@@ -452,6 +452,14 @@ class Split:
                 asked = [a + b for a, b in zip(asked, (nbytes, used, requests), strict=True)]
         return Asked(*asked)
 
+    def notes(self, fields: Iterable[str]) -> list[str]:
+        """What the user should know before reading these fields, such as more files than this process may map."""
+        layouts = [
+            spec.layout or self._files.manifest.layout for f in fields for spec in self.fields[f].arrays.values()
+        ]
+        is_packed = not self._files.path.is_dir()  # one file is one map
+        return [] if is_packed else note_of_maps(self.name, layouts.count("memmap") * len(self._shards))
+
     def fetch(self, fields: Iterable[str], rows: NDArray[np.int64]) -> None:
         """Download some fields of these rows, (n,) in [0, len), together, if the store was opened by URL.
 
@@ -603,12 +611,15 @@ class Split:
         for path, spec in field.arrays.items():
             array = f"{name}/{path}" if path else name
             lengths = [field.array_rows(name, path, shard.rows, shard.lengths) for shard in self._shards]
-            load, is_remote = functools.partial(self._part, array, spec, lengths), isinstance(self._files, Mirror)
+            load, is_remote = (
+                functools.partial(self._part, array, spec, lengths, set()),
+                isinstance(self._files, Mirror),
+            )
             columns[path] = Column(f"{self.name}/{array}", spec, lengths, load, is_remote=is_remote)
         return RaggedColumn.of(f"{self.name}/{name}", field, columns) if isinstance(field, TableField) else columns[""]
 
-    def _part(self, path: str, spec: ArraySpec, lengths: Sequence[int], index: int) -> Part:
-        """One shard's part of an array: mapped, or read through its index."""
+    def _part(self, path: str, spec: ArraySpec, lengths: Sequence[int], checked: set[int], index: int) -> Part:
+        """One shard's part of an array: mapped, or read through its index. The metadata of `checked` are not read."""
         files, manifest = self._files, self._files.manifest
         geometry = ArrayGeometry(spec, lengths[index], spec.layout or manifest.layout, manifest.chunk_size)
         if isinstance(files, Mirror):
@@ -617,7 +628,9 @@ class Split:
             sizes = self._listings.sizes(index)
             self._sizes[index] = sizes if self._is_compressed else {}  # else they follow from the manifest
         directory = f"{manifest.shard_path(self.name, index)}/{path}"
-        check_metadata(files, directory, geometry)
+        if index not in checked:
+            check_metadata(files, directory, geometry)
+            checked.add(index)
         if not geometry.rows:
             return np.empty(geometry.shape, geometry.spec.dtype)
         name, data = f"{directory}/{geometry.data_path}", f"{path}/{geometry.data_path}"
