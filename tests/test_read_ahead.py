@@ -319,7 +319,9 @@ def test_leaving_an_epoch_early_ends_its_threads(store: tsds.Store, memory: Any)
     for _ in range(3):
         for _batch in loader:
             break
-    assert wait_for(lambda: not any("tsds-loader" in thread.name for thread in threading.enumerate()))
+    assert wait_for(
+        lambda: not any(each.name.startswith(("tsds-loader", "tsds-ask")) for each in threading.enumerate())
+    )
     assert len(list(loader)) == ROWS // 2
 
 

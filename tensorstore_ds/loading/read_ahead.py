@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -85,7 +87,8 @@ class ReadAhead:
         Some are at first few, so that the first batch comes soon, and then `most`, or a window.
         """
         every = self.shortage is None
-        threads = pool("ahead", _FETCHING) if self._is_remote else pool("asked", 1)
+        process = os.getpid()
+        threads = pool("ahead", _FETCHING) if self._is_remote else ThreadPoolExecutor(1, thread_name_prefix="tsds-ask")
         begun: deque[Future[Asked]] = deque(maxlen=_BEGUN)
         chunk, kept, held = list[T](), deque[tuple[T, int]](), 0
         rows, count, size = list[NDArray[np.int64]](), 0, 1
@@ -110,6 +113,8 @@ class ReadAhead:
         finally:
             for future in begun:
                 future.cancel()
+            if not self._is_remote and os.getpid() == process:  # a forked child has no such thread
+                threads.shutdown(wait=not threading.current_thread().name.startswith("tsds-"), cancel_futures=True)
 
     def _tell(self, asked: Future[Asked], rows: int) -> None:
         """Tell the user once what is read, by the first rows that are enough to see it."""
