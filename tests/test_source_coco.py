@@ -18,6 +18,7 @@ from tensorstore_ds import packed_strings
 from tensorstore_ds.sources import json_files, open_source
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.coco import source as coco
+from tensorstore_ds.sources.coco.files import Kind, kind_of
 
 Json = dict[str, Any]
 
@@ -457,3 +458,22 @@ def test_a_scan_takes_little_memory_beside_its_references(tmp_path: Path, monkey
         finally:
             tracemalloc.stop()
     assert (taken[1] - taken[0]) / (800 * 6) < 64
+
+
+def test_a_file_is_recognized_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its first members are, and without all of it in memory."""
+    monkeypatch.setattr(json_files, "_PIECE", 1 << 12)
+    categories = [{"id": i, "name": f"class {i}", "supercategory": "x" * 20} for i in range(20_000)]
+    path = write(tmp_path / "src", {"categories": categories, "images": DATA["images"]}) / "annotations"
+    for name, mark in (("instances_val2017.json", b""), ("marked.json", b"\xef\xbb\xbf")):
+        (path / name).write_bytes(mark + (path / "instances_val2017.json").read_bytes())
+        tracemalloc.start()
+        try:
+            assert kind_of(path / name) == Kind.COCO
+            assert tracemalloc.get_traced_memory()[1] < 400_000
+        finally:
+            tracemalloc.stop()
+    assert (path / "marked.json").stat().st_size > 1_000_000
+    (path / "other.json").write_text(json.dumps({"info": {}, "x" * 5000: [], "files": []}))
+    (path / "cut.json").write_text(json.dumps({"info": {}, "x" * 5000: [], "files": []})[:-1])
+    assert [kind_of(path / name) for name in ("other.json", "cut.json")] == [Kind.OTHER, Kind.BROKEN]

@@ -83,7 +83,7 @@ def test_damaged_files(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
             expected = json.loads(damaged)
         except (ValueError, RecursionError):
             with pytest.raises(MemberError, match="expected JSON"):
-                JsonPieces(io.BytesIO(damaged))
+                _ = JsonPieces(io.BytesIO(damaged)).members
         else:
             assert list(JsonPieces(io.BytesIO(damaged)).members) == list(expected)
 
@@ -92,5 +92,5 @@ def test_the_place_of_an_error_is_the_place_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b'{"images": [' + b'{"id": 1}, ' * 200_000 + b'{"id": ?}]}')
     with path.open("rb") as file, pytest.raises(MemberError) as caught:
-        JsonPieces(file)
+        _ = JsonPieces(file).members
     assert f"(byte {path.stat().st_size - 4})" in str(caught.value)

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -134,35 +135,25 @@ class Piece:
 class JsonPieces:
     """The object in a JSON file. Its lists are parsed by pieces, so that only a part of the file is in memory.
 
-    Attributes:
-        members: begin and end of the value of each member.
-
     Args:
         start: bytes of the byte order mark.
-
-    Raises:
-        MemberError: the file is no JSON, or has no object.
     """
 
     def __init__(self, file: BinaryIO, start: int = 0) -> None:
-        self._file, self._nbytes = file, file.seek(0, io.SEEK_END)
-        self.members = dict(self._members(start))
+        self._file, self._start, self._nbytes = file, start, file.seek(0, io.SEEK_END)
 
-    def read(self, name: str) -> bytes:
-        """The JSON of a member; empty if it is missing."""
-        begin, end = self.members.get(name, (0, 0))
-        return self._read(begin, end - begin)
+    @cached_property
+    def members(self) -> dict[str, tuple[int, int]]:
+        """Begin and end of the value of each member; raises as `find`."""
+        return dict(self.find())
 
-    def pieces(self, name: str) -> Iterator[Piece]:
-        """The elements of a list; none if it is null or missing. Raises `MemberError` for other values."""
-        begin, end = self.members.get(name, (0, 0))
-        head = self._read(begin, min(1, end))
-        if head not in (b"", b"n", b"["):
-            raise MemberError(f"{name}: expected a list, found {'an object' if head == b'{' else 'another value'}")
-        return (piece for piece, _ in self._pieces(begin, _elements)) if head == b"[" else iter(())
+    def find(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """The members, of which no more is parsed than is asked for.
 
-    def _members(self, at: int) -> Iterator[tuple[str, tuple[int, int]]]:
-        at = self._after(at, b"{")
+        Raises:
+            MemberError: the file is no JSON, or has no object.
+        """
+        at = self._after(self._start, b"{")
         is_open = self._read(at, 1) != b"}"
         while is_open:
             self._expect(at, b'"')
@@ -179,6 +170,19 @@ class JsonPieces:
                 at = self._after(at, b",")
         if (end := self._after(at, b"}")) < self._nbytes:
             raise MemberError(f"expected JSON, found: trailing characters (byte {end})")
+
+    def read(self, name: str) -> bytes:
+        """The JSON of a member; empty if it is missing."""
+        begin, end = self.members.get(name, (0, 0))
+        return self._read(begin, end - begin)
+
+    def pieces(self, name: str) -> Iterator[Piece]:
+        """The elements of a list; none if it is null or missing. Raises `MemberError` for other values."""
+        begin, end = self.members.get(name, (0, 0))
+        head = self._read(begin, min(1, end))
+        if head not in (b"", b"n", b"["):
+            raise MemberError(f"{name}: expected a list, found {'an object' if head == b'{' else 'another value'}")
+        return (piece for piece, _ in self._pieces(begin, _elements)) if head == b"[" else iter(())
 
     def _end(self, at: int) -> int:
         """The end of a value."""

@@ -9,10 +9,19 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import decode_text, is_dir, is_file, read_file, read_head
+from tensorstore_ds.regular_files import (
+    decode_text,
+    encoding_of,
+    is_dir,
+    is_file,
+    open_file,
+    os_errors,
+    read_file,
+    read_head,
+)
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
-from tensorstore_ds.sources.json_files import first_members, raw_members
+from tensorstore_ds.sources.json_files import JsonPieces, MemberError, first_members, raw_members
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
 #: The field of captions.
@@ -27,7 +36,9 @@ _PLAIN = frozenset({"", "_annotations", "annotations", "annotation", "coco", "la
 _MEANT = re.compile(r"annot|coco|label|instances|captions|" + "|".join(sorted(SPLIT_NAMES)))
 _HEAD = 4096
 _SNIFFED = 20  # JSON files of a folder whose beginning is looked at to recognize it
-_WHOLE = 256 << 20  # bytes of a file that is read whole if its beginning does not tell what it is
+_WHOLE = 256 << 20  # bytes of a file in UTF-16 that is read whole if its beginning does not tell what it is
+#: Bytes of a JSON file; a million objects with polygons take 500 MB.
+FILE_LIMIT = 8 << 30  # a place in it has 33 bits
 
 
 class Kind(Enum):
@@ -92,7 +103,13 @@ def kind_of(path: Path) -> Kind:
     if "shapes" in names:  # of labelme, perhaps with an image in it
         return Kind.OTHER
     try:
+        if (encoding := encoding_of(head)).startswith("utf-8"):
+            with os_errors(path.name), open_file(path, path.name, limit=FILE_LIMIT) as file:
+                found = JsonPieces(file, 3 if encoding == "utf-8-sig" else 0).find()
+                return Kind.COCO if any(name == "images" for name, _ in found) else Kind.OTHER
         members = raw_members(read_file(path, path.name, _WHOLE), path.name)
+    except MemberError:
+        return Kind.BROKEN
     except SourceError as error:
         is_large = error.reason != "json"  # and is not read to tell what it is
         return Kind.BROKEN if not is_large else Kind.COCO if names & {"info", "categories"} else Kind.OTHER

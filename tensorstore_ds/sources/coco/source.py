@@ -24,7 +24,7 @@ from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.coco.files import CAPTIONS, choose, find, is_coco, short_name, stem_of
+from tensorstore_ds.sources.coco.files import CAPTIONS, FILE_LIMIT, choose, find, is_coco, short_name, stem_of
 from tensorstore_ds.sources.coco.records import (
     Annotation,
     Category,
@@ -53,8 +53,6 @@ from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
 from tensorstore_ds.sources.paths import inside
 
-#: Bytes of a JSON file; a million objects with polygons take 500 MB.
-FILE_LIMIT = 8 << 30  # a place in it has 33 bits
 #: Folders of images that are tried, beside that of the file; {} is the name of the split, in several ways.
 _FOLDERS = ("", "images/", "{}/", "images/{}/", "{}/images/", "JPEGImages/")
 _TRIED = 20  # images of a file that are looked for in each of them
@@ -462,16 +460,17 @@ class CocoSource(Source):
             if encoding != "utf-8":
                 data = as_utf8(head + file.read(), json, "json")
             try:
-                members = JsonPieces(io.BytesIO(data) if data else file, 0 if data else mark)
+                pieces = JsonPieces(io.BytesIO(data) if data else file, 0 if data else mark)
+                _ = pieces.members
             except MemberError as error:
                 raise SourceError(Problem(json, "annotation", f"{error}."), "Write the file again.") from error
             try:
-                note_members(members, self.ledger, json)
+                note_members(pieces, self.ledger, json)
             except MemberError as error:
                 message = f"expected COCO's JSON, found another one: {error}."
                 raise SourceError(Problem(json, "annotation", message), "Write the file again.") from error
             self._encodings[json] = encoding
-            yield _Json(json, members, encoding, mark, data)
+            yield _Json(json, pieces, encoding, mark, data)
 
     def _read_captions(self, json: str, prefix: str, found: _Split) -> Table:
         """The captions in a file of the same images, which need not have the same ids: as of `_places`."""
