@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sklearn import metrics as sklearn_metrics
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from tensorstore_ds.comparison.runner import fields_of
+from tensorstore_ds.editing.edit import _strata
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.labels import LabelsField
 
@@ -237,6 +239,31 @@ def test_a_divided_store_has_the_rare_classes_in_all_parts(tmp_path: Path) -> No
     tsds.sample_store(path, tmp_path / "c.tsds", 3)
     sampled = tsds.open(tmp_path / "c.tsds")["train"]["labels"][:]
     assert (sampled.sum(axis=0) >= 3).all() and (sampled.sum(axis=1) == 0).sum() == 3 and len(sampled) <= 18
+
+
+def test_many_samples_of_many_classes_are_weighted_and_divided_by_pieces(tmp_path: Path) -> None:
+    """As floating-point numbers, or counts, all labels would take 8 bytes each, 24 MB."""
+    rows, classes = 20_000, tuple(f"c{i}" for i in range(150))
+    hot = (np.random.default_rng(0).random((rows, 150)) < np.linspace(0.001, 0.02, 150)).astype(np.int8)
+    hot[::7] = 0
+    tsds.convert([np.zeros((1, 1), np.uint8)] * rows, tmp_path / "a.tsds", workers=0)
+    tsds.add_fields(tmp_path / "a.tsds", {"labels": hot}, classes={"labels": classes})
+    store = tsds.open(tmp_path / "a.tsds")
+    np.testing.assert_array_equal(store["train"]["labels"][:], hot)  # opened and
+    weigh = tsds.class_balanced_weights  # imported before memory is counted
+    tracemalloc.start()
+    weights = weigh(store["train"], field="labels")
+    peaks = [tracemalloc.get_traced_memory()[1]]
+    tracemalloc.reset_peak()
+    strata = _strata(store, ["train"])
+    peaks.append(tracemalloc.get_traced_memory()[1])
+    tracemalloc.stop()
+    assert max(peaks) < 15 * 10**6, peaks
+    counts = hot.sum(axis=0)
+    none = ~hot.any(axis=1)
+    np.testing.assert_allclose(weights, (hot / counts).sum(axis=1) + none / none.sum())
+    rarest = [min(np.flatnonzero(row), key=lambda c: counts[c], default=150) for row in hot]
+    np.testing.assert_array_equal(strata, rarest)
 
 
 # --- mixing ------------------------------------------------------------------------------------------------------

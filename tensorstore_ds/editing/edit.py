@@ -36,6 +36,8 @@ PathLike = str | os.PathLike[str]
 
 #: What the provenance notes, so that it must be an integer that metadata may have.
 _SEED = declarations(ConvertOptions)["seed"]
+#: Rows whose labels are looked at at a time.
+_STRATA_ROWS = 4096
 _PER_CLASS = replace(_SEED, name="per_class", at_least=1)
 
 
@@ -209,12 +211,25 @@ def _strata(store: Store, splits: Sequence[str]) -> NDArray[np.int64] | None:
     name = first_of_kind(fields, LabelField) or first_of_kind(fields, LabelsField)
     if name is None:
         return None
-    numbers: NDArray[np.int64] = np.concatenate([np.asarray(store[split][name][:]) for split in splits])
-    if isinstance(fields[name], LabelField):
-        return numbers
-    applies = numbers > 0
-    counts = np.where(applies, applies.sum(axis=0), len(applies) + 1)
-    return np.asarray(np.where(applies.any(axis=1), counts.argmin(axis=1), numbers.shape[1]), np.int64)
+    columns = [store[split].column(name) for split in splits]
+    field = fields[name]
+    if isinstance(field, LabelField):
+        return np.concatenate([np.asarray(column[:]) for column in columns])
+
+    def pieces() -> Iterator[
+        NDArray[np.bool_]
+    ]:  # of few rows: as larger numbers, all would take eight times the memory
+        for column in columns:
+            for first in range(0, len(column), _STRATA_ROWS):
+                yield np.asarray(column[first : first + _STRATA_ROWS]) > 0
+
+    counts = sum((applies.sum(axis=0) for applies in pieces()), np.zeros(len(field.classes), np.int64))
+    by_count = np.argsort(counts, kind="stable")  # the rarest first, of equal ones the first
+    rarest = [
+        np.where(applies.any(axis=1), by_count[applies[:, by_count].argmax(axis=1)], len(by_count))
+        for applies in pieces()
+    ]
+    return np.concatenate([np.empty(0, np.int64), *rarest])
 
 
 def relabel_store(

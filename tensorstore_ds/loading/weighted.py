@@ -18,6 +18,8 @@ from tensorstore_ds.reading.columns import Column, checked_rows, spans
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import generator
 
+#: Rows of several labels that are weighted at a time: as floating-point numbers, all would take eight times the memory.
+_PIECE = 4096
 ADVICE = "Any array of one weight a row can be given to WeightedSampler."
 
 
@@ -148,15 +150,22 @@ def class_balanced_weights(
     classes = len(split.fields[field].classes)
     if isinstance(split.fields[field], LabelsField):
         numbers = checked_numbers(split, field, rows)
-        applies = numbers > 0
-        none = ~applies.any(axis=1) & (numbers == 0).all(axis=1)
-        strata = np.concatenate([applies, none[:, None]], axis=1)
-        return strata @ _weights(strata.sum(axis=0), method, beta)
+        pieces = [numbers[first : first + _PIECE] for first in range(0, len(numbers), _PIECE)]
+        counts = sum((_applying(piece).sum(axis=0) for piece in pieces), np.zeros(classes + 1, np.int64))
+        weights = _weights(counts, method, beta)
+        return np.concatenate([np.empty(0), *(_applying(piece) @ weights for piece in pieces)])
     labels = checked_labels(split.column(field), classes, f"{split.name}/{field}", least=UNLABELLED)
     labels = labels if rows is None else labels[checked_rows(rows, len(split), split.name)]
     known = labels != UNLABELLED
     weights = _weights(np.bincount(labels[known], minlength=1), method, beta)
     return np.where(known, weights[labels], 0.0)
+
+
+def _applying(numbers: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """(n, C + 1) whether each class applies, and whether none does; from the numbers (n, C) of a field `labels`."""
+    applies = numbers > 0
+    none = ~applies.any(axis=1) & (numbers == 0).all(axis=1)
+    return np.concatenate([applies, none[:, None]], axis=1)
 
 
 def _weights(counts: NDArray[np.int64], method: str, beta: float) -> NDArray[np.float64]:
