@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -454,19 +455,26 @@ class SizeSums(Sums):
     @classmethod
     def of_sizes(cls, sizes: NDArray[np.int32]) -> SizeSums:
         """Of sizes (n, 2), height and width."""
-        each, counts = np.unique(sizes, axis=0, return_counts=True)
-        named = {f"{h}x{w}": int(n) for (h, w), n in zip(each.tolist(), counts, strict=True)}
+        each, counts = np.unique(sizes.astype(np.int64) @ [2**32, 1], return_counts=True)
+        sides = zip(*(side.tolist() for side in np.divmod(each + 2**31, 2**32)), counts.tolist(), strict=True)
+        named = {f"{h}x{w - 2**31}": n for h, w, n in sides}
         return cls(_range_of(sizes[:, 0]), _range_of(sizes[:, 1]), _add_distinct({}, named))
 
     def less(self, part: Sums) -> SizeSums | None:
-        if not isinstance(part, SizeSums):
+        if not isinstance(part, SizeSums) or self.distinct is None or part.distinct is None:
             return None
-        height, width = _if_both(_less_ranges, self.height, part.height), _if_both(_less_ranges, self.width, part.width)
-        if height is None or width is None or self.distinct is None or part.distinct is None:
+        left = {size: count - part.distinct.get(size, 0) for size, count in self.distinct.items()}
+        left = {size: count for size, count in left.items() if count}
+        sizes = [size.split("x") for size in left if re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", size)]
+        is_known = part.distinct.keys() <= self.distinct.keys() and len(sizes) == len(left) > 0
+        if not is_known or min(left.values()) < 0:
             return None
-        counts = {size: count - part.distinct.get(size, 0) for size, count in self.distinct.items()}
-        is_known = part.distinct.keys() <= counts.keys() and min(counts.values(), default=0) >= 0
-        return SizeSums(height, width, {size: count for size, count in counts.items() if count}) if is_known else None
+        counts = list(left.values())
+        height, width = (
+            [sum(counts), sum(n * count for n, count in zip(side, counts, strict=True)), min(side), max(side)]
+            for side in (list(map(int, each)) for each in zip(*sizes, strict=True))
+        )
+        return SizeSums(height, width, left)
 
     def __add__(self, other: Self) -> Self:
         rules: Mapping[str, Any] = {"height": _add_ranges, "width": _add_ranges, "distinct": _add_distinct}
