@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
+import tensorstore_ds as tsds
 from tensorstore_ds.format.kinds import key_index
 from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, repeated_key
 
@@ -108,3 +111,41 @@ def test_an_index_takes_16_bytes_a_row_and_parts_of_it_less() -> None:
     few, many = 20_000, 120_000
     assert peak(many, 1) - peak(few, 1) <= 17 * (many - few)
     assert peak(many, 8) - peak(few, 8) <= 6 * (many - few)
+
+
+@pytest.mark.usefixtures("forced")
+def test_commands_find_the_same_keys_whatever_their_hashes(tmp_path: Path) -> None:
+    keys = [*dict.fromkeys(key.decode("utf-8", "ignore").replace("\0", "0") for key in some_keys(60, 5))]
+    keys = [key for key in keys if key][:40]
+
+    def write(name: str, own: list[str], label: int) -> Path:
+        with tsds.Writer(tmp_path / name, classes=["a", "b"]) as writer:
+            for key in own:
+                writer.append("train", image=np.full((4, 4), keys.index(key), np.uint8), label=label, key=key)
+        return tmp_path / name
+
+    one, other = write("one.tsds", keys[:30], 0), write("other.tsds", keys[20:][::-1], 1)
+    found = tsds.compare_stores(one, other).splits["train"]
+    both = keys[20:30]
+    assert (found.both, found.fields["label"].count, found.fields["label"].keys) == (10, 10, both[:5])
+    assert (found.only_first.count, found.only_first.keys) == (20, keys[:5])
+    assert (found.only_second.count, found.only_second.keys) == (len(keys) - 30, keys[::-1][:5])
+    merged = tsds.merge_stores([one, other], tmp_path / "merged.tsds")
+    assert any(note.startswith("10 keys are in several stores") and ": 0 of them with" in note for note in merged.notes)
+    assert tsds.verify(merged.path) == []
+    with pytest.raises(tsds.SourceError, match=r"expected keys that differ|already"):
+        write("twice.tsds", [*keys, keys[3]], 0)
+
+
+def test_a_summary_counts_all_samples_and_names_the_first(tmp_path: Path) -> None:
+    (tmp_path / "photos/x").mkdir(parents=True)
+    for i in range(8):
+        Image.new("L", (4, 4), i).save(tmp_path / f"photos/x/{i}.png")
+    store = tmp_path / "s.tsds"
+    tsds.convert(tmp_path / "photos", store, workers=0)
+    for i in range(1, 8):
+        Image.new("L", (4, 4), 100 + i).save(tmp_path / f"photos/x/{i}.png")
+    done = tsds.update(store, tmp_path / "photos", workers=0)
+    assert done.updated == tsds.SampleCount(7, [f"x/{i}.png" for i in range(1, 6)])
+    assert done.already_there == tsds.SampleCount(1, ["x/0.png"]) and done.updated_fields == {"image": 7}
+    assert [int(tsds.open(store)["train"]["image"][row].max()) for row in range(8)] == [0, *range(101, 108)]

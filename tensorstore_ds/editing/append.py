@@ -54,7 +54,7 @@ from tensorstore_ds.sources.chosen import ChosenSource
 #: New samples of a source that `update` converts to see whether they were moved, or twice as many as are gone.
 _MOVED = 1000
 #: Keys that are looked up together.
-_KEYS = 16_384
+_KEYS = 8192
 #: Kinds of samples of a source.
 _NEW, _KNOWN, _ERASED = range(3)
 #: Options that a store's own tell nothing of, or that were for the samples of before.
@@ -548,7 +548,7 @@ class _Listed:
 
     def gone(self) -> Iterator[Place]:
         """The split and the row of each sample of the store that the source lacks."""
-        return ((name, row) for name in self._seen for row in self.gone_in(name).tolist())
+        return ((name, int(row)) for name in self._seen for row in self.gone_in(name))
 
     def gone_in(self, split: str) -> NDArray[np.int64]:
         """The rows of a split of the store that the source lacks."""

@@ -209,8 +209,8 @@ class InPlace:
 
     def _kept(self, name: str, first: int, last: int) -> NDArray[np.int64]:
         """The rows in ``[first, last)`` that are not erased."""
-        erased = _between(self._changes.erased.get(name, _NO_ROWS), first, last)
-        return np.delete(np.arange(first, last), erased - first)
+        rows, erased = np.arange(first, last), _between(self._changes.erased.get(name, _NO_ROWS), first, last)
+        return np.delete(rows, erased - first) if len(erased) else rows
 
     def _changed(self, name: str, first: int, last: int) -> dict[str, Iterator[Rows]]:
         """The pieces of the fields that are not those of before in some of the rows ``[first, last)``."""

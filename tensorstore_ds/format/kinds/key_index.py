@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.machine import memory_limit
 
 #: Keys, and bytes of them, that are looked at together.
-_ROWS, _NBYTES = 16_384, 1024**2
+_ROWS, _NBYTES = 8192, 256 * 1024
 #: Longer keys are hashed one by one.
 _LONG = 4096
 #: Bytes of a row in an index: its hash and its number.
