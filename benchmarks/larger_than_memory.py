@@ -42,7 +42,7 @@ def measure(settings: Settings) -> dict[str, Any]:
             source = settings.scratch / name.replace(" ", "")
             make_noise(source, rows, shape)
             os.sync()
-            around = read_ahead_nbytes(source) // 1024
+            around = f"{read_ahead_nbytes(source) // 1024:,} KiB; {settings.repeat} rounds"
 
             def run(order: str, source: Path = source, batch: int = batch, group: Path = group) -> tuple[float, float]:
                 found = in_fresh_process("larger_than_memory", order, source, batch, group)
@@ -53,7 +53,7 @@ def measure(settings: Settings) -> dict[str, Any]:
             where = f"rows of {name}, memory for {limit / 1024**2:.0f} of {rows * _nbytes(shape) / 1024**2:,.0f} MiB"
             for order, own in zip(ORDERS, found, strict=True):
                 read = sorted(each[1] for each in own)[len(own) // 2]
-                note = f"{rates(rows, seconds[order])} images per second; a disk with a read-ahead of {around:,} KiB"
+                note = f"{rates(rows, seconds[order])} images per second; a disk with a read-ahead of {around}"
                 figures.append(Figure(f"{where}, {order}: bytes read per byte used", read, READ_LIMIT, "x", note=note))
             ratio = ratio_of_medians(seconds["shuffle"], seconds["sequential"])
             figures.append(

@@ -182,7 +182,7 @@ def test_rows_of_coming_batches_are_read(store: tsds.Store, memory: Any, order: 
     loader = DataLoader(dataset, prefetch_factor=1, **processes, **options_of(order, dataset))
     batches = iter(loader)
     next(batches)
-    assert wait_for(lambda: set(rows[:7]) <= set(resident(store)))
+    assert wait_for(lambda: set(rows[:6]) <= set(resident(store)))
     assert set(resident(store)) <= set(rows[:20])  # none beside them
     assert sum(1 for _ in batches) == len(rows) - 1
 

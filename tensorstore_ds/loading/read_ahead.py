@@ -27,7 +27,7 @@ from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.store import Asked
 
 #: Bytes of rows that are asked for together, and the share of memory for them. Twice as many are under way.
-AHEAD_NBYTES, AHEAD_SHARE = 64 * 1024**2, 1 / 8
+AHEAD_NBYTES, AHEAD_SHARE = 64 * 1024**2, 1 / 16
 #: Largest share of memory of a window of `BlockShuffleSampler` that is asked for together. Two are under way.
 WINDOW_SHARE = 1 / 6
 #: Groups of batches of a store by URL that are fetched at the same time; and those that may yet be left out.
