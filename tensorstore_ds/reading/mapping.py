@@ -58,7 +58,7 @@ class Maps:
         self.limit = limit
         self._most = sys.maxsize if limit is None else max(4, limit * 3 // 4)
         self._step = self._most // 4
-        self.most_together = max(1, self._step // 4)
+        self.most_together = self._step
         self._left = self._step
         self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self._lock = threading.RLock()
