@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,39 @@ def test_a_folder_that_cannot_be_removed_hides_no_error(tmp_path: Path, monkeypa
         folder.new_store()
         folder.put_store(tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_removal_that_ends_anywhere_leaves_no_folder_of_a_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer, inner = tmp_path / "s.tsds.append", tmp_path / "s.tsds.append" / "known.partial"
+    for end in itertools.count():
+        with WorkFolder(outer, keeps=lambda: True), WorkFolder(inner, keeps=lambda: True) as work:
+            for name in ("a", "zz"):
+                work.make_folder(name)
+                (inner / name / "data").write_bytes(b"0")
+                (inner / f"{name}.json").write_bytes(b"0")
+        with monkeypatch.context() as patched:
+            steps = itertools.count()
+            for name in ("unlink", "rmdir"):
+                patched.setattr(os, name, ended(getattr(os, name), steps, end))
+            work = WorkFolder(outer).open()
+            try:
+                work.remove()
+            except InterruptedError:
+                continue
+            finally:
+                work.close()
+        break
+    assert end > 8 and not outer.exists()
+
+
+def ended(function: Callable[..., None], steps: Iterator[int], end: int) -> Callable[..., None]:
+    """A function of which no call works from the step `end` on."""
+
+    def call(*arguments: Any, **options: Any) -> None:
+        if next(steps) >= end:
+            raise InterruptedError
+        function(*arguments, **options)
+
+    return call

@@ -98,8 +98,8 @@ class OpenFolder:
         except FileNotFoundError:
             return False
 
-    def remove_all_but(self, names: Set[str], prefix: str = "") -> None:
-        """Remove all but the paths `names`, and what leads to them."""
+    def remove_all_but(self, names: Set[str], prefix: str = "", *, mark: str = "") -> None:
+        """Remove all but the paths `names`, and what leads to them. A folder loses a file called `mark` last."""
         for name in self.names():
             path = prefix + name
             if path in names:
@@ -109,10 +109,16 @@ class OpenFolder:
             elif any(other.startswith(f"{path}/") for other in names):
                 below = self.below(name)
                 try:
-                    below.remove_all_but(names, f"{path}/")
+                    below.remove_all_but(names, f"{path}/", mark=mark)
                 finally:
                     below.close()
             else:
+                below = self.below(name)
+                try:
+                    if mark in below.names():
+                        below.remove_all_but({mark}, mark=mark)
+                finally:
+                    below.close()
                 self.rmtree(name)
 
 

@@ -294,8 +294,11 @@ class WorkFolder:
             sync((self.path / name).parent)
 
     def remove_all_but(self, names: Set[str]) -> None:
-        """Remove all but the mark, the paths `names`, and what leads to them. No link is followed."""
-        self._opened.remove_all_but({_MARK, *names})
+        """Remove all but the mark, the paths `names`, and what leads to them. No link is followed.
+
+        A work folder in this one stays ours until it is empty, wherever this ends.
+        """
+        self._opened.remove_all_but({_MARK, *names}, mark=_MARK)
 
     def new_store(self) -> Path:
         """An empty folder ``store`` in this one, of which nothing else stays."""
