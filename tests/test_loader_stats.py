@@ -56,10 +56,11 @@ def test_the_depth_of_the_queue(path, monkeypatch):
     assert DataLoader(StoreDataset(path), 4).stats().depth == 0
 
 
-def test_small_batches_are_asked_for_together(path):
+def test_small_batches_are_asked_for_together_but_for_the_first(path):
+    """The first batch waits for no other one, and then twice as many are asked for each time."""
     loader = DataLoader(StoreDataset(path), 4)
     list(loader)
-    assert (loader.stats().batches, loader.stats().requests) == (6, 1)
+    assert (loader.stats().batches, loader.stats().requests) == (6, 3)
 
 
 def test_stats_are_a_copy_and_can_be_subtracted(path):

@@ -112,6 +112,7 @@ def _changes_images(store: Store, options: RepackOptions) -> bool:
 
 
 def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:
+    skipped = skipped_in(store)  # first: a damaged list of them leaves nothing behind
     with Workspace(out, on_note=lambda note: notify(Progress("compress", 0, 0, 0, note))) as workspace:
         workspace.begin({"repacked": one_line(str(store.path)), "layout": layout, "sha256": store.sha256})
         finished = {name: made for name in workspace.finished_names() if (made := workspace.finished(*name))}
@@ -131,7 +132,7 @@ def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) ->
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         provenance = with_step(store.manifest.provenance, "repack", sha256=store.sha256, options={"layout": layout})
         manifest = replace(store.manifest, layout=layout, splits=splits, provenance=provenance)
-        manifest = workspace.commit(manifest, skipped_in(store))
+        manifest = workspace.commit(manifest, skipped)
     return summarize(out, manifest, workspace.began, {}, (), len(finished), tuple(workspace.notes))
 
 
