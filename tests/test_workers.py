@@ -273,6 +273,23 @@ def test_a_kill_of_the_program_that_forks_ends_nothing(tmp_path, monkeypatch):
     ]
 
 
+def test_a_worker_that_dies_while_the_program_that_forks_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "start_method", lambda: "program")
+    monkeypatch.setattr(workers, "SILENCE", 0.3)
+    family = []
+
+    def stop(event):
+        if event.note and not family:
+            (forking,) = psutil.Process().children()
+            family.extend([*forking.children(), forking])
+            forking.suspend()
+            family[0].kill()
+
+    with pytest.raises(tsds.ConversionError, match="a worker process died"):
+        tsds.convert(Slow(600, 3, 1.5), tmp_path / "s.tsds", workers=2, progress=stop)
+    assert len(family) == 3 and psutil.wait_procs(family, 60)[1] == []
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_python_that_may_not_be_started_is_no_end(tmp_path, monkeypatch, count):
     (tmp_path / "python").touch(0o600)

@@ -137,7 +137,7 @@ class _Workers:
                 self.__exit__()
                 raise
         except (EOFError, OSError) as error:  # such as a limit on processes or descriptors
-            raise _NoWorkers(f"worker processes cannot be started ({error or 'they end at once'})") from error
+            raise _NoWorkers(f"worker processes cannot be started ({str(error) or 'they end at once'})") from error
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -288,7 +288,7 @@ class _Workers:
         try:
             _, control = cast(tuple[Any, Connection], self._forking)
             control.send(self._workers.index(worker))
-            return cast(int | None, control.recv())
+            return cast(int | None, control.recv()) if control.poll(5) else None  # that program may be stopped
         except (EOFError, OSError):  # it was killed as well
             return None
 
