@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 FOLDER, LINK, SPARSE, DEVICE = "a folder", "a link", "a sparse file", "a device or a pipe"
 _BLOCK = 512
 _HEADER_LIMIT = 1 << 20  # bytes of what a header says that follows it, such as a long name
+_END_LIMIT = 16 << 20  # zeros behind the last member
 #: Parts of a header whose sums are its checksum: all but the checksum itself, which counts as 8 spaces.
 _SUMMED, _SPACES = (slice(0, 148), slice(156, 334), slice(334, 512)), 8 * ord(" ")
 
@@ -35,12 +36,11 @@ class TarMembers:
 
     tarfile takes 20 us for a header. Headers of plain files are read here in 2 us, and all others by tarfile.
 
-    Attributes:
-        end: where the last member ends, after all of them.
+    Only zeros may follow the last member: tarfile ends without a word at a damaged header and between joined archives.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self.end = file, 0
+        self._file = file
 
     def __iter__(self) -> Iterator[TarMember]:
         """Read the headers.
@@ -55,7 +55,7 @@ class TarMembers:
             opened: Any = archive  # with attributes that typeshed has not
             while (info := archive.next()) is not None:
                 opened.members = []  # it would keep all of them, 1 kB each
-                ends = info.offset_data + (info.size if info.isreg() else 0)
+                ends = info.offset_data + (info.size if info.isreg() and not info.issparse() else 0)
                 member: TarMember | None = TarMember(info.name, info.offset_data, info.size, _kind(info))
                 following = opened.offset
                 while member is not None:
@@ -69,7 +69,13 @@ class TarMembers:
                 if following > size:
                     raise tarfile.ReadError("unexpected end of data")
                 opened.offset = following
-            self.end = opened.offset
+            self._check_end(opened.offset, size)
+
+    def _check_end(self, end: int, size: int) -> None:
+        self._file.seek(end)
+        if size < end + _BLOCK or size > end + _END_LIMIT or any(self._file.read(size - end)):
+            found = "other bytes than zeros" if size > end else "no zeros"
+            raise tarfile.ReadError(f"{found} behind the last member, at {end:,}: it is cut short, or was joined")
 
     def _plain(self, at: int) -> TarMember | None:
         """The plain file with the header at a place; None for all others, which tarfile reads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -337,6 +338,20 @@ def test_damaged_compressed_archives(tmp_path: Path, temporary: Path, suffix: st
         with pytest.raises(SourceError, match=r"archive") as caught:
             tsds.convert(archive, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
         assert "\n" not in str(caught.value) and list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_tars_that_would_lose_members_are_refused(tmp_path: Path, temporary: Path, suffix: str) -> None:
+    """Joined ones, and one that ends within a header."""
+    whole = tarred(class_folders(tmp_path / "data", "cat"), tmp_path / "data").read_bytes()
+    archive = tmp_path / f"a{suffix}"
+    for data in (whole * 2, whole[: whole.rindex(b"ustar") + 9]):
+        archive.write_bytes(gzip.compress(data) if suffix == ".tar.gz" else data)
+        with pytest.raises(
+            SourceError, match=r"damaged one \((other bytes than zeros behind|truncated header)"
+        ) as caught:
+            tsds.convert(archive, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+        assert "\n" not in str(caught.value)
 
 
 def test_no_room_to_decompress(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

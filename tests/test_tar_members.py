@@ -11,7 +11,7 @@ import pytest
 
 from tensorstore_ds.tar_members import FOLDER, LINK, TarMember, TarMembers
 
-Found = tuple[list[TarMember], int | str]
+Found = tuple[list[TarMember], str]
 
 
 def packed(members: list[tarfile.TarInfo], format: int, **options: Any) -> bytes:
@@ -31,29 +31,31 @@ def info(name: str, size: int = 3, **more: Any) -> tarfile.TarInfo:
 
 
 def by_tarfile(data: bytes) -> Found:
-    """The members, and where the last one ends, or what is wrong."""
+    """The members, and what is wrong."""
     found = []
     try:
         with tarfile.open(fileobj=io.BytesIO(data), errors="surrogateescape") as archive:
             while (each := archive.next()) is not None:
                 kind = FOLDER if each.isdir() else LINK if each.issym() else "" if each.isreg() else "other"
                 kind = "a sparse file" if each.issparse() else kind
-                if each.offset_data + (each.size if each.isreg() else 0) > len(data):
+                if each.offset_data + (each.size if each.isreg() and not each.issparse() else 0) > len(data):
                     return found, "cut short"
                 found.append(TarMember(each.name, each.offset_data, each.size, kind))
-            return found, archive.offset  # type: ignore[attr-defined]
+            rest = data[archive.offset :]  # type: ignore[attr-defined]
+            return found, "" if len(rest) >= 512 and not rest.strip(b"\0") else "end"
     except Exception:
         return found, "error"
 
 
 def found_in(data: bytes) -> Found:
-    members, found = TarMembers(io.BytesIO(data)), []
+    found = []
     try:
-        for each in members:
+        for each in TarMembers(io.BytesIO(data)):
             found.append(each if each.kind in ("", FOLDER, LINK, "a sparse file") else each._replace(kind="other"))
     except Exception as error:
-        return found, "cut short" if "cut short" in str(error) else "error"
-    return found, members.end
+        words = {"zeros behind": "end", "is cut short": "cut short"}
+        return found, next((word for said, word in words.items() if said in str(error)), "error")
+    return found, ""
 
 
 LONG = "a" * 90 + "/" + "b" * 60 + ".jpg"
@@ -75,8 +77,7 @@ def test_members_of_all_kinds(format: int) -> None:
         info("last.jpg", 5000, uid=10**7 if format != tarfile.USTAR_FORMAT else 1),
     ]
     data = packed(members, format, errors="surrogateescape")
-    found, end = found_in(data)
-    assert (found, end) == by_tarfile(data) and len(found) == len(members)
+    assert found_in(data) == by_tarfile(data) and len(found_in(data)[0]) == len(members)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,32 @@ def test_damaged_archives() -> None:
                 changed[rng.randrange(len(data) - 4096)] = rng.choice(b"\x00\x80\xff 07x9-/Lx")
             given = bytes(changed[: rng.choice([len(data), len(data), rng.randrange(len(data))])])
             assert found_in(given) == by_tarfile(given)
+
+
+def test_bytes_behind_the_last_member() -> None:
+    """tarfile ends without a word where a header is damaged or cut, and at the end of the first of joined archives."""
+    data = packed([info(f"{i}.jpg") for i in range(4)], tarfile.GNU_FORMAT)
+    damaged = bytearray(data)
+    damaged[2 * 1024 + 148] ^= 1
+    for given, count in (
+        (bytes(damaged), 2),
+        (data[: 3 * 1024 + 300], 3),
+        (data[: 4 * 1024] + b"other".ljust(10240, b"."), 4),
+        (data * 2, 4),
+        (data[: 4 * 1024], 4),
+    ):
+        found, wrong = found_in(given)
+        assert len(found) == count and wrong == by_tarfile(given)[1] == "end"
+    for given in (data[: 4 * 1024 + 512], data + bytes(1 << 20)):
+        assert found_in(given) == by_tarfile(data)
+
+
+def test_a_sparse_member_is_larger_than_the_archive() -> None:
+    header = bytearray(info("a.jpg", 0, type=tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    header[483:495] = b"00010000000\0"
+    header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]  # type: ignore[attr-defined]
+    found, wrong = found_in(bytes(header) + bytes(1024))
+    assert [each.kind for each in found] == ["a sparse file"] and wrong == ""
 
 
 def test_sizes_in_base_256_and_checksums_of_signed_bytes() -> None:

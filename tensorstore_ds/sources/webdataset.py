@@ -42,7 +42,6 @@ _KNOWN = ("label", "class", "key", "__key__", "__url__")
 #: Why an image is none whose name has another dot.
 _RULE = ", because the name of a sample ends at its first dot"
 _MEMBERS_OF = "members"  # of archives, in the ledger
-_END_LIMIT = 16 << 20  # zeros behind the last member
 _MEMBERS = 1 << 12  # names in JSON that are remembered
 _PROBED = 64
 _OPEN = 16
@@ -438,13 +437,11 @@ def _members(file: BinaryIO, where: str) -> Iterator[TarMember]:
     Raises:
         SourceError: `packed-file`: it is compressed, damaged or cut short.
     """
-    size = os.fstat(file.fileno()).st_size
     if file.read(2) == b"\x1f\x8b":
         message = "expected a plain tar file, found one that gzip has compressed."
         raise SourceError(Problem(where, "packed-file", message), "Decompress it with gunzip first.")
-    members = TarMembers(file)
     try:
-        yield from members
+        yield from TarMembers(file)
     except (GeneratorExit, SourceError):
         raise
     except Exception as error:  # nearly anything is raised for a damaged header
@@ -452,12 +449,6 @@ def _members(file: BinaryIO, where: str) -> Iterator[TarMember]:
             check_machine(where, error)
         message = f"expected a tar file, found it damaged: {' '.join(str(error).split())[:200]}."
         raise SourceError(Problem(where, "packed-file", message), _ADVICE) from error
-    end = file.seek(members.end)
-    if size < end + 512 or size > end + _END_LIMIT or any(file.read(size - end)):
-        message = f"expected zeros behind the last member, at {end:,}, found {'other bytes' if size > end else 'none'}."
-        raise SourceError(
-            Problem(where, "packed-file", f"{message} It is cut short, or archives were joined."), _ADVICE
-        )
 
 
 # --- bytes of members -----------------------------------------------------------------------------------------------
