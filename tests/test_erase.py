@@ -707,7 +707,7 @@ def test_a_damaged_shard_is_not_written_with_new_checksums(tmp_path: Path, layou
     changed[7] ^= 1
     data.write_bytes(changed)
     before = snapshot(path)
-    with pytest.raises(FormatError, match="Nothing was erased: a damaged shard would get new checksums") as caught:
+    with pytest.raises(FormatError, match="Nothing was changed: a damaged shard would get new checksums") as caught:
         tsds.erase(path, rows={"train": [0]})
     assert caught.value.reason == "checksum" and snapshot(path) == before
     if layout == "memmap":

@@ -487,3 +487,35 @@ def test_only_pixels_that_change_are_counted(tmp_path: Path, monkeypatch: pytest
     assert tsds.update(path, source).updated.count == 1
     assert counted == [1, 1]  # the old and the new ones of the image that changed
     assert tsds.open(path)["train"].statistics == tsds.open(fresh)["train"].statistics
+
+
+@pytest.mark.parametrize("change", ["update", "append"])
+def test_a_damaged_shard_gets_no_new_checksums(tmp_path: Path, change: str) -> None:
+    """Also where the source lacks the damaged sample; what is linked as it is needs no check."""
+    root = tmp_path / "root"
+    class_folders(root / "train", "cat", "dog", size=(16, 16))
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16), shard_nbytes=10**6)
+    files = sorted(root.rglob("*.png"))
+    column = path / shard_path("train", 0) / "image"
+    (data,) = (file for file in (column / "c").rglob("*") if file.is_file())
+    whole = data.read_bytes()
+    changed = bytearray(whole)
+    changed[7] ^= 1
+    data.write_bytes(changed)
+    lost = root / tsds.open(path)["train"].key(0)
+    there = lost.read_bytes()
+    lost.unlink()
+    files.remove(lost)
+    Image.fromarray(np.full((16, 16, 3), 9, np.uint8)).save(files[-1])
+    before = tsds.open(path).sha256
+
+    def run() -> tsds.GrowthSummary:
+        return tsds.update(path, root) if change == "update" else tsds.append(path, root, update=True)
+
+    for _ in range(2):
+        with pytest.raises(FormatError, match="Nothing was changed: a damaged shard would get new checksums") as caught:
+            run()
+        assert caught.value.reason == "checksum" and tsds.open(path).sha256 == before
+        lost.write_bytes(there)  # its value would be another one than the source's
+    data.write_bytes(whole)
+    assert run().updated.count == 1 and tsds.verify(path) == []

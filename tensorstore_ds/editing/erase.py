@@ -33,7 +33,6 @@ from tensorstore_ds.editing.in_place import (
     removed_after,
 )
 from tensorstore_ds.editing.mentions import Mentions, literals_in, problems_of, texts_in
-from tensorstore_ds.editing.rows import reading_progress
 from tensorstore_ds.editing.tombstones import ERASED, Tombstones, key_bytes
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import KeyField
@@ -44,7 +43,6 @@ from tensorstore_ds.format.statistics import parse_summary
 from tensorstore_ds.options import shortened
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
-from tensorstore_ds.reading.verification import require_whole_shards
 from tensorstore_ds.regular_files import tidied
 
 _NAMED = 3  # keys and classes in a message
@@ -285,20 +283,17 @@ class _Erasure:
 
     def _change(self, rows: Rows, keys: Sequence[str]) -> Leftovers:
         """Write shards without the rows, replace the manifest, and remove what it does not list."""
-        advice = "Nothing was erased: a damaged shard would get new checksums. Copy the store again."
-        shards = [(name, i) for name, some in rows.items() for i in _shards_with(self._store.manifest, name, some)]
-        require_whole_shards(self._store, shards, advice, reading_progress(self._notify))
         self._store, before = remove_leftovers(self._store)
         store, manifest = self._store, self._store.manifest
         names = _names(store, rows, keys)
+        skipped = fewer_skipped(store, partial(problems_of, names))
+        changed = InPlace((store, {}), {}, manifest.fields, Changes(erased=dict(rows)), self._notify, skipped)
         told = names | _names_in_texts(store, rows, keys)
         mentions = Mentions(told, texts_in(manifest.provenance))
         tombstones = Tombstones(manifest.provenance)
         places = ((name, row) for name, some in rows.items() for row in some.tolist())
         count = len(tombstones.add(store, places)) if self._tombstones else 0
         step = {"command": "erase", "erased": {name: len(some) for name, some in rows.items()}, "tombstones": count}
-        skipped = fewer_skipped(store, partial(problems_of, names))
-        changed = InPlace((store, {}), {}, manifest.fields, Changes(erased=dict(rows)), self._notify, skipped)
         found = changed.run(step, lambda known: tombstones.noted(_without_mentions(mentions, known)))
         after = self._remove()
         for note in (
@@ -372,16 +367,6 @@ def _was_interrupted(store: Store) -> bool:
     commands = [step.get("command") for step in steps_of(store.manifest.provenance)]
     last = next((each for each in reversed(commands) if each in ("append", "update", "erase")), None)
     return last == "erase" and (REST in store.manifest.files or store.replaced[0] > 0)
-
-
-def _shards_with(manifest: Manifest, name: str, rows: NDArray[np.int64]) -> Iterator[int]:
-    """The shards of a split with some of these rows, and others besides."""
-    first = 0
-    for i, shard in enumerate(manifest.splits[name].shards):
-        count = int(np.searchsorted(rows, first + shard.rows) - np.searchsorted(rows, first))
-        if 0 < count < shard.rows:
-            yield i
-        first += shard.rows
 
 
 def _names(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:

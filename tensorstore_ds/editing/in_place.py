@@ -26,7 +26,17 @@ from tensorstore_ds.conversion.history import note_state, with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
-from tensorstore_ds.editing.rows import Piece, Rows, count_changed, count_rows, shards_of, weight_of, write_shard
+from tensorstore_ds.editing.rows import (
+    Piece,
+    Rows,
+    count_changed,
+    count_rows,
+    reading_progress,
+    shards_of,
+    stays,
+    weight_of,
+    write_shard,
+)
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
@@ -36,6 +46,7 @@ from tensorstore_ds.format.root import change_root, parse_root
 from tensorstore_ds.format.statistics import Statistics, join_summaries
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import SKIPPED
+from tensorstore_ds.reading.verification import require_whole_shards
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
 
@@ -104,6 +115,9 @@ class InPlace:
         sources: the same of the store of ``new`` samples, and of that of ``known`` ones.
         fields: of all of them.
         skipped: what its ``skipped.jsonl`` gets or loses.
+
+    Raises:
+        FormatError: a file is damaged whose values would be written again.
     """
 
     def __init__(
@@ -122,6 +136,9 @@ class InPlace:
         self._drops = not before.keys() <= fields.keys()
         self._made: list[Path] = []
         self._done, self._total = 0, sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store)
+        advice = "Nothing was changed: a damaged shard would get new checksums. "
+        advice += "Copy the store again, or convert it anew."
+        require_whole_shards(store, dict(self._rewritten()), advice, reading_progress(notify))
 
     def run(
         self,
@@ -167,6 +184,17 @@ class InPlace:
                     _remove_rest(store.path, manifest)
             raise
         return changed
+
+    def _rewritten(self) -> Iterator[tuple[tuple[str, int], list[str]]]:
+        """Each shard, a split and its place there, with values that are written again, and the fields of these."""
+        for name in self._store:
+            for index, (first, last) in enumerate(pairwise(self._store[name].starts.tolist())):
+                kept, changed = self._kept(name, first, last), self._changed(name, first, last)
+                piece, is_whole = Piece(self._store, name, kept, self._numbers), len(kept) == last - first
+                own = {each: field for each, field in self._fields.items() if not self._given(name, each)}
+                read = [n for n, f in own.items() if not is_whole or n in changed or not stays(n, f, piece)]
+                if len(kept) and read and (changed or not is_whole or self._drops):
+                    yield (name, index), read
 
     def _split(self, name: str) -> SplitEntry:
         """A split with what is new of it."""

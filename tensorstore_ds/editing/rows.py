@@ -312,7 +312,7 @@ def write_shard(
     """
     rows = sum(len(piece.rows) for piece in pieces)
     whole = _whole_shard(pieces, first.layout)
-    kept = [name for name in fields if whole and name not in changed and _stays(name, fields[name], pieces[0])]
+    kept = [name for name in fields if whole and name not in changed and stays(name, fields[name], pieces[0])]
     lengths = (
         {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
     )
@@ -408,7 +408,7 @@ def _parts(pieces: Iterable[Rows]) -> Iterator[Rows]:
             yield piece.part(start, start + _ROWS)
 
 
-def _stays(name: str, field: Field, piece: Piece) -> bool:
+def stays(name: str, field: Field, piece: Piece) -> bool:
     """Whether the values of a field are written as they are."""
     numbers, own = piece.classes.get(name), piece.store.manifest.fields.get(name)
     is_same = numbers is None or np.array_equal(numbers, np.arange(len(numbers)))

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -131,21 +131,23 @@ def require_whole(store: Store, advice: str, progress: Callable[[int, int], None
 
 def require_whole_shards(
     store: Store,
-    shards: Iterable[tuple[str, int]],
+    shards: Mapping[tuple[str, int], Collection[str]],
     advice: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Raise `FormatError` where a file of some shards, each a split and its place there, has not the listed SHA-256.
+    """Raise `FormatError` where a file of some fields of shards has not the listed SHA-256.
 
     Args:
+        shards: the fields, by the shard's split and its place there.
         advice: for damage, as of `damage`.
     """
     files = find_files(store.path, store.sha256)
     listed, problems = dict[str, File](), list[Problem]()
-    for split, index in shards:
+    for (split, index), names in shards.items():
         listing = files.listing(split, index)  # has the digest that the manifest lists
         problems += check_shard(files, split, index, listing)
-        listed |= {f"{files.manifest.shard_path(split, index)}/{path}": file for path, file in listing.items()}
+        own = {path: file for path, file in listing.items() if path.partition("/")[0] in names}
+        listed |= {f"{files.manifest.shard_path(split, index)}/{path}": file for path, file in own.items()}
     if problems := problems or _check_digests(files, listed, None, progress):
         raise damage(problems, advice)
 
