@@ -17,7 +17,7 @@ import tensorstore_ds as tsds
 from tensorstore_ds import packed_strings
 from tensorstore_ds.sources import json_files, open_source
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.sources.coco import source as coco
+from tensorstore_ds.sources.coco import files as coco_files, source as coco
 from tensorstore_ds.sources.coco.files import Kind, kind_of
 
 Json = dict[str, Any]
@@ -460,9 +460,25 @@ def test_a_scan_takes_little_memory_beside_its_references(tmp_path: Path, monkey
     assert (taken[1] - taken[0]) / (800 * 6) < 64
 
 
+def test_a_member_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "src", DATA)
+    (json_path,) = path.rglob("*.json")
+    json_path.write_text(json_path.read_text().rstrip()[:-1] + ', "annotations": []}')
+    with pytest.raises(tsds.SourceError, match=r"\.json: expected each member once, found 'annotations' again\. Write"):
+        convert(tmp_path, path)
+
+
+def test_a_foreign_file_of_many_members_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({f"{i:06}.jpg": [i, i] for i in range(20_000)}))
+    monkeypatch.setattr(coco_files, "JsonPieces", None)
+    assert kind_of(path) == Kind.OTHER
+
+
 def test_a_file_is_recognized_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its first members are, and without all of it in memory."""
     monkeypatch.setattr(json_files, "_PIECE", 1 << 12)
+    monkeypatch.setattr(coco_files, "_AT_ONCE", 0)
     categories = [{"id": i, "name": f"class {i}", "supercategory": "x" * 20} for i in range(20_000)]
     path = write(tmp_path / "src", {"categories": categories, "images": DATA["images"]}) / "annotations"
     for name, mark in (("instances_val2017.json", b""), ("marked.json", b"\xef\xbb\xbf")):

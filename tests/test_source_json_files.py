@@ -94,3 +94,24 @@ def test_the_place_of_an_error_is_the_place_in_the_file(tmp_path: Path) -> None:
     with path.open("rb") as file, pytest.raises(MemberError) as caught:
         _ = JsonPieces(file).members
     assert f"(byte {path.stat().st_size - 4})" in str(caught.value)
+
+
+def test_short_lists_are_read_once() -> None:
+    """Each took a piece of 1 MiB, also where it has two numbers."""
+
+    class Counted(io.BytesIO):
+        nbytes = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            data = super().read(size)
+            self.nbytes += len(data)
+            return data
+
+    file = Counted(json.dumps({f"{i}.jpg": [i, [i]] for i in range(5000)}).encode())
+    assert len(JsonPieces(file).members) == 5000
+    assert file.nbytes < 5000 * 10 * 4096
+
+
+def test_a_member_that_comes_twice() -> None:
+    with pytest.raises(MemberError, match="expected each member once, found 'a' again"):
+        _ = JsonPieces(io.BytesIO(b'{"a": [1], "b": 2, "a": []}')).members

@@ -144,8 +144,13 @@ class JsonPieces:
 
     @cached_property
     def members(self) -> dict[str, tuple[int, int]]:
-        """Begin and end of the value of each member; raises as `find`."""
-        return dict(self.find())
+        """Begin and end of the value of each member; raises as `find`, and for a name that comes twice."""
+        found: dict[str, tuple[int, int]] = {}
+        for name, place in self.find():
+            if name in found:
+                raise MemberError(f"expected each member once, found {name[:200]!r} again")
+            found[name] = place
+        return found
 
     def find(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """The members, of which no more is parsed than is asked for.
@@ -185,9 +190,7 @@ class JsonPieces:
         return (piece for piece, _ in self._pieces(begin, _elements)) if head == b"[" else iter(())
 
     def _end(self, at: int) -> int:
-        """The end of a value."""
-        if self._read(at, 1) == b"[":
-            return max(end for _, end in self._pieces(at, _skip))
+        """The end of a value. Only long lists are parsed by pieces."""
         nbytes = _FIRST
         while True:
             data = self._read(at, nbytes)
@@ -195,6 +198,8 @@ class JsonPieces:
                 _, end = _leading(_skip, data)
             except JSON_ERRORS as error:
                 self._check(error, at, data, nbytes)
+                if nbytes >= _PIECE and data[:1] == b"[":
+                    return max(end for _, end in self._pieces(at, _skip))
             else:
                 if end < len(data) or self._is_last(at, data, nbytes):
                     return at + end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ _PLAIN = frozenset({"", "_annotations", "annotations", "annotation", "coco", "la
 _MEANT = re.compile(r"annot|coco|label|instances|captions|" + "|".join(sorted(SPLIT_NAMES)))
 _HEAD = 4096
 _SNIFFED = 20  # JSON files of a folder whose beginning is looked at to recognize it
+_AT_ONCE = 64 << 20  # bytes of a file that is parsed at once: quicker than by pieces where it has many members
 _WHOLE = 256 << 20  # bytes of a file in UTF-16 that is read whole if its beginning does not tell what it is
 #: Bytes of a JSON file; a million objects with polygons take 500 MB.
 FILE_LIMIT = 8 << 30  # a place in it has 33 bits
@@ -105,8 +107,9 @@ def kind_of(path: Path) -> Kind:
     try:
         if (encoding := encoding_of(head)).startswith("utf-8"):
             with os_errors(path.name), open_file(path, path.name, limit=FILE_LIMIT) as file:
-                found = JsonPieces(file, 3 if encoding == "utf-8-sig" else 0).find()
-                return Kind.COCO if any(name == "images" for name, _ in found) else Kind.OTHER
+                if file.seek(0, io.SEEK_END) > _AT_ONCE:
+                    found = JsonPieces(file, 3 if encoding == "utf-8-sig" else 0).find()
+                    return Kind.COCO if any(name == "images" for name, _ in found) else Kind.OTHER
         members = raw_members(read_file(path, path.name, _WHOLE), path.name)
     except MemberError:
         return Kind.BROKEN
