@@ -13,6 +13,8 @@ import pytest
 
 import tensorstore_ds as tsds
 from tensorstore_ds import machine
+from tensorstore_ds.conversion import repack
+from tensorstore_ds.editing import rows
 from tensorstore_ds.format.kinds import key
 from tensorstore_ds.reading import store_files
 
@@ -60,7 +62,9 @@ def test_a_writer_keeps_its_shards(
             last()
         return writer.summary
 
-    with pytest.raises(tsds.ConversionError, match=r"kept; .*run the same command again to go on") as caught:
+    with pytest.raises(
+        tsds.ConversionError, match=r"kept in .*\.partial; .*run the same command again to go on"
+    ) as caught:
         write(at_commit)
     assert "damage" not in str(caught.value) and "\n" not in str(caught.value)
     assert len(shards(tmp_path / "w.tsds.partial")) == ROWS // 4
@@ -100,7 +104,7 @@ def test_an_edit_keeps_its_shards_and_goes_on(
             at_commit()
 
     out = tmp_path / "out.tsds"
-    with pytest.raises(tsds.ConversionError, match=r"kept; .*run the same command again to go on"):
+    with pytest.raises(tsds.ConversionError, match=r"kept in .*\.partial; .*run the same command again to go on"):
         EDITS[name](source, out, progress=progress)
     kept = shards(tmp_path / "out.tsds.partial")
     assert kept and not out.exists()
@@ -117,10 +121,16 @@ def test_a_shard_of_other_rows_is_not_taken_for_a_finished_one(
         if event.stage == "copy" and event.done == event.total > 0:
             monkeypatch.setattr(key, "repeated_key", refuse(MemoryError()))
 
-    with pytest.raises(tsds.ConversionError, match="kept"):
+    with pytest.raises(tsds.ConversionError, match="shards are kept in"):
         tsds.filter_store(source, tmp_path / "out.tsds", drop={"train": [0, 9]}, progress=progress)
     monkeypatch.undo()
-    tsds.filter_store(source, tmp_path / "out.tsds", drop={"train": [1, 9]})  # of the step, nothing else differs
+    kept = len(shards(tmp_path / "out.tsds.partial"))
+    other = tsds.filter_store(
+        source, tmp_path / "out.tsds", drop={"train": [1, 9]}
+    )  # of the step, nothing else differs
+    gone = kept - other.resumed
+    (note,) = (note for note in other.notes if "of other rows, stores or fields" in note)
+    assert f"{gone} finished shard" in note
     split = tsds.open(tmp_path / "out.tsds")["train"]
     assert [split.key(i) for i in range(len(split))] == [f"k{i}" for i in range(ROWS) if i not in (1, 9)]
 
@@ -133,11 +143,24 @@ def test_a_layout_is_changed_from_where_it_stopped(
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     out = tmp_path / "out.tsds"
-    with pytest.raises(tsds.ConversionError, match=r"the disk is full\. Finished shards are kept"):
+    with pytest.raises(tsds.ConversionError, match=r"the disk is full\. Finished shards are kept in "):
         tsds.repack(source, out, layout="zarr", progress=progress)
     assert len(shards(tmp_path / "out.tsds.partial")) == 3
     assert tsds.repack(source, out, layout="zarr").resumed == 3
     assert tsds.compare_stores(source, out).is_empty and tsds.verify(out) == []
+
+
+@pytest.mark.parametrize("name", ["merge", "repack"])
+def test_nothing_is_called_kept_where_no_shard_is_finished(
+    tmp_path: Path, source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = refuse(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    monkeypatch.setattr(rows, "write_shard", full)
+    monkeypatch.setattr(repack, "_repack_shard", full)
+    change = EDITS.get(name, lambda source, out: tsds.repack(source, out, layout="zarr"))
+    with pytest.raises(tsds.ConversionError, match=r"the disk is full\. Nothing was kept; make room and run the same"):
+        change(source, tmp_path / "out.tsds")
+    assert not (tmp_path / "out.tsds.partial").exists()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT])

@@ -267,6 +267,19 @@ def test_statistics_without_some_samples_are_those_of_the_others(dtype, seed):
         assert part[kind].less(sums) is None  # fewer samples than are taken away
 
 
+@pytest.mark.parametrize("side", [100, 600])
+def test_sums_of_squares_that_a_float_does_not_hold_are_not_subtracted(side):
+    """600 x 600 x 2 of the largest values of 16 bits have more than 2^50; those of 100 x 100 are Python's numbers."""
+    rng = np.random.default_rng(side)
+    kept, gone = (rng.integers(64_000, 65_536, (1, side, side, 1), np.uint16) for _ in range(2))
+    both = np.concatenate([kept, gone])
+    summary = Statistics(image=ImageSums.of_pixels(both)).summary()["image"]
+    left = parse_summary("image", summary, both.size).less(ImageSums.of_pixels(gone))
+    numbers = kept.reshape(-1).tolist()
+    known = None if left is None else (left.count, left.sum, left.squares)
+    assert known == (None if side == 600 else (len(numbers), [sum(numbers)], [sum(n * n for n in numbers)]))
+
+
 def test_the_range_of_numbers_stays_if_both_ends_are_in_other_samples():
     many, few = (ObjectSums.of_objects(np.array(numbers), None, 0) for numbers in ([0, 2, 9, 1], [2, 1]))
     assert many.less(few).summary() == ObjectSums.of_objects(np.array([0, 9]), None, 0).summary()

@@ -311,24 +311,37 @@ def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> l
 @contextlib.contextmanager
 def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
     """What the system refuses becomes a `ConversionError`; what `goes_on` keeps in ``OUT.partial`` what is finished."""
-    go_on = "Finished shards are kept; {} and run the same command again to go on."
-    if not goes_on:
-        go_on = "Nothing was changed; {} and run the same command again."
+
+    def go_on(what: str) -> str:
+        again = f"{what} and run the same command again"
+        if not goes_on:
+            return f"Nothing was changed; {again}."
+        workspace = Workspace(out)
+        try:
+            is_kept = bool(workspace.finished_names())
+        except OSError:  # such as too many open files
+            is_kept = workspace.path.is_dir()
+        return (
+            f"Finished shards are kept in {workspace.path}; {again} to go on."
+            if is_kept
+            else f"Nothing was kept; {again}."
+        )
+
     try:
         yield
     except (ConversionError, StoreExistsError):
         raise
     except ResourceError as error:
-        advice = go_on.format("free some, raise the limit, or take a machine with more,")
+        advice = go_on("free some, raise the limit, or take a machine with more,")
         raise ConversionError(f"{out}: {error.problems[0]} {advice}") from error
     except MemoryError as error:
-        advice = go_on.format("use fewer workers, or a machine with more memory,")
+        advice = go_on("use fewer workers, or a machine with more memory,")
         raise ConversionError(f"{out}: there is not enough memory. {advice}") from error
     except OSError as error:
         if (missing := missing_resource(error)) == DISK_SPACE:
-            raise ConversionError(f"{out}: the disk is full. {go_on.format('make room')}") from error
+            raise ConversionError(f"{out}: the disk is full. {go_on('make room')}") from error
         if missing:
-            advice = go_on.format("free some, or raise the limit,")
+            advice = go_on("free some, or raise the limit,")
             raise ConversionError(f"{out}: there are not enough {missing} ({error.strerror}). {advice}") from error
         name = error.filename if isinstance(error.filename, str) else ""  # or a descriptor
         # A bare name is one in a folder that was open, such as of what is removed.

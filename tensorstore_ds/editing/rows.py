@@ -139,11 +139,15 @@ def write_store(
             for name, some in groups.items()
             for index, group in enumerate(some)
         }
+        names = workspace.finished_names()
         finished = {
             name: made
-            for name in workspace.finished_names()
+            for name in names
             if (made := workspace.finished(*name)) and made.origin == origins.get(name) and made.fields == fields
         }
+        if others := len(names) - len(finished):
+            some = "1 finished shard is" if others == 1 else f"{others:,} finished shards are"
+            workspace.note(f"{workspace.path}: {some} removed: of other rows, stores or fields.")
         workspace.clean(finished)
         entries = {}
         for name in splits:

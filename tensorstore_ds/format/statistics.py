@@ -378,7 +378,7 @@ class _Moments(Sums):
     def less(self, part: Sums) -> ImageSums | None:
         """Only of integers: their sums follow from mean and standard deviation, and nothing is lost in the difference.
 
-        Sums of squares are exact below 2^50, which 10^10 values of 8 bits do not reach.
+        Sums of squares are exact below 2^50: 10^10 values of 8 bits do not reach that, 262,144 values of 16 bits can.
         """
         scale = _SCALES.get(part.dtype) if isinstance(part, ImageSums) else None
         if not isinstance(part, ImageSums) or scale != self.scale or self.reduction > 1:
@@ -386,6 +386,8 @@ class _Moments(Sums):
         moments = zip(self.mean, self.std, strict=True)
         total = _less_counts([round(mean * scale * self.count) for mean in self.mean], part.sum)
         of_all = [round((mean**2 + std**2) * scale**2 * self.count) for mean, std in moments]
+        if max(of_all, default=0) >= 1 << 50:
+            return None
         squares, count = _less_counts(of_all, part.squares), self.count - part.count
         is_known = total is not None and squares is not None and len(part.sum) == len(self.mean) and count > 0
         return ImageSums(part.dtype, count, total or [], squares or []) if is_known else None
