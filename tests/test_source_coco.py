@@ -266,6 +266,28 @@ def test_richer_files_of_the_same_images(tmp_path: Path) -> None:
     assert list(alone.fields) == ["captions"] and not alone.left_out
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "gone"), ("a", "a")])
+def test_an_id_of_two_images_in_a_file_of_captions(tmp_path: Path, names: tuple[str, str]) -> None:
+    """The caption may be of either image. One that is listed again is no other."""
+    images = [{"id": 7, "file_name": f"{name}.png"} for name in names]
+    captions = {"images": images, "annotations": [{"id": 1, "image_id": 7, "caption": "of one"}]}
+    write(tmp_path / "src", captions, "annotations/captions_val2017.json")
+    write(tmp_path / "src")
+    end = "expected each id of an image once in annotations/captions_val2017.json, found 7 again."
+    bad = [name for name in dict.fromkeys(names) if name != "gone" and len(set(names)) > 1]
+    assert sorted(each for each in problems(tmp_path / "src") if "captions" in each[1]) == [
+        ("duplicate-key", f"val2017/{name}.png: {end}") for name in bad
+    ]
+
+
+def test_json_in_no_utf_8_is_called_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "src", data(info={"year": "x"})) / "annotations/instances_val2017.json"
+    path.write_bytes(path.read_bytes().replace(b'"x"', b'"\xff"'))
+    with pytest.raises(tsds.SourceError, match=r"val2017\.json: expected JSON") as caught:
+        open_source(tmp_path / "src", "coco", SourceOptions()).contents()
+    assert "another one" not in str(caught.value)
+
+
 def test_captions_that_another_file_replaces_are_reported(tmp_path: Path) -> None:
     caption = {"id": 7, "image_id": 9, "caption": "a dog"}
     write(tmp_path / "src", data(annotations=[*DATA["annotations"], caption]))

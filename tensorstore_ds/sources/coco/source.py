@@ -467,7 +467,8 @@ class CocoSource(Source):
             try:
                 note_members(pieces, self.ledger, json)
             except MemberError as error:
-                message = f"expected COCO's JSON, found another one: {error}."
+                is_none = str(error).startswith("expected JSON")
+                message = f"{error}." if is_none else f"expected COCO's JSON, found another one: {error}."
                 raise SourceError(Problem(json, "annotation", message), "Write the file again.") from error
             self._encodings[json] = encoding
             yield _Json(json, pieces, encoding, mark, data)
@@ -481,15 +482,24 @@ class CocoSource(Source):
         with self._opened(json) as opened:
             own = _Split(json, json, self.ledger, paths=found.paths, problems=found.problems, left_out=found.left_out)
             images = _images(opened, own)
+            repeated, twins = images.ids.repeated(), dict[Id, set[int | str]]()
             for start in range(0, len(images.names), _AT_ONCE):
                 names = images.names[start : start + _AT_ONCE]
                 paths = [written.get(path, path) for name in names for path in (inside(name, prefix) or "", name)]
                 hits = zip(paths, rows.rows(list(map(hash, paths))), strict=True)
                 for i, pair in enumerate(zip(hits, hits, strict=True), start):
                     row = next((row for path, row in pair if row >= 0 and found.paths[row] == path), -1)
-                    if row >= 0 and (id := images.ids.id(i)) is not None:
+                    if (id := images.ids.id(i)) is None:
+                        continue
+                    if row >= 0:
                         own.ids.add(id, row)
+                    if i in repeated:
+                        twins.setdefault(id, set()).add(row if row >= 0 else images.names[i])
             own.bad = found.bad
+            for id, rows_of_id in twins.items():
+                for row in (each for each in rows_of_id if isinstance(each, int) and len(rows_of_id) > 1):
+                    message = f"expected each id of an image once in {json}, found {id} again."
+                    own.bad.setdefault(row, []).append(Problem(found.paths[row], "duplicate-key", message))
             return _places(opened, own)[1]
 
     def _find_images(self, split: str, json: str, names: Sequence[str]) -> tuple[str, bool]:
