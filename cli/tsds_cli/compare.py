@@ -32,7 +32,8 @@ def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as
     Samples are matched by key, labels by class name. If the bytes of images differ, their pixels are compared. The exit
     status is 1 if there are differences.
 
-    If A is a folder of classes, B is compared with the images and labels that torchvision's ImageFolder reads from A.
+    If A is a folder of classes, B is compared with the images and labels that torchvision's ImageFolder reads from A:
+    all labels and orientations, and the pixels of 100 images in each split.
 
     \b
     Examples:
