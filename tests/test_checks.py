@@ -13,7 +13,7 @@ import pytest
 import tensorstore_ds as tsds
 from small_stores import VALID
 from stores import store_of
-from tensorstore_ds.reading.checks import Listings, check_metadata, check_sizes
+from tensorstore_ds.reading.checks import BEYOND, Listings, check_metadata, check_sizes
 from tensorstore_ds.reading.store_files import Origin, StoreFiles
 
 
@@ -62,6 +62,12 @@ def test_a_list_of_files_that_this_library_wrote_is_not_parsed(tmp_path: Path, m
     assert listings.expected(data, replace(shard, sha256="0" * 64)) is None
     monkeypatch.setattr("tensorstore_ds.reading.checks.parse_listing", lambda *_: pytest.fail("it was parsed"))
     assert len(listings.sizes(0)) == data.count(b"sha256")
+
+
+def test_a_field_may_be_called_like_the_number_that_stands_for_sizes(tmp_path: Path) -> None:
+    with tsds.Writer(tmp_path / "s.tsds") as writer:
+        writer.append("train", image=np.zeros((4, 4, 3), np.uint8), **{f"a{BEYOND}": np.float32(2)})
+    assert tsds.open(tmp_path / "s.tsds")["train"][0][f"a{BEYOND}"] == 2
 
 
 @pytest.mark.parametrize("more", [-1, 1])

@@ -511,7 +511,7 @@ class DataLoader(data.DataLoader[Batches]):
             store = cast(StoreDataset, dataset)
             self._resident = lock(store.open_store(), splits=store.split_name, fields=store.fields)
         if isinstance(dataset, Samples) and self.residency == "page-cache" and self._read_ahead is None:
-            speaks = self._dealt is None or self._dealt.rank == 0
+            speaks = getattr(self._ordering, "rank", 0) == 0
             self._read_ahead = ReadAhead(dataset, self._dealt, speaks=speaks)
         if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
             batches = self._by_torch(position)

@@ -222,7 +222,7 @@ class MixedDataset(Samples):
             for number, part in enumerate(self.parts)
             if (owners == number).any()
         ]
-        return Asked(*map(sum, zip(*asked, strict=True)))
+        return Asked(*map(sum, zip((0, 0, 0), *asked, strict=True)))
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
         owners = self.part_of(rows)

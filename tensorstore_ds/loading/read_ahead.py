@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -111,10 +110,11 @@ class ReadAhead:
                     held -= length
                     yield ready
         finally:
-            for future in begun:
-                future.cancel()
-            if not self._is_remote and os.getpid() == process:  # a forked child has no such thread
-                threads.shutdown(wait=not threading.current_thread().name.startswith("tsds-"), cancel_futures=True)
+            if os.getpid() == process:  # a forked child has no such thread, and its futures may be locked for ever
+                for future in begun:
+                    future.cancel()
+                if not self._is_remote:  # without waiting: garbage collection may end this, whatever locks are held
+                    threads.shutdown(wait=False)
 
     def _tell(self, asked: Future[Asked], rows: int) -> None:
         """Tell the user once what is read, by the first rows that are enough to see it."""

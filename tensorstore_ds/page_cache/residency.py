@@ -20,7 +20,7 @@ from tensorstore_ds.machine import memory_limit, memory_limits
 from tensorstore_ds.options import unknown_name
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading import checks
-from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import open_file, size_of, start_of
 
 #: One name of a split or field, or several. None means all.
@@ -147,6 +147,12 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
         return store <= memory_limit()
     nbytes, limits = requirement(store, select_columns(store, splits, fields))
     return nbytes <= min(limits.values())
+
+
+def fit_surely(splits: Iterable[Split]) -> bool:
+    """Whether whole splits fit into memory, by the sizes of their shards alone: no file is looked at."""
+    shards = {(split.store.path, split.name): split.store.manifest.splits[split.name].shards for split in splits}
+    return sum(shard.nbytes for some in shards.values() for shard in some) <= min(memory_limits().values())
 
 
 def requirement(store: Store, columns: Sequence[tuple[str, str]]) -> tuple[int, dict[str, int]]:

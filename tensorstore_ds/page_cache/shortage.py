@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.machine import read_system_file
-from tensorstore_ds.page_cache.residency import requirement
+from tensorstore_ds.page_cache.residency import fit_surely, requirement
 from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Split
 
@@ -46,6 +46,8 @@ def shortage(parts: Sequence[Loaded]) -> Shortage | None:
 
     Rows count with their neighbors, as far as the system reads ahead.
     """
+    if fit_surely(part.split for part in parts):
+        return None
     found = [requirement(part.split.store, [(part.split.name, name) for name in part.fields]) for part in parts]
     limit = min(max(limits[who] for _, limits in found) for who in found[0][1])
     if sum(nbytes for nbytes, _ in found) > limit:
@@ -85,7 +87,7 @@ def read_ahead_nbytes(path: Path) -> int:
 
 def _share(part: Loaded, nbytes: int) -> float:
     """Share of a split that is read with some of its rows, if the system reads ahead."""
-    if part.rows is None:
+    if part.rows is None or not len(part.split):
         return 1.0
     neighbors = max(1, read_ahead_nbytes(part.split.store.path) * len(part.split) // max(1, nbytes))
     read = np.zeros((len(part.split) - 1) // neighbors + 1, bool)

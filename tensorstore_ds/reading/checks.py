@@ -142,6 +142,8 @@ class Listings:
             sizes[f"{path}/zarr.json"] = metadata_nbytes
             if geometry.rows:
                 sizes[f"{path}/{geometry.data_path}"] = least
+        if any(str(BEYOND) in path for path in sizes):  # it stands for each size below
+            return None
         if (paths := tuple(sizes)) not in self._formats:
             order = sorted(range(len(paths)), key=lambda i: paths[i].split("/"))
             listing = dump_listing({paths[i]: File(BEYOND, _ZEROS) for i in order})

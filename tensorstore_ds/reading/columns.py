@@ -166,7 +166,8 @@ class Column:
             fetch(missing[0])
         elif missing:
             _ = list(pool("shards").map(fetch, missing))
-        if len(self._parts) == self.shards and all(isinstance(part, np.ndarray) for part in self._parts.values()):
+        parts = self._parts  # once: another thread may let go of them
+        if len(parts) == self.shards and all(isinstance(part, np.ndarray) for part in parts.values()):
             self._is_remote = False
 
     def read_randomly(self) -> None:

@@ -61,30 +61,29 @@ class Maps:
         self.most_together = self._step
         self._left = self._step
         self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
-        self._lock = threading.RLock()
+        self._turn = threading.Lock()  # nobody waits for it: a thread that waited might hold what the other one needs
 
     def add(self, holder: Holder) -> None:
         """Let a holder take part."""
-        with self._lock:
-            self._holders.add(holder)
+        self._holders.add(holder)
 
     def before_one_more(self) -> None:
         """Let go of maps if there are too many. Called before each new map."""
         self._left -= 1
-        if self._left < 0:
-            with self._lock:
-                if self._left < 0:  # no other thread was first
-                    self._left = self._step
-                    if self.count() > self._most // 2:
-                        self._age()
-                    if self.count() > self._most - self._step:
-                        self._age()
+        if self._left < 0 and self._turn.acquire(blocking=False):
+            try:
+                self._left = self._step
+                if self.count() > self._most // 2:
+                    self._age()
+                if self.count() > self._most - self._step:
+                    self._age()
+            finally:
+                self._turn.release()
 
     def let_go(self) -> None:
         """Let go of all maps that are not in use."""
-        with self._lock:
-            self._age()
-            self._age()
+        self._age()
+        self._age()
 
     def count(self) -> int:
         """Number of maps of this process, or 0 if the system cannot tell."""
@@ -95,11 +94,17 @@ class Maps:
             return 0
 
     def after_fork(self) -> None:
-        """Called in the child: a thread that held the lock is not there."""
-        self._lock = threading.RLock()
+        """Called in the child: a thread whose turn it was is not there."""
+        self._turn = threading.Lock()
 
     def _age(self) -> None:
-        for holder in list(self._holders):
+        while True:
+            try:
+                holders = list(self._holders)
+                break
+            except RuntimeError:  # another thread has just added one
+                continue
+        for holder in holders:
             holder.let_go()
 
 
@@ -144,26 +149,29 @@ def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset:
         raise ValueError(f"expected {offset + nbytes} bytes to map, found fewer")
     if not nbytes:
         return np.empty(shape, dtype)
-    identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    identity, start = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), 0
     mapped = _whole.get(identity)
     if mapped is None:
         MAPS.before_one_more()
         try:
-            mapped = _map(file.fileno(), status.st_size)
+            mapped = _map(file.fileno(), status.st_size, 0)
         except OSError as error:
-            mapped = _map_after_all(file.fileno(), status.st_size, error)
-        _whole[identity] = mapped
+            start = offset - offset % mmap.ALLOCATIONGRANULARITY
+            mapped = _map_after_all(file.fileno(), offset + nbytes - start, start, error)
+        else:
+            if status.st_ino:  # some network drives number no files
+                _whole[identity] = mapped
     # Not np.memmap: its own indexing is several times slower than that of a plain array.
-    return np.ndarray(shape, dtype, mapped, offset)
+    return np.ndarray(shape, dtype, mapped, offset - start)
 
 
-def _map_after_all(descriptor: int, nbytes: int, error: OSError) -> mmap.mmap:
-    """One more try, without the maps that are not in use."""
+def _map_after_all(descriptor: int, nbytes: int, offset: int, error: OSError) -> mmap.mmap:
+    """One more try, of one array alone, without the maps that are not in use."""
     if error.errno not in _SHORT:
         raise error
     MAPS.let_go()
     try:
-        return _map(descriptor, nbytes)
+        return _map(descriptor, nbytes, offset)
     except OSError as again:
         count, limit = MAPS.count(), MAPS.limit
         if limit is not None and count >= limit - 16:
@@ -178,16 +186,16 @@ def _map_after_all(descriptor: int, nbytes: int, error: OSError) -> mmap.mmap:
         raise ResourceError(Problem("this process", "no-resource", message), advice) from again
 
 
-def _map(descriptor: int, nbytes: int) -> mmap.mmap:
+def _map(descriptor: int, nbytes: int, offset: int) -> mmap.mmap:
     """A read-only map. An `mmap` duplicates the descriptor for itself, but for the options of Python 3.13."""
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, trackfd=False)
+    if sys.version_info >= (3, 13) and sys.platform != "win32":
+        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset, trackfd=False)
     if sys.platform not in ("linux", "darwin") or sys.maxsize < 2**32:
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
+        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset)
     # A map of no file owns the addresses, and unmaps them at its end; the file is laid over them.
     mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
     address = np.frombuffer(mapped, np.uint8).ctypes.data
-    if _c_mmap()(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0) != address:
+    if _c_mmap()(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset) != address:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return mapped

@@ -329,6 +329,7 @@ class Split:
         self._listings = Listings(files, name)
         self._sizes: dict[int, Mapping[str, int]] = {}  # of the files of checked shards that may be compressed
         self._columns: dict[str, Column | RaggedColumn] = {}
+        self._shapes: NDArray[np.int32] | None = None
 
     @property
     def shard_paths(self) -> tuple[str, ...]:
@@ -352,7 +353,7 @@ class Split:
         distinct = self.statistics_of(self.first(SizeField) or "").get("distinct")
         return distinct is not None and len(distinct) == 1
 
-    @functools.cached_property
+    @property
     def image_shapes(self) -> NDArray[np.int32]:
         """(n, 3) int32, height, width and channels of every image as it is read. Read-only.
 
@@ -364,9 +365,10 @@ class Split:
         column = self["image"]
         if isinstance(column, Column):
             return np.broadcast_to(np.array(column.spec.shape, np.int32), (len(self), 3))
-        shapes = np.asarray(column.per_row["shape"])[:]
-        shapes.flags.writeable = False
-        return shapes
+        if self._shapes is None:  # not a cached property, which Python 3.11 computes under a lock of all splits
+            self._shapes = np.asarray(column.per_row["shape"])[:]
+            self._shapes.flags.writeable = False
+        return self._shapes
 
     def __len__(self) -> int:
         return int(self.starts[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import IO, Any, Protocol
@@ -73,7 +74,8 @@ class ZarrPart:
 
             def call(position: int, nbytes: int) -> None:
                 if hasattr(os, "posix_fadvise"):
-                    os.posix_fadvise(fileno, position, nbytes, os.POSIX_FADV_WILLNEED)
+                    with contextlib.suppress(OSError):  # it is advice alone
+                        os.posix_fadvise(fileno, position, nbytes, os.POSIX_FADV_WILLNEED)
 
             return ask(begins, begins + nbytes[order], call)
 
