@@ -123,7 +123,7 @@ def editing(name: str, root: Path) -> Case:
     path = root / f"{store}.tsds"
     stores = (str(path), str(root / "copy-warm.tsds"))[: 1 + (name == "merge")]
     words = tuple(word.replace("NAMES", str(root / "names.txt")) for word in words)
-    return Case(name, path, ("tsds", name, *stores, "OUT", *words), goes_on=False)
+    return Case(name, path, ("tsds", name, *stores, "OUT", *words))
 
 
 #: Formats, and the store that is exported to each.
