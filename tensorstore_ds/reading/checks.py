@@ -20,7 +20,7 @@ from tensorstore_ds.errors import FormatError, Problem, one_line
 from tensorstore_ds.format.arrays import BEYOND, GROUP, ZSTD_LEVEL, ArrayGeometry, dump_json, shard_files
 from tensorstore_ds.format.manifest import CONVENTION, File, Manifest, Shard
 from tensorstore_ds.format.manifest_parser import is_safe_path
-from tensorstore_ds.format.root import dump_listing, parse_listing
+from tensorstore_ds.format.root import dump_listing
 from tensorstore_ds.format.schema import SIGNATURE, Layout
 from tensorstore_ds.format.strict_json import load_object, same_json
 from tensorstore_ds.reading.store_files import StoreFiles
@@ -117,11 +117,10 @@ class Listings:
         """Sizes of all files of a shard, by path in the shard, as they are. Raises `FormatError`."""
         files, manifest = self._files, self._files.manifest
         directory, shard = manifest.shard_path(self._split, index), manifest.splits[self._split].shards[index]
-        data = files.listing_bytes(self._split, index)
-        sizes = self.expected(data, shard)
+        sizes = None if files.checks_lists else self.expected(files.listing_bytes(self._split, index), shard)
         problems: list[Problem] = []
         if sizes is None:
-            listing = parse_listing(data, f"{directory}/zarr.json", shard)
+            listing = files.listing(self._split, index)
             problems = check_listing(manifest, self._split, index, listing)
             sizes = {path: file.size for path, file in listing.items()}
         problems = problems or check_sizes(files, {f"{directory}/{path}": size for path, size in sizes.items()})

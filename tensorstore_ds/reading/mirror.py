@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 import numpy as np
 
@@ -338,6 +338,8 @@ class Mirror(StoreFiles):
 
 class _Arrived(StoreFiles):
     """The files of a store by URL that are all here: an ordinary store, of which a cleaner may remove files."""
+
+    checks_lists: ClassVar[bool] = True
 
     def __init__(self, mirrored: Mirrored, sha256: str) -> None:
         with kept_in(mirrored.folder):

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem
@@ -52,11 +52,13 @@ class StoreFiles:
         meant: the digest that was asked for, if one was.
         origin: of a store by URL.
         held: what is to live as long as these files.
+        checks_lists: whether `listing` compares the files of a shard with what is known of them, and so must be called.
     """
 
     meant: str | None = None
     origin: Origin | None = None
     held: object = None
+    checks_lists: ClassVar[bool] = False
 
     def __init__(self, path: Path, sha256: str | None = None, root: bytes = b"") -> None:
         """Read the manifest.

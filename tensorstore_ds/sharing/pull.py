@@ -136,7 +136,8 @@ class _Pull:
         self._crew = Crew(workers)
         self._work = partial_of(out)
         self._store = self._work / "store"
-        self._folder = WorkFolder(self._work, "copy", keeps=lambda: _has_parts(out))
+        self._is_of_another = False  # what the work folder holds
+        self._folder = WorkFolder(self._work, "copy", keeps=lambda: self._is_of_another or _has_parts(out))
         self._journal: Journal
         self._lock = Lock()
 
@@ -179,6 +180,7 @@ class _Pull:
         begun = self._folder.read("plan.json")
         journal = self._work / "journal"
         if (begun is not None and begun != plan) or (journal.is_dir() and any(journal.iterdir())):
+            self._is_of_another = True
             advice = "Repeat that command to continue it, or remove this directory."
             raise OptionError(f"{self._work}: parts of another copy or conversion are kept here. {advice}")
         if begun is None:

@@ -144,10 +144,18 @@ def test_a_work_folder_of_something_else_is_left_alone(
     proxy.faults.append(Fault("status", status=403))
     with pytest.raises(tsds.RemoteError):
         tsds.pull(pushed, tmp_path / "r.tsds")
+    assert not (tmp_path / "r.tsds.partial").exists()  # nothing had arrived
+    proxy.faults.clear()
+
+    def stop(done: int, total: int) -> None:
+        if done > 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.pull(pushed, tmp_path / "r.tsds", workers=1, progress=stop)
     assert (tmp_path / "r.tsds.partial").stat().st_mode & 0o777 == 0o700
     with pytest.raises(tsds.OptionError, match="parts of another copy or conversion are kept here"):
         tsds.copy(other.path, tmp_path / "r.tsds")
-    proxy.faults.clear()
     assert tsds.pull(pushed, tmp_path / "r.tsds", verify=True).sha256 == store.sha256
 
 
