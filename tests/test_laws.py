@@ -75,7 +75,9 @@ def test_rows_of_a_split() -> None:
 def changed(shards: int, changes: Changes) -> InPlace:
     store = store_of_shards(shards)
     sources = {"known": (store, {})}
-    return InPlace((store, {}), sources, store.manifest.fields, changes, lambda event: None, MoreSkipped())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(in_place, "require_whole_shards", lambda *_: None)  # there are no files
+        return InPlace((store, {}), sources, store.manifest.fields, changes, lambda event: None, MoreSkipped())
 
 
 def test_update_of_rows_in_many_shards() -> None:
