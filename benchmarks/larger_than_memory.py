@@ -17,7 +17,7 @@ from benchmarks.samples import STORE, make_noise
 from tensorstore_ds.machine import cgroup_directories, read_system_file
 from tensorstore_ds.page_cache.shortage import read_ahead_nbytes
 
-#: By the size of a row: rows, shape, batch, and bytes that a process may use, of which torch takes some 300 MB.
+#: By the size of a row: rows, shape, batch size, and memory limit of a process in bytes. torch takes 300 MB of it.
 STORES = {
     "3 kB": (640_000, (32, 32, 3), 256, 600 * 1024**2),
     "150 kB": (8_000, (224, 224, 3), 64, 400 * 1024**2),
@@ -68,7 +68,7 @@ def _nbytes(shape: tuple[int, int, int]) -> int:
 
 @contextlib.contextmanager
 def control_group(limit: int) -> Iterator[Path]:
-    """A control group below that of this process, in which processes may use so many bytes of memory, of both versions.
+    """Make a control group, of version 1 or 2, inside this process's own. Its processes may use this much memory.
 
     Raises:
         OSError: the system does not allow it.

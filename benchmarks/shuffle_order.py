@@ -33,7 +33,7 @@ def cpu_seconds(sampler: tsds.ShuffleSampler) -> tuple[float, float]:
 
 
 def peak_nbytes(sampler: tsds.ShuffleSampler) -> int:
-    """Peak memory of an epoch's order, of which nothing is kept."""
+    """Peak memory of an epoch's order that is not kept."""
     tracemalloc.start()
     deque(sampler.pieces(), maxlen=0)
     peak = tracemalloc.get_traced_memory()[1]

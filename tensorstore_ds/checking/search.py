@@ -84,7 +84,7 @@ def _masks(distance: int, count: int) -> list[np.uint64]:
 
 
 def _expanded(pairs: Pairs, order: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Pairs:
-    """Pairs of hashes, from pairs of unique hashes, each of which `counts` hashes have, in `order` from `starts`."""
+    """Expand pairs of unique hashes to samples: hash i has `counts[i]` of them, in `order` from `starts[i]`."""
     single = (counts[pairs] == 1).all(axis=1)
     expanded = [order[starts[pairs[single]]]]
     for u, v in pairs[~single].tolist():

@@ -484,7 +484,7 @@ class _Found:
     moved_from: dict[str, str] = field(default_factory=dict)
 
     def note_differing(self, key: str, fields: list[str]) -> None:
-        """Note a sample of which some fields differ."""
+        """Note a sample with fields that differ."""
         self.differing.add(key)
         self.counts.update(fields)
         if len(self.named) < NAMED:

@@ -216,7 +216,7 @@ def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[
 
 
 def _other_keys(store: Store, names: Iterable[str], rows: Rows) -> Iterator[str]:
-    """The keys of some splits, without those of these rows."""
+    """The keys of some splits, except the keys of these rows."""
     for name in names:
         without = rows.get(name, np.empty(0, np.int64))
         for start, keys in key_pieces(store[name].table(first_of_kind(store.manifest.fields, KeyField) or "")):
