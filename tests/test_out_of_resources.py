@@ -28,7 +28,7 @@ def refuse(error: BaseException) -> Callable[..., Any]:
     return refused
 
 
-@pytest.fixture(params=["memory", "MemoryError", "EMFILE", "ENOMEM"])
+@pytest.fixture(params=["memory", "MemoryError", "EMFILE", "ENOMEM", "EIO"])
 def at_commit(request: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets the check of the finished store fail for want of something, once."""
 

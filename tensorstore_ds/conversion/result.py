@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections import Counter
@@ -346,4 +347,5 @@ def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
         name = error.filename if isinstance(error.filename, str) else ""  # or a descriptor
         # A bare name is one in a folder that was open, such as of what is removed.
         where = name if os.path.dirname(name) else f"{out}: {name}" if name else out  # noqa: PTH120
-        raise ConversionError(f"{where}: {error.strerror or error}.") from error
+        advice = f" {go_on('check the disk')}" if error.errno in (errno.EIO, errno.ESTALE) else ""
+        raise ConversionError(f"{where}: {error.strerror or error}.{advice}") from error

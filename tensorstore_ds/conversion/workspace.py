@@ -330,6 +330,8 @@ class Workspace:
             if not HOLDS_FOLDERS:  # what is mapped cannot be renamed
                 gc.collect()
         except FormatError as error:
+            if isinstance(error.__cause__, OSError):  # a disk that fails for a moment says nothing of the shards
+                raise error.__cause__ from error
             self.clean(())  # none of it can be relied on
             message = f"the finished store does not open ({error.problems[0]}) and was removed."
             raise ConversionError(f"{self.out}: {message} Run the same command again.") from error
