@@ -129,12 +129,24 @@ def test_in_other_processes(store: tsds.Store, memory: Any) -> None:
         (range(50), MIB, True),
     ],
 )
+@pytest.mark.parametrize("way", ["data set", "sampler"])
 def test_a_subset_counts_with_what_is_read_around_it(
-    store: tsds.Store, memory: Any, monkeypatch: pytest.MonkeyPatch, rows: range, reads_around: int, expected: bool
+    store: tsds.Store,
+    memory: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: range,
+    reads_around: int,
+    expected: bool,
+    way: str,
 ) -> None:
     memory(8 * MIB)
     monkeypatch.setattr(shortage, "read_ahead_nbytes", lambda path: reads_around)
-    batches = iter(DataLoader(tsds.StoreDataset(store).subset(rows), 4, shuffle=True))
+    dataset = tsds.StoreDataset(store)
+    if way == "sampler":
+        loader = DataLoader(dataset, 4, sampler=tsds.SubsetSampler(rows))
+    else:
+        loader = DataLoader(dataset.subset(rows), 4, shuffle=True)
+    batches = iter(loader)
     next(batches)
     assert is_random(store.path, "image") == {expected}
 

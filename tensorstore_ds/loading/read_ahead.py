@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.samplers import SubsetSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.store import Asked
@@ -54,7 +56,10 @@ class ReadAhead:
         self._dataset, self._speaks = dataset, speaks
         self._is_remote = any(part.split.is_remote for part in dataset.loaded)
         self._seen, self._asked = 0, Asked(0, 0, 0)
-        self.shortage = dataset.expect_epochs()
+        visited = None
+        if isinstance(sampler, SubsetSampler) and isinstance(dataset, StoreDataset):
+            visited = dataset.subset(sampler.subset).loaded
+        self.shortage = dataset.expect_epochs(visited)
         whole = not any(part.partly for part in dataset.loaded)
         self._in_blocks = isinstance(sampler, BlockShuffleSampler)
         window = sampler.window_rows if self._in_blocks and whole else 0

@@ -298,6 +298,11 @@ class SubsetSampler(ShuffleSampler):
         self._rows = array.astype(np.int64)
         super().__init__(len(array), shuffle=shuffle, algorithm=algorithm, **order)
 
+    @property
+    def subset(self) -> NDArray[np.int64]:
+        """(m,) the rows to visit, as they were given."""
+        return self._rows
+
     def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
         function = super()._function()
         return None if function is None else lambda positions: self._rows[function(positions)]

@@ -224,12 +224,17 @@ class Samples(Dataset[Sample]):
     def will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
         """Begin to read the samples of some indices, (n,), so that gathering them waits less. See `ReadAhead`."""
 
-    def expect_epochs(self) -> Shortage | None:
-        """If not all samples fit into memory, advise the system to read without neighbors, and return the shortage."""
-        found = self._shortage = shortage(self.loaded)
+    def expect_epochs(self, loaded: Sequence[Loaded] | None = None) -> Shortage | None:
+        """If not all samples fit into memory, advise the system to read without neighbors, and return the shortage.
+
+        Args:
+            loaded: the rows that are visited, if they are not those of `loaded`.
+        """
+        loaded = self.loaded if loaded is None else loaded
+        found = self._shortage = shortage(loaded)
         self._is_judged = True
         if found is not None:
-            self.read_randomly(large_arrays(self.loaded, found.limit))
+            self.read_randomly(large_arrays(loaded, found.limit))
         return found
 
     @abstractmethod
