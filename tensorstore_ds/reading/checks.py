@@ -118,12 +118,12 @@ class Listings:
         files, manifest = self._files, self._files.manifest
         directory, shard = manifest.shard_path(self._split, index), manifest.splits[self._split].shards[index]
         sizes = None if files.checks_lists else self.expected(files.listing_bytes(self._split, index), shard)
-        problems: list[Problem] = []
         if sizes is None:
             listing = files.listing(self._split, index)
-            problems = check_listing(manifest, self._split, index, listing)
+            problems = check_shard(files, self._split, index, listing)
             sizes = {path: file.size for path, file in listing.items()}
-        problems = problems or check_sizes(files, {f"{directory}/{path}": size for path, size in sizes.items()})
+        else:
+            problems = check_sizes(files, {f"{directory}/{path}": size for path, size in sizes.items()})
         if problems:
             raise FormatError(problems)
         return sizes
