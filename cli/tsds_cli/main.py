@@ -2,76 +2,71 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import click
 
+from tensorstore_ds.plugins import Plugins
 from tsds_cli import text
 from tsds_cli.messages import described, failure_of, interrupted, make_readable
 from tsds_cli.signals import terminable
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-#: The groups of `tsds --help`, with the commands and their summaries. None is imported for it.
+#: The groups of `tsds --help`: the module and summary of each command. None is imported for it.
 GROUPS = {
     "Start": {
-        "demo": "Try everything on real digits: convert, check and train.",
-        "convert": "Convert a data set of images SRC into a new store OUT.",
-        "info": "Show the splits, fields, classes and size of a STORE.",
-        "train": "Train a vision transformer or a detector on a STORE.",
+        "demo": ("annex.demo", "Try everything on real digits: convert, check and train."),
+        "convert": ("convert", "Convert a data set of images SRC into a new store OUT."),
+        "info": ("info", "Show the splits, fields, classes and size of a STORE."),
+        "train": ("annex.train", "Train a vision transformer or a detector on a STORE."),
     },
     "Look": {
-        "stats": "Print statistics of the classes and pixels of a STORE.",
-        "view": "View a store, a training run or images in the browser.",
-        "preview": "Draw samples of a STORE as a contact sheet (PNG).",
-        "check": "Find duplicates, leaks and label errors in a STORE.",
-        "verify": "Verify the integrity of a STORE, byte by byte.",
-        "compare": "Compare the stores A and B, and list the differences.",
+        "stats": ("stats", "Print statistics of the classes and pixels of a STORE."),
+        "view": ("annex.view", "View a store, a training run or images in the browser."),
+        "preview": ("annex.preview", "Draw samples of a STORE as a contact sheet (PNG)."),
+        "check": ("annex.check", "Find duplicates, leaks and label errors in a STORE."),
+        "verify": ("verify", "Verify the integrity of a STORE, byte by byte."),
+        "compare": ("annex.compare", "Compare the stores A and B, and list the differences."),
     },
     "Edit": {
-        "append": "Append the samples of a data set SRC to a STORE.",
-        "update": "Update a STORE with the changes in its data set SRC.",
-        "filter": "Filter the samples of a STORE into a new store OUT.",
-        "split": "Split a STORE into train, val and so on, as a store OUT.",
-        "sample": "Sample N images of each class into a new store OUT.",
-        "relabel": "Rename, merge or remove classes in a new store OUT.",
-        "merge": "Merge several stores into a new store OUT.",
-        "repack": "Change the encoding or layout of a store SRC, as OUT.",
-        "add": "Add a field, such as losses or tags, to a STORE.",
-        "drop": "Remove the fields NAME from a STORE, in place.",
-        "erase": "Erase samples from a STORE permanently, in place.",
-        "annotate": "Set license, citation and description of a STORE.",
+        "append": ("annex.append", "Append the samples of a data set SRC to a STORE."),
+        "update": ("annex.update", "Update a STORE with the changes in its data set SRC."),
+        "filter": ("annex.filter", "Filter the samples of a STORE into a new store OUT."),
+        "split": ("annex.split", "Split a STORE into train, val and so on, as a store OUT."),
+        "sample": ("annex.sample", "Sample N images of each class into a new store OUT."),
+        "relabel": ("annex.relabel", "Rename, merge or remove classes in a new store OUT."),
+        "merge": ("annex.merge", "Merge several stores into a new store OUT."),
+        "repack": ("annex.repack", "Change the encoding or layout of a store SRC, as OUT."),
+        "add": ("annex.add", "Add a field, such as losses or tags, to a STORE."),
+        "drop": ("annex.drop", "Remove the fields NAME from a STORE, in place."),
+        "erase": ("annex.erase", "Erase samples from a STORE permanently, in place."),
+        "annotate": ("annex.annotate", "Set license, citation and description of a STORE."),
     },
     "Train and measure": {
-        "predict": "Predict classes or objects with a trained CHECKPOINT.",
-        "folds": "Show or write cross-validation folds of a STORE.",
-        "bench": "Benchmark ways to load a STORE and its source files.",
-        "doctor": "Find what slows training down, and how to speed it up.",
+        "predict": ("annex.predict", "Predict classes or objects with a trained CHECKPOINT."),
+        "folds": ("annex.folds", "Show or write cross-validation folds of a STORE."),
+        "bench": ("annex.bench", "Benchmark ways to load a STORE and its source files."),
+        "doctor": ("annex.doctor", "Find what slows training down, and how to speed it up."),
     },
     "Share": {
-        "push": "Upload a STORE to a URL.",
-        "pull": "Download a store, or parts of it, from a URL to OUT.",
-        "copy": "Copy a store from SRC to DST, each a path or a URL.",
-        "pack": "Pack a STORE into a single file OUT.",
-        "unpack": "Unpack a PACKED store into a folder OUT.",
-        "serve": "Serve a STORE over HTTP.",
-        "card": "Write a dataset card for a STORE, with a preview.",
-        "export": "Export a STORE to COCO, YOLO, VOC or another format.",
+        "push": ("push", "Upload a STORE to a URL."),
+        "pull": ("pull", "Download a store, or parts of it, from a URL to OUT."),
+        "copy": ("copy", "Copy a store from SRC to DST, each a path or a URL."),
+        "pack": ("pack", "Pack a STORE into a single file OUT."),
+        "unpack": ("unpack", "Unpack a PACKED store into a folder OUT."),
+        "serve": ("annex.serve", "Serve a STORE over HTTP."),
+        "card": ("annex.card", "Write a dataset card for a STORE, with a preview."),
+        "export": ("annex.export", "Export a STORE to COCO, YOLO, VOC or another format."),
     },
     "Clusters": {
-        "plan": "Plan the conversion of SRC into OUT as parallel tasks.",
-        "commit": "Complete a planned store OUT once all tasks are done.",
+        "plan": ("annex.plan", "Plan the conversion of SRC into OUT as parallel tasks."),
+        "commit": ("annex.commit", "Complete a planned store OUT once all tasks are done."),
     },
     "Caches": {
-        "warm": "Load a STORE into memory (the page cache).",
-        "evict": "Remove a STORE from memory (the page cache).",
-        "cache": "List or remove the copies of remote stores on this disk.",
+        "warm": ("warm", "Load a STORE into memory (the page cache)."),
+        "evict": ("evict", "Remove a STORE from memory (the page cache)."),
+        "cache": ("cache", "List or remove the copies of remote stores on this disk."),
     },
 }
 #: The lines that end `tsds --help`.
@@ -80,7 +75,11 @@ LEARN_MORE = (
     ("tsds COMMAND --help", "Show the options of a command, with examples."),
     ("tsds help COMMAND", "Show the same."),
 )
-COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+COMMANDS = Plugins(
+    "tsds.commands",
+    package="tsds_cli",
+    own={name: (module, name, summary) for group in GROUPS.values() for name, (module, summary) in group.items()},
+)
 
 
 class Commands(click.Group):
@@ -88,18 +87,11 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        return [*COMMANDS, *_added()]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
-        if cmd_name not in COMMANDS:
-            if cmd_name not in _added():
-                return None
-            from tensorstore_ds.plugins import Plugin
-
-            return cast(click.Command, Plugin.of(_added()[cmd_name]).load())
-        command: click.Command = getattr(importlib.import_module(f"tsds_cli.{cmd_name}"), cmd_name)
-        return command
+        return COMMANDS[cmd_name].load() if cmd_name in COMMANDS else None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, and after them the options."""
@@ -113,11 +105,11 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands."""
-        added = {name: f"from {each.dist and each.dist.name}" for name, each in _added().items()}
+        added = [name for name, each in COMMANDS.items() if each.package]
         for title, group in {**GROUPS, "From other packages": added}.items():
             if group:
                 with formatter.section(title):
-                    formatter.write_dl(list(group.items()))
+                    formatter.write_dl([(name, COMMANDS[name].description) for name in group])
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> click.Context:
         """Read the command line."""
@@ -142,7 +134,7 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is named."""
-        if args[0] not in COMMANDS and not args[0].startswith("-") and args[0] not in _added():
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
             from tensorstore_ds.options import meant
 
             ctx.fail(f"No such command {args[0]!r}.{meant(args[0], self.list_commands(ctx))}")
@@ -171,15 +163,6 @@ class Commands(click.Group):
             if failure is None:
                 raise
             raise failure from error
-
-
-@functools.cache
-def _added() -> Mapping[str, EntryPoint]:
-    """The commands of other packages: their entry points ``tsds.commands``."""
-    from importlib.metadata import entry_points  # here, because most commands need it never
-
-    points = sorted(entry_points(group="tsds.commands"), key=lambda point: point.name)
-    return {point.name: point for point in points if point.name not in (*COMMANDS, "help")}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

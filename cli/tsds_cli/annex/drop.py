@@ -10,7 +10,7 @@ import click
 import tensorstore_ds
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.editing import made
+from tsds_cli.annex.editing import made
 from tsds_cli.options import json_option, path_argument
 
 if TYPE_CHECKING:

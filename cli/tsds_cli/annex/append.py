@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import tensorstore_ds
-from tsds_cli.growing import dry_run_option, from_source, grown, restore_erased_option
+from tsds_cli.annex.growing import dry_run_option, from_source, grown, restore_erased_option
 from tsds_cli.options import Command, json_option, option, path_argument
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import tensorstore_ds
-from tsds_cli.editing import listed_rows, made
+from tsds_cli.annex.editing import listed_rows, made
 from tsds_cli.options import json_option, option, path, path_argument, splits_option, store_argument
 
 

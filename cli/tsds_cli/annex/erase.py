@@ -11,7 +11,7 @@ import click
 import tensorstore_ds
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.editing import listed_keys, listed_rows, made
+from tsds_cli.annex.editing import listed_keys, listed_rows, made
 from tsds_cli.messages import interrupted
 from tsds_cli.options import json_option, option, path, sha256_option, splits_option, store_argument
 

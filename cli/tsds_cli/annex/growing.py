@@ -13,7 +13,7 @@ from click.core import ParameterSource
 import tensorstore_ds
 from tensorstore_ds import ConvertOptions
 from tsds_cli import text
-from tsds_cli.editing import made
+from tsds_cli.annex.editing import made
 from tsds_cli.options import READERS, F, option, option_of
 
 if TYPE_CHECKING:

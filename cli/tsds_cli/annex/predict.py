@@ -9,7 +9,7 @@ import click
 
 from tensorstore_ds import TrainOptions
 from tsds_cli import text
-from tsds_cli.editing import made, tell_added
+from tsds_cli.annex.editing import made, tell_added
 from tsds_cli.messages import Failure
 from tsds_cli.options import Command, json_option, option, option_of, path, path_argument
 

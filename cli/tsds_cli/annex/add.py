@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tensorstore_ds
-from tsds_cli.editing import made, tell_added
+from tsds_cli.annex.editing import made, tell_added
 from tsds_cli.options import json_option, option, path_argument
 
 if TYPE_CHECKING:
