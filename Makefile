@@ -33,7 +33,7 @@ help:
 	@echo "make test-lowest  some tests with the oldest versions of the dependencies that pyproject.toml allows"
 	@echo "make dist         the files of a release in dist/, checked, and the wheel installed and used"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
-	@echo "make check        format, lint, types, direction of imports, documentation"
+	@echo "make check        format, lint, types, direction of imports, documentation, words"
 	@echo "make docs         build the documentation into docs/_build/html"
 	@echo "make bench        measure the figures; MNIST=DIR with the real PNG files, VOC=DIR with boxes. On a GPU: python -m benchmarks gpu"
 	@echo "make fuzz         damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
@@ -124,6 +124,7 @@ check: $(DEV) docs
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/lint
 
 docs: $(DEV)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html

@@ -30,6 +30,8 @@ from tsds_cli.main import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+#: Kinds of blocks that are run.
+RUN = ("bash", "console", "python")
 #: A command or a block that takes longer has failed.
 SECONDS = 60
 #: What commands are given besides, unless the page says it itself, so that none takes long.
@@ -101,7 +103,7 @@ def arguments(command: str) -> list[str]:
 
 def made_stores(page: str) -> set[str]:
     """Names of the stores that a page converts itself."""
-    text = "".join(block.text for block in blocks(page) if block.kind in ("bash", "console", "python"))
+    text = "".join(block.text for block in blocks(page) if block.kind in RUN)
     return set(re.findall(r"tsds convert \S+ (\S+)", text)) | set(re.findall(r'\.convert\(\S+, "(\S+?)"', text))
 
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import json
 import os
 import re
@@ -10,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_origin
@@ -18,32 +16,17 @@ from typing import Any, get_origin
 import click
 import pytest
 
-import tensorstore_ds
-from command_pages import OVERVIEW, page, table, with_overview, with_tables
 from small_stores import INVALID, ROOT, VALID, tsds
 from tensorstore_ds import (
     BenchOptions,
-    BlockShuffleSampler,
     ConvertOptions,
-    DataLoader,
     DiagnoseOptions,
-    RandomHorizontalFlip,
     RepackOptions,
-    SizeBucketSampler,
-    StoreDataset,
-    SubsetSampler,
     TrainOptions,
-    WeightedSampler,
 )
-from tensorstore_ds.diagnosis.diagnosis import diagnose
-from tensorstore_ds.editing.folds import folds
-from tensorstore_ds.loading.block_shuffle import shuffle_quality
-from tensorstore_ds.loading.mixed import MixedDataset
-from tensorstore_ds.loading.samplers import Order
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__, installation
-from tensorstore_ds.viewer.show import show
 from tsds_cli.main import COMMANDS, GROUPS, LEARN_MORE, cli
 from tsds_cli.options import GROUPS as OPTION_GROUPS, Flag, grouped
 
@@ -67,32 +50,6 @@ def test_every_command_has_help_with_examples(name: str) -> None:
     for example in examples:  # an example is a command line that is understood
         with command(name).make_context(name, shlex.split(example)[2:]):
             pass
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_has_help(name: str) -> None:
-    for option in options(name).values():
-        assert option.help is not None, option.name
-        assert re.search(r"\w{4,}.*(\.|\])$", option.help), option.name
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_is_in_the_docs(name: str) -> None:
-    text = page(name).read_text("utf-8")
-    assert text.startswith(f"# tsds {name}\n\n`tsds {name}")
-    for option in options(name).values():
-        assert f"`{option.opts[0]}" in text
-    assert text == with_tables(name, text), "run: python tests/command_pages.py"
-
-
-def test_the_page_of_all_commands_lists_them_in_their_groups() -> None:
-    text = OVERVIEW.read_text("utf-8")
-    assert text == with_overview(text), "run: python tests/command_pages.py"
-    assert re.findall(r"^tsds (\w+) <commands/\1>$", text, re.MULTILINE) == list(COMMANDS)
-    assert [f"| {title} | " in text for title in GROUPS] == [True] * len(GROUPS)
-    assert {path.stem for path in page("info").parent.iterdir()} == {*COMMANDS}
-    row = "| `--quality` | JPEG quality with `--encoding` jpeg. A higher quality needs more space. Default: 90. |"
-    assert row in table("convert")
 
 
 # --- groups, and how values are shown -----------------------------------------------------------------------------
@@ -175,58 +132,6 @@ def test_split_with_the_name_of_a_split_is_told_the_option_that_divides() -> Non
 
 
 # --- messages name options as the caller wrote them ---------------------------------------------------------------
-
-
-def literals(tree: ast.AST) -> Iterator[str]:
-    """The texts of a module that are no docstrings."""
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.value
-
-
-def library() -> list[tuple[str, ast.AST]]:
-    modules = sorted((ROOT / "tensorstore_ds").rglob("*.py"))
-    assert len(modules) > 50
-    return [(str(m.relative_to(ROOT)), ast.parse(m.read_text("utf-8"))) for m in modules]
-
-
-def parameters() -> set[str]:
-    """Names that a user of the loader and its samplers passes by keyword."""
-    named = set(Order.__annotations__)
-    samplers = (SubsetSampler, WeightedSampler, BlockShuffleSampler, SizeBucketSampler)
-    functions = (shuffle_quality, diagnose, folds, show)
-    for each in (DataLoader, StoreDataset, MixedDataset, *samplers, RandomHorizontalFlip, *functions):
-        named |= set(inspect.signature(each).parameters)
-    for module in (ROOT / "tensorstore_ds" / "adapters").rglob("*.py"):  # not imported: their libraries are not here
-        named |= {node.arg for node in ast.walk(ast.parse(module.read_text("utf-8"))) if isinstance(node, ast.arg)}
-    return named | set(tensorstore_ds.__all__)
-
-
-def test_no_message_of_the_library_names_a_flag() -> None:
-    found = {(name, text) for name, tree in library() for text in literals(tree) if re.search(r"(?<!\w)--[a-z]", text)}
-    # The flags of sbatch, and of the script that it runs; those of panlabel.
-    others = ("tensorstore_ds/engines/slurm.py", "tensorstore_ds/sources/panlabel.py")
-    assert {text for name, text in found if "docker run --ulimit" not in text and name not in others} == set()
-
-
-def test_every_option_that_an_error_names_is_one_of_a_command_or_of_a_class() -> None:
-    known = {str(p.name) for name in COMMANDS for p in command(name).params} | parameters()
-    raised = [
-        node
-        for _, tree in library()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OptionError", "refusal")
-    ]
-    assert len(raised) > 40
-    named = {n for node in raised for text in literals(node) for n in re.findall(r"`([a-z_]+)(?:=|`)", text)}
-    assert {"size", "max_pixels", "encoding"} <= named <= known
-
-
-def test_a_message_quotes_words_as_python_does() -> None:
-    texts = {text for _, tree in library() for text in literals(tree)}
-    bare = {text for text in texts if re.search(r"(?<!`)`(?!split_into=)[a-z_]+=(?!True|False|None)[A-Za-z]", text)}
-    assert not bare and sum('`on_error="skip"`' in text for text in texts) == 4
 
 
 def test_a_message_becomes_flags() -> None:

@@ -6,7 +6,7 @@ import doctest
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
@@ -52,16 +52,6 @@ def test_every_public_name_has_an_example_that_runs() -> None:
 def vars_doc(obj: object) -> str | None:
     """The docstring of a class or a function, without that of a base class or of the type of a value."""
     return obj.__doc__ if isinstance(obj, type) or inspect.isroutine(obj) else None
-
-
-@pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "api").glob("*.rst")))
-def test_examples_of_pages_run(page: str, place: Callable[[str], dict[str, Any]]) -> None:
-    text = (DOCS / "api" / page).read_text("utf-8")
-    examples = doctest.DocTestParser().get_examples(text)
-    assert examples
-    test = doctest.DocTest(examples, place(text), page, str(DOCS / "api" / page), 0, text)
-    log = list[str]()
-    assert not doctest.DocTestRunner(verbose=False).run(test, out=log.append).failed, "".join(log)
 
 
 def test_results_and_errors_are_what_they_are_said_to_be() -> None:

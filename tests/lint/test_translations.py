@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from doc_pages import ROOT
+
 PAIRS = [(ROOT / "README.md", ROOT / f"README.{language}.md") for language in ("zh-CN", "ru")] + [
     (ROOT / "docs/quickstart.md", ROOT / f"docs/{language}/quickstart.md") for language in ("zh-CN", "ru")
 ]

@@ -5,17 +5,17 @@ Code blocks, code in backticks, addresses of links and HTML comments are not sea
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import click
 import pytest
 
 import tensorstore_ds as tsds
 from doc_pages import ROOT, pages
+from library import library, literals
 from tsds_cli.main import COMMANDS, cli
 
 #: A pattern, and what to write instead. Case matters only where a sentence begins.
@@ -83,14 +83,17 @@ def help_of(name: str) -> str:
     return "\n\n".join([*texts, *(getattr(param, "help", None) or "" for param in command.params)])
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_pages(page: str) -> None:
-    assert found_in((ROOT / page).read_text("utf-8")) == []
+def all_found(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The patterns of each text that has some, by its name."""
+    return {name: found for name, text in texts.items() if (found := found_in(text))}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help(name: str) -> None:
-    assert found_in(help_of(name)) == []
+def test_pages() -> None:
+    assert all_found({page: (ROOT / page).read_text("utf-8") for page in PAGES}) == {}
+
+
+def test_help() -> None:
+    assert all_found({name: help_of(name) for name in COMMANDS}) == {}
 
 
 def docstrings_of(name: str) -> dict[str, str]:
@@ -107,27 +110,14 @@ def is_property(value: object) -> bool:
     return isinstance(value, (property, functools.cached_property))
 
 
-@pytest.mark.parametrize("name", vars(tsds)["__all__"])
-def test_docstrings(name: str) -> None:
-    assert {key: found for key, text in docstrings_of(name).items() if (found := found_in(text))} == {}
+def test_docstrings() -> None:
+    texts = {name: text for public in vars(tsds)["__all__"] for name, text in docstrings_of(public).items()}
+    assert all_found(texts) == {}
 
 
-def texts_in(source: str) -> Iterator[str]:
-    """The string literals of a module with several words, X for what is filled in; docstrings are left out."""
-    tree = ast.parse(source)
-    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "X" for each in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
-            yield node.value
-
-
-@pytest.mark.parametrize("top", ["tensorstore_ds", "cli"])
-def test_messages(top: str) -> None:
-    modules = (ROOT / top).rglob("*.py")
-    texts = {text for module in modules for text in texts_in(module.read_text("utf-8")) if " " in text}
-    assert {text: found for text in texts if (found := found_in(text))} == {}
+def test_messages() -> None:
+    texts = {text for tree in library("tensorstore_ds", "cli").values() for text in literals(tree) if " " in text}
+    assert all_found({text: text for text in texts}) == {}
 
 
 @pytest.mark.parametrize(

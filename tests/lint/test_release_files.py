@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import tensorstore_ds as tsds
+from doc_pages import ROOT
 
-ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github").rglob("*.yml"))
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[1]
+from doc_pages import ROOT
+
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 #: Actions that are named by a tag, because no newer commit of them could be verified: RELEASING.md.
 BY_TAG = {"pypa/gh-action-pypi-publish@release/v1"}
