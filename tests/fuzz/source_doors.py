@@ -79,7 +79,10 @@ def scan_and_read(path: Path, format: str) -> None:
     for split, references in contents.splits.items():
         for reference in list(references[:_SAMPLES]):
             try:
-                encoded = encode_sample(source.read(split, reference), _IMAGE, masks=masks)
+                sample = source.read(split, reference)
+                if sample.key.startswith("/") or ".." in sample.key.split("/"):
+                    raise AssertionError(f"expected a key inside of the source, found {sample.key!r}")
+                encoded = encode_sample(sample, _IMAGE, masks=masks)
                 sums += ImageSums.of_pixels(encoded.pixels)
                 problems += encoded.problems
             except SourceError as error:
