@@ -42,7 +42,7 @@ _MOST_NAMES = 1000
 #: Common words for choices that have a different name here.
 _OTHER_NAMES = {
     **{"pascal": "voc", "pascal-voc": "voc", "pascal_voc": "voc", "imagefolder": "folders", "imagenet": "folders"},
-    **{"darknet": "yolo", "ultralytics": "yolo", "dlib": "imglab", "ffcv": "beton", "streaming": "mds"},
+    **{"darknet": "yolo", "ultralytics": "yolo", "dlib": "imglab", "streaming": "mds"},
     **{"mnist": "idx", "csv": "list", "gpu": "cuda"},
     **{"open": "info", "crop": "fit", "crops": "objects"},
 }

@@ -24,7 +24,6 @@ from hypothesis import given, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
-from beton_files import two_images
 from mask_sources import write_folders
 from mds_files import COLUMNS, row, write_mds
 from stores import class_folders, png_bytes, store_of
@@ -217,13 +216,6 @@ def _mds(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
-def _beton(path: Path) -> tsds.ConvertOptions:
-    path.mkdir()
-    (path / "train.beton").write_bytes(two_images())
-    (path / "val.beton").write_bytes(two_images())
-    return replace(OPTIONS, encoding="raw")
-
-
 def _masks(path: Path) -> tsds.ConvertOptions:
     write_folders(path)
     return OPTIONS
@@ -290,7 +282,6 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _hdf5,
         _lmdb,
         _mds,
-        _beton,
         _arrays,
         _masks,
         _divided,

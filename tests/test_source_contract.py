@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beton_files import FIELDS, JPEG, PIXELS, beton, row, two_images
 from labelling_files import write
 from mask_sources import write_folders, write_voc
 from mds_files import image_bytes, write_mds
@@ -124,7 +123,6 @@ BUILT: Mapping[str, Callable[[Path], None]] = {
     "npy": files(**{"x_train.npy": npy(IMAGES), "y_train.npy": npy(LABELS)}),
     "hdf5": files(**{"train.h5": hdf5, "test.h5": hdf5}),
     "idx": files(**_IDX),
-    "beton": files(**{"train.beton": two_images(), "val.beton": two_images()}),
     "lmdb": databases,
     "mds": shards,
     "cifar, binary": lambda root: cifar10(root, is_binary=True) and None,
@@ -174,7 +172,6 @@ STRANGE: Mapping[str, bytes] = {
     "strange.tar": tar({"mood.txt": b"good"}),
     "strange.zip": _ZIP.getvalue(),
     "strange.pkl": b"\x80\x04N.",
-    "strange.beton": b"\2\0".ljust(64),
     "strange.png": image_bytes(99),
 }
 
@@ -330,11 +327,6 @@ def _more() -> Iterator[tuple[str, str, Callable[[Path], object], str]]:
     yield adds("idx", "train-mood-idx1-ubyte", idx(LABELS), "mood", "a file")
     empty = {f"val-{what}-idx{d}-ubyte": idx(a[:0]) for what, d, a in (("images", 3, IMAGES), ("labels", 1, LABELS))}
     yield "idx", "no rows", lambda root: write(root, empty), "val-images"
-    fields = (*FIELDS, ("mood", 4, b""))
-    rows = [row(0, 0, 0, 0.5) + struct.pack("<2Q", 0, 0), row(1, 1, 1, 1.5) + struct.pack("<2Q", 0, 0)]
-    more = beton(rows, [JPEG, PIXELS.tobytes()], fields)
-    yield "beton", "a field", lambda root: write(root, {"train.beton": more, "val.beton": more}), "mood"
-    yield adds("beton", "test.beton", beton([], []), "test.beton", "no samples")
     yield "lmdb", "entries", lambda root: _lmdb_more(root, {b"mood-000000001": b"good"}), "mood"
     yield "lmdb", "a label alone", lambda root: _lmdb_more(root, {b"label-000000009": b"1"}), "label-000000009"
     yield "lmdb", "another count", lambda root: _lmdb_more(root, {b"num-samples": b"7"}), "num-samples"

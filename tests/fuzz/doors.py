@@ -64,7 +64,6 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "parquet": sources.parquet,
     "idx": sources.idx,
     "idx-gz": sources.idx_gz,
-    "beton": tools.beton_file,
     "npy": sources.npy,
     "npz": sources.npz,
     "classes": sources.classes,

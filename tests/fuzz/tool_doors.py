@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from beton_files import two_images
 from fuzz.door import Door
 from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutate_text, mutate_xml
 from fuzz.source_doors import SourceFile, mutate_tar, write_images
@@ -315,19 +314,3 @@ def _mutate_in_place(random: Random, data: bytes, tokens: tuple[bytes, ...]) -> 
     """Bytes changed, mostly without a change of their number, which an index says too."""
     changed = mutate_bytes(random, data, tokens)
     return changed if random.random() < 0.1 else changed[: len(data)].ljust(len(data), b"\0")
-
-
-_PLACES = (b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f", b"\2", b"\xff\xff", b"\0\0\0\0\0\0\0\x80", b'[["", "<f4"]]')
-
-
-def beton_file(folder: Path) -> Door:
-    """A file of FFCV's."""
-    return SourceFile(folder, "beton", "data.beton", partial(_mutate_rows, tokens=_PLACES), two_images())
-
-
-def _mutate_rows(random: Random, data: bytes, tokens: tuple[bytes, ...]) -> bytes:
-    """Header, descriptions, rows or allocations changed, without a change of the number of bytes."""
-    at = random.choice((0, 24, 24 + 1041, 24 + 3 * 1041, len(data) - 48))
-    part = data[at : at + 64]
-    changed = mutate_bytes(random, part, tokens)[: len(part)].ljust(len(part), b"\0")
-    return data[:at] + changed + data[at + len(part) :] if random.random() < 0.9 else mutate_bytes(random, data, tokens)

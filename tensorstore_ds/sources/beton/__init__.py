@@ -1,1 +1,0 @@
-"""FFCV's .beton files: formats/sources/beton.md."""
