@@ -198,13 +198,6 @@ def _hdf5(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
-def _cifar(path: Path) -> tsds.ConvertOptions:
-    path.mkdir(parents=True)
-    pixels = np.random.default_rng(0).integers(0, 256, (7, 3072), np.uint8)
-    (path / "data_batch_1.bin").write_bytes(b"".join(bytes([i % 2]) + row.tobytes() for i, row in enumerate(pixels)))
-    return OPTIONS
-
-
 def _mds(path: Path) -> tsds.ConvertOptions:
     write_mds(path, COLUMNS, [row(0), row(1)], [row(2)])
     return OPTIONS
@@ -278,7 +271,6 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _parquet,
         _pts,
         _dota,
-        _cifar,
         _hdf5,
         _lmdb,
         _mds,

@@ -93,8 +93,8 @@ def convert(
     """Convert a data set of images SRC into a new store OUT.
 
     SRC is a folder, a file, or a ZIP or tar archive: class folders, Pascal VOC, COCO, YOLO, CVAT, labelme, Label
-    Studio, dlib's imglab XML, .pts files, a list in a text or CSV file, WebDataset, Parquet, MNIST's idx files, CIFAR's
-    batches, or NumPy arrays. With several, their samples are joined. SRC is never modified.
+    Studio, dlib's imglab XML, .pts files, a list in a text or CSV file, WebDataset, Parquet, MNIST's idx files,
+    or NumPy arrays. With several, their samples are joined. SRC is never modified.
 
     OUT appears when it is complete. Until then, the work is in OUT.partial. After an interruption, the same command
     continues.

@@ -25,7 +25,6 @@ FORMATS = Plugins(
     __name__,
     {
         "arrays": ("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
-        "cifar": ("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
         "coco": ("coco.source", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
         "cvat": ("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
         "dota": ("dota", "DotaSource", "DOTA: a text file of quadrilaterals for each image"),

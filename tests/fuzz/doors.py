@@ -49,7 +49,6 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "lmdb": tools.lmdb_database,
     "lmdb-datum": tools.lmdb_datum,
     "hdf5": tools.hdf5,
-    "cifar": tools.cifar,
     "mds": tools.mds,
     "mds-index": tools.mds_index,
     "zip": tools.zip_archive,

@@ -202,40 +202,6 @@ def hdf5(folder: Path) -> Door:
     return SourceFile(folder, "hdf5", "data.h5", partial(mutate_bytes, tokens=tokens), *goods)
 
 
-def cifar(folder: Path) -> Door:
-    """A pickled batch of CIFAR's Python version."""
-
-    def text(data: bytes) -> bytes:
-        return (b"U" + bytes([len(data)]) if len(data) < 256 else b"T" + len(data).to_bytes(4, "little")) + data
-
-    pixels = bytes(range(256)) * 24
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x02M\x00\x0c\x86"
-        b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-    )
-    labels = text(b"labels") + b"](K\x00K\x01e"
-    good = b"\x80\x02}q\x01(" + labels + text(b"data") + array + text(pixels) + b"tb"
-    good += text(b"filenames") + b"](" + text(b"a.png") + text(b"b.png") + b"eu."
-    tokens = (
-        b"cos\nsystem\n",
-        b"R",
-        b"(",
-        b"]",
-        b"}",
-        b"b",
-        b"\x86",
-        b"h\x01",
-        b"q\x02",
-        b"N",
-        b"\x88",
-        b"t",
-        b"u",
-        b"e",
-        b"0",
-    )
-    return SourceFile(folder, "cifar", "set/data_batch_1", partial(mutate_bytes, tokens=tokens), good)
-
-
 def zip_archive(folder: Path) -> Door:
     """A ZIP archive, stored or compressed."""
     goods = []
