@@ -14,7 +14,6 @@ from typing import Any
 from benchmarks import (
     batch_transforms,
     check_content,
-    comparisons,
     convert_mnist,
     edit_stores,
     engines,
@@ -31,7 +30,6 @@ from benchmarks import (
     scan_coco,
     soak,
     startup,
-    take,
     tiles,
     torchvision_transforms,
     training,
@@ -43,16 +41,12 @@ from benchmarks.measure import RESULTS, Settings, say, write_result
 from benchmarks.photographs import (
     conversion as photograph_conversion,
     kernels as photograph_kernels,
-    profile as photograph_profile,
     race as photograph_race,
 )
 from benchmarks.samples import write_digits
 
 MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "loading": loading.measure,
-    "bench_mnist": comparisons.measure_mnist,
-    "bench_bccd": comparisons.measure_bccd,
-    "bench_mnist_train": comparisons.measure_mnist_train,
     "loading_cold": loading_cold.measure,
     "larger_than_memory": larger_than_memory.measure,
     "convert_mnist": convert_mnist.measure,
@@ -60,7 +54,6 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "scan_coco": scan_coco.measure,
     "check_content": check_content.measure,
     "edit_stores": edit_stores.measure,
-    "take": take.measure,
     "row_sizes": row_sizes.measure,
     "tiles": tiles.measure,
     "viewer": viewer.measure,
@@ -78,11 +71,10 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "photographs": photograph_race.measure,
     "photograph_kernels": photograph_kernels.measure,
     "convert_photographs": photograph_conversion.measure,
-    "profile_photographs": photograph_profile.measure,
     "training": training.measure,
 }
-#: Those that take long for what they say.
-ONLY_IF_NAMED = ("bench_mnist_train", "training")
+#: Those that take hours.
+ONLY_IF_NAMED = ("training",)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

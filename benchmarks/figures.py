@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,16 @@ from benchmarks.gpu.run import PARTS, shown
 from benchmarks.loading import SMALL_BATCH, Ways, best
 from benchmarks.measure import FIGURE_HEAD, RESULTS, ROOT, figures_of, table
 from benchmarks.peers import MEMCPY, OURS
-from benchmarks.torchvision_transforms import BY_IMAGE, CONTIGUOUS, OURS as OURS_ROW, WHOLE
-from tensorstore_ds.comparison.results import Way
+from benchmarks.torchvision_transforms import BY_IMAGE, WHOLE
 
 PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
-ROW_SIZES = ROOT / "docs/row_sizes.png"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
 PHOTOGRAPHS_CHART = ROOT / "docs/photographs.png"
 INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- headline end -->")
 #: Left out of the machine's description: the same everywhere, or of no weight.
 _UNSAID = ("tensorstore-ds", "torchvision")
 
-#: A row with fewer rounds shows their number, and a ratio of `tsds bench` with fewer epochs is not shown.
+#: A row with fewer rounds shows their number.
 ROUNDS = 7
 
 Result = Mapping[str, Any]
@@ -32,34 +30,42 @@ _Bar = tuple[str, Mapping[str, Any], str]  # its name, the way that it shows, it
 
 _HEAD = """# Figures
 
-`python -m benchmarks` measures these figures and generates this page from `benchmarks/results/`.
-`benchmarks/README.md` describes each measurement. The machine and the date are below each table. Everything was
-measured on a CPU, except results in [On a GPU](#on-a-gpu).
+`python -m benchmarks` measures these figures and generates this page from `benchmarks/results/`, which also contains
+each round. `benchmarks/README.md` describes each measurement. Everything was measured on a CPU.
 
-A ratio is the quotient of two medians. If the medians are printed next to it, the range of the rounds follows in
-brackets. The default is 7 rounds; a row with fewer shows their number, if it is known."""
+A ratio is the quotient of two medians, of 7 rounds unless a row shows their number. The range of the rounds follows in
+brackets. A line below each table names the machine and the date:
+
+"""
 _LOADING = """## Loading
 
 The table shows images per second, in shuffled epochs from the page cache. "Ours: 5 x" means that this project's
 loader is 5x faster. The loaders took turns, each as its documentation advises, with two threads or two workers. Each
-delivered every sample once. Brackets contain the range of the rounds, and their number if it is below 7.
+delivered every sample once.
 
 ![Images per second of every loader, as bars](loading.png)"""
-_COLD = """The memory of the host can cache a disk, and cannot be emptied from inside the machine. The note of the
-first epoch reports signs of this."""
-_BENCH = "The table shows seconds per epoch. Numbers with ~ are estimates from a part of an epoch."
-_EPOCHS = "Each number is the median of {epochs}. Ratios need at least 7."
-_TRAIN = """On a few cores, the model takes most of the time, with any loader. Only a few steps were measured, and
-their times differ by 20 %. This project's loader was **not measured on a GPU**."""
-_LEARNING = """## Training
+_PHOTOGRAPHS = """## Photographs
 
-[From folder to training](training.md#learning-rate-batch-size-and-augmentation) shows the accuracy of `tsds train`
-on MNIST. In the demo, 0.983 of the test digits are correct after 39 seconds (one run, one thread, 2026-11-21)."""
-_GPU = """## On a GPU
+Epochs of JPEG photographs from the page cache. The loaders take turns, with 2 threads or 2 worker processes, unless a
+row names 1 thread. Training crops are `RandomResizedCrop(224)`. Validation crops are the center 224x224 of images whose
+shorter side is resized to 256. Both are batches of 256 uint8 images. For detection, batches are whole images with
+boxes.
 
-`python -m benchmarks gpu` measures these parts on your GPU in 10 minutes: see [On your
-GPU](measuring.md#on-your-gpu). The expected values are estimates for an H100 with PCIe 5 and 16 cores. They were not
-measured. Tests run the scripts on a fake CUDA runtime."""
+"Images per CPU second" divides by the CPU time of the process, its threads and its workers, so other programs affect
+it less. "kB per image" is the size of the files that a loader reads:
+
+- `jpeg`: quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
+- `source`: the original JPEG files. Only the crop is decoded.
+- `raw`: pixels, at most 500 pixels a side. `smart`: each image as `raw` or as `jpeg`.
+- FFCV `jpg`: quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with `jpeg`. FFCV
+  decodes each image whole.
+- FFCV `jpg, full size`: quality 90 at full size, because FFCV cannot store the original files. Compare it with
+  `source`.
+- Files: the original JPEG files, in folders. torchvision, torchcodec, DALI (on the CPU) and SPDL read them."""
+_COLD = """## The first epoch, and memory
+
+The memory of the host can cache a disk, and cannot be emptied from inside the machine. The note of the first epoch
+reports signs of this."""
 _JOB = """## The whole job
 
 A conversion pays off when the epochs have saved its time. "The first batch" is timed in a new process, from
@@ -70,67 +76,42 @@ The table shows images per second with a batch transform, and their share of the
 threads that gather also transform. `Normalize` makes float32, so it writes 4x more bytes."""
 _TORCHVISION = """## Batch transforms and torchvision
 
-These tables compare the batch transforms with `torchvision.transforms.v2` ({torchvision}), in one thread on a CPU.
-The images are {images}. Transforms with a probability change every image. "CPU" is the processor time per image in
-microseconds, median and range. Other programs used the machine, so factors compare medians of processor time; the
-factor of wall time follows in brackets. 2.0 x means that this project is 2x faster.
+The speed of the batch transforms relative to `torchvision.transforms.v2`, in one thread on a CPU: the quotient of the
+medians of processor time. Transforms with a probability change every image.
 
-- **Image by image**: torchvision transforms each image separately. Collating is not timed.
-- **Whole batch**: torchvision makes the same change to all images of the batch in one call. `MixUp` and `CutMix`
-  exist only in this form, and `MixUp` raises an error for uint8 images.
-- **Contiguous**: the factor against image by image if this project's images are also contiguous. Otherwise they are
-  in channels-last memory, as the loader returns them.
+- First number: torchvision transforms each image separately. Collating is not timed.
+- Second number: torchvision makes the same change to all images of the batch in one call. `MixUp` and `CutMix` exist
+  only in this form, and `MixUp` raises an error for uint8 images.
 
-At 224x224x3, some transforms with few operations per pixel are below 1, mostly of float32 images: a batch transform
-also copies each changed image into the batch, and separates and interleaves channels-last memory. At 32x32x3,
-torchvision spends most of its time per call."""
+At 224x224x3, some transforms with few operations per pixel are below 1: a batch transform also copies each changed
+image into the batch, and separates and interleaves channels-last memory. At 32x32x3, torchvision spends most of its
+time per call."""
 _ROW_SIZES = """## Row sizes
 
 Random rows are gathered from memory in one thread, into two buffers. One begins at a page boundary, as large buffers
-of the loader and of `take` do, the other one 16 bytes later. Each row has a fixed cost, so small rows are slower.
-Whether the misaligned buffer is slower depends on the processor and the C library; `tsds doctor` measures it. The
-speed of `memcpy` differs between tables, so compare speeds only within one table.
-
-![Gigabytes per second by the size of a row, as lines](row_sizes.png)"""
-_PHOTOGRAPHS = """## Photographs
-
-The tables show epochs of JPEG photographs from the page cache. The loaders take turns, with 2 threads or 2 worker
-processes, unless a row names 1 thread. Training crops are `RandomResizedCrop(224)`. Validation crops are the center
-224x224 of images whose shorter side is resized to 256. Both are batches of 256 uint8 images. For detection, batches
-are whole images with boxes.
-
-"Images per CPU second" divides by the CPU time of the process, its threads and its workers, so other programs affect
-it less. Each cell is the median of the rounds, with the range in brackets. "kB per image" is the size of the files
-that a loader reads:
-
-- `jpeg`: quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
-- `source`: the original JPEG files. Only the crop is decoded.
-- `raw`: pixels, at most 500 pixels a side. `smart`: each image as `raw` or as `jpeg`.
-- FFCV `jpg`: quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with `jpeg`. FFCV
-  decodes each image whole.
-- FFCV `jpg, full size`: quality 90 at full size, because FFCV cannot store the original files. Compare it with
-  `source`.
-- Files: the original JPEG files, in folders. torchvision, torchcodec, DALI (on the CPU) and SPDL read them."""
-_KERNELS = """The next table compares the loader with and without its compiled kernels ({kernels}; {photographs})."""
-_PROFILE = """The next table shows the CPU time of a training crop in microseconds, in one thread, by the functions
-of the compiled kernels, sampled with Linux' perf. Below it are the rates with more threads and the encoding `jpeg`."""
-_CONVERTING = """A conversion decodes with Pillow, as the bare loop does. It also lists the files twice, counts
-statistics, and syncs and hashes every byte. Filter, sample and merge also check their input."""
-
+of the loader and of `take` do, the other one 16 bytes later. Each row has a fixed cost, so small rows are slower."""
 _TILES = """## Tiles of large images
 
 One thread cuts random [tiles](tiles.md) of 640 x 640 pixels out of one image of 20,000 x 20,000 pixels. The image
 shows photographs side by side, as a JPEG file of quality 90 with restart markers (`jpeg`) or without (`source`). The
 reference is the same tiles of its parts of 1,000 x 1,000 pixels."""
-
 _VIEWER = """## The viewer
 
 [`tsds view`](viewer.md) shows a store of a million images of 24 x 24 pixels, each with a label, a number and two
 boxes, in Chromium without a GPU, in a window of 1280 x 800 pixels. The columns of two filters are loaded before the
 jumps and clicks."""
+_GPU = """## On a GPU
 
-_PULLING = """The processor limits a pull from the same machine to about 1 GB/s, or 8 Gbit/s: unlike obstore alone, a
-pull computes SHA-256, syncs files, and writes a journal. With a slower network, the network is the limit."""
+`python -m benchmarks gpu` measures the loader on your GPU in 10 minutes: see [On your GPU](measuring.md#on-your-gpu).
+`--list` shows its parts and what to expect."""
+_CONVERTING = """## Converting and opening
+
+A conversion decodes with Pillow, as the bare loop does. It also lists the files twice, counts statistics, and syncs and
+hashes every byte. Filter, sample and merge also check their input."""
+_URLS = """## Stores by URL
+
+The processor limits a pull from the same machine to about 1 GB/s: unlike obstore alone, a pull computes SHA-256, syncs
+files, and writes a journal. With a slower network, the network is the limit."""
 
 
 def load_results(folder: Path = RESULTS) -> dict[str, Any]:
@@ -139,54 +120,27 @@ def load_results(folder: Path = RESULTS) -> dict[str, Any]:
 
 
 def page(results: Mapping[str, Result]) -> str:
-    """The whole page."""
-    parts = [_HEAD]
-    if "loading" in results:
-        parts += [_LOADING, *_races(results["loading"])]
-        parts += _figures(results, "loading")
-    if {"photographs", "photograph_kernels", "profile_photographs"} & set(results):
-        parts += _photographs(results)
-    if {"loading_cold", "larger_than_memory", "soak"} & set(results):
-        figures = _figures(results, "loading_cold", "larger_than_memory", "soak")
-        parts += ["## The first epoch, and memory", _COLD, *figures]
-    for name, title in (("bench_mnist", "MNIST"), ("bench_bccd", "BCCD"), ("bench_mnist_train", "MNIST, training")):
-        if name in results:
-            parts += [f"## `tsds bench` on {title}", *([_TRAIN] if name.endswith("train") else [])]
-            parts += _comparison(results[name])
-    if "whole_job" in results:
-        parts += [_JOB, *_figures(results, "whole_job", "first_batch")]
-    if "batch_transforms" in results:
-        parts += [_TRANSFORMS, *_transforms(results["batch_transforms"]), *_figures(results, "batch_transforms")]
-    if "torchvision_transforms" in results:
-        parts += _against_torchvision(results["torchvision_transforms"])
-        parts += _figures(results, "torchvision_transforms")
-    if "row_sizes" in results:
-        parts += [_ROW_SIZES, *_row_sizes(results["row_sizes"]), *_figures(results, "row_sizes")]
-    if "tiles" in results:
-        parts += [_TILES, *_figures(results, "tiles")]
-    if "viewer" in results:
-        parts += [_VIEWER, *_figures(results, "viewer")]
-    parts += _gpu(results.get("gpu", {}))
-    parts += [_LEARNING, "## Converting and opening"]
-    parts += [
-        *_figures(
-            results,
-            "convert_mnist",
-            "convert_photographs",
-            "engines",
-            "scan_coco",
-            "check_content",
-            "edit_stores",
-            "take",
-            "open_large",
-            "memory",
-            "startup",
-        ),
-        _CONVERTING,
-    ]
-    if {"remote", "mirror", "pull"} & set(results):
-        parts += ["## Stores by URL", *_figures(results, "remote", "mirror", "pull"), _PULLING]
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    """The whole page: sections whose results there are, then the machines in its head."""
+    parts = []
+    for text, names in _SECTIONS:
+        present = {name: results[name] for name in names if name in results}
+        if not present and text is not _GPU:
+            continue
+        parts.append(text)
+        rows = []
+        for name, result in present.items():
+            parts += _TABLES[name](result) if name in _TABLES else []
+            rows += [] if name in _OWN_FIGURES else [figure.row for figure in figures_of(result)]
+        parts += ["\n".join(table(FIGURE_HEAD, rows))] if rows else []
+        parts += dict.fromkeys(map(measured_on, present.values()))
+    text = "\n\n".join(part.strip("\n") for part in parts)
+    machines: dict[str, str] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return f"*Machine {machines.setdefault(found[1], str(1 + len(machines)))}, {found[2]}.*"
+
+    text = re.sub(r"\*Measured on (.*), (\S+)\.\*", number, text)
+    return _HEAD + "\n".join(f"{place}. {words}" for words, place in machines.items()) + f"\n\n{text}\n"
 
 
 def measured_on(result: Result) -> str:
@@ -196,18 +150,10 @@ def measured_on(result: Result) -> str:
     return f"*Measured on {', '.join(words)}.*"
 
 
-def _figures(results: Mapping[str, Result], *names: str) -> list[str]:
-    """A table of the figures of some results, with the machines and dates that are not the same for all."""
-    present = [results[name] for name in names if name in results]
-    rows = [figure.row for result in present for figure in figures_of(result)]
-    return ["\n".join(table(FIGURE_HEAD, rows)), *dict.fromkeys(map(measured_on, present))] if rows else []
-
-
 def _gpu(result: Result) -> list[str]:
     """A row per part, measured or not."""
-    rows = [[f"`{name}`", part.what, part.expected, shown(result, name)] for name, part in PARTS.items()]
-    described = [measured_on(result)] if result else []
-    return [_GPU, "\n".join(table(("part", "what is measured", "expected", "measured"), rows)), *described]
+    rows = [[f"`{name}`", part.what, shown(result, name)] for name, part in PARTS.items()]
+    return ["\n".join(table(("part", "what is measured", "measured"), rows))]
 
 
 # --- loaders ------------------------------------------------------------------------------------------------------
@@ -226,7 +172,7 @@ def _races(result: Result) -> list[str]:
     ours = [name for name in cells if name.startswith(OURS.title)]
     rows = [[f"**{name}**", *cells[name]] for name in ours]
     rows += [[name, *row] for name, row in cells.items() if name not in ours]
-    return ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1)), measured_on(result)]
+    return ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1))]
 
 
 def _rate(way: Mapping[str, Any]) -> str:
@@ -282,37 +228,27 @@ def _best(ways: Ways, title: str) -> Mapping[str, Any] | None:
 # --- photographs --------------------------------------------------------------------------------------------------
 
 
-def _photographs(results: Mapping[str, Result]) -> list[str]:
-    """A table per task; then the targets, what the kernels bring, and where the time goes."""
-    parts = [_PHOTOGRAPHS]
-    if "photographs" in results:
-        result = results["photographs"]
-        parts += [f"Medians of the photographs: {result['photographs']}."] if "photographs" in result else []
-        parts += ["![Images per second of photographs, as bars](photographs.png)"]
-        head = ("", "kB per image", "images per second", "images per CPU second")
-        for one in result["races"]:
-            rows = [_photograph_row(way) for way in one["ways"]]
-            parts += [f"**{one['title']}**", "\n".join(table(head, rows, right=1))]
-        parts += _figures(results, "photographs")
-    if "photograph_kernels" in results:
-        result = results["photograph_kernels"]
-        head = ("", *(f"images per {second}, {way}" for second in ("second", "CPU second") for way in _KERNEL_WAYS))
-        rows = [_kernels_row(row) for row in result["rows"]]
-        parts += [_KERNELS.format(**result), "\n".join(table((*head, "factor", "CPU factor"), rows, right=1))]
-        parts += _figures(results, "photograph_kernels")
-    if "profile_photographs" in results:
-        result = results["profile_photographs"]
-        encodings = [name for name in result["parts"][0] if name != "part"]
-        rows = [[row["part"], *(f"{row[name]:,.0f}" for name in encodings)] for row in result["parts"]]
-        rates = [way for way in result["threads"] if way["rate"]]
-        threads = ", ".join(f"{way['threads']}: {way['rate']:,.0f}" for way in rates)
-        head = ("microseconds for an image", *(f"`{name}`" for name in encodings))
-        parts += [_PROFILE, "\n".join(table(head, rows, right=1))]
-        parts += [f"Images per second by threads: {threads}.", measured_on(result)]
-    return parts
+def _photographs(result: Result) -> list[str]:
+    """A table per task, then the targets, by the clock and by CPU time."""
+    parts = [f"Medians of the photographs: {result['photographs']}."]
+    parts += ["![Images per second of photographs, as bars](photographs.png)"]
+    head = ("", "kB per image", "images per second", "images per CPU second")
+    for one in result["races"]:
+        rows = [_photograph_row(way) for way in one["ways"]]
+        parts += [f"**{one['title']}**", "\n".join(table(head, rows, right=1))]
+    targets: dict[str, list[str]] = {}
+    for figure in figures_of(result):
+        _, target, measured, _ = figure.row
+        targets.setdefault(figure.what.partition(", photographs, ")[2], [target]).append(measured)
+    rows = [[what, *cells, *[""] * (3 - len(cells))] for what, cells in targets.items()]
+    return [*parts, "\n".join(table(("", "target", "speed", "images per CPU second"), rows))]
 
 
-_KERNEL_WAYS = {"with kernels": "with", "without": "without"}
+def _kernels(result: Result) -> list[str]:
+    """A row per encoding, task and number of threads."""
+    what = f"The loader with and without its compiled kernels ({result['kernels']}; {result['photographs']}):"
+    head = ("images per CPU second", "with kernels", "without", "factor", "factor of wall time")
+    return [what, "\n".join(table(head, list(map(_kernels_row, result["rows"])), right=1))]
 
 
 def _photograph_row(way: Mapping[str, Any]) -> list[str]:
@@ -325,9 +261,12 @@ def _photograph_row(way: Mapping[str, Any]) -> list[str]:
 
 def _kernels_row(row: Mapping[str, Any]) -> list[str]:
     threads = f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}"
-    rates = [_rates(row[way], kind) for kind in ("", "cpu_") for way in _KERNEL_WAYS.values()]
-    factors = [_times(row["with"][rate] / row["without"][rate]) for rate in ("rate", "cpu_rate")]
-    return [f"`{row['encoding']}`, {row['task']}, {threads}", *rates, *factors]
+    factors = [_times(row["with"][rate] / row["without"][rate]) for rate in ("cpu_rate", "rate")]
+    return [
+        f"`{row['encoding']}`, {row['task']}, {threads}",
+        *(_rates(row[n], "cpu_") for n in ("with", "without")),
+        *factors,
+    ]
 
 
 def _rates(way: Mapping[str, Any], kind: str = "") -> str:
@@ -352,69 +291,6 @@ def photograph_title(way: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, [f"{way['title']} {way['version']}".strip(), way["mode"], threads]))
 
 
-# --- tsds bench ---------------------------------------------------------------------------------------------------
-
-
-def _comparison(result: Result) -> list[str]:
-    """A row per way, a column per phase and batch size."""
-    cells = {(cell["way"], cell["phase"], cell["batch_size"]): cell for cell in result["cells"]}
-    phases = {"load": "loading", "train": "training"}
-    measured = {(phase, size) for _, phase, size in cells}
-    columns = [(phase, size) for phase in phases for size in result["batch_sizes"] if (phase, size) in measured]
-    rows = []
-    for way in (Way(**way) for way in result["ways"]):
-        row = [_seconds(cells.get((way.name, *column))) for column in columns]
-        if any(row):
-            rows.append([f"**{way.full_title}**" if way.ours else way.full_title, *row])
-    for group, name in (("files", "files"), ("tensors", "TensorDataset")):
-        ratios = [_advantage(result["ways"], cells, group, column) for column in columns]
-        rows += [[f"speedup over the best from {name}", *ratios]] if any(ratios) else []
-    shape = " x ".join(map(str, (result["shape"] or ())[:2]))
-    counts = [cell["epochs"] for cell in result["cells"] if cell.get("epochs")]
-    epochs = f"{min(counts)} to {max(counts)} epochs" if counts else "a number of epochs that was not stored"
-    words = f"{_BENCH} {_EPOCHS.format(epochs=epochs)}"
-    what = f"The train split, {result['samples']:,} images{f' of {shape}' if shape else ''}. {words}"
-    head = ("batch", *(f"{phases[p]}, {size:,}" for p, size in columns))
-    return [what, "\n".join(table(head, rows, right=1)), *_firsts(result["ways"]), measured_on(result)]
-
-
-def _firsts(ways: Sequence[Result]) -> list[str]:
-    """A line: the first epoch of the quickest way from the files, and of ours."""
-    measured = [way for way in ways if way["first"] and way["first"]["seconds"]]
-    measured.sort(key=lambda way: way["first"]["seconds"])
-    files, ours = ([way for way in measured if way["group"] == group][:1] for group in ("files", "store"))
-    words = [f"{_seconds(way['first'])} s ({Way(**way).full_title})" for way in (*files, *ours)]
-    return [f"The first epoch, from files that are not in memory, took {', '.join(words)}."] if words else []
-
-
-def _seconds(cell: Mapping[str, Any] | None) -> str:
-    """Three digits at most.
-
-    >>> _seconds({"seconds": 0.0319, "reckoned": False}), _seconds({"seconds": 41.3, "reckoned": True})
-    ('0.032', '~41')
-    """
-    if cell is None or cell["seconds"] is None:
-        return ""
-    seconds = cell["seconds"]
-    decimals = 0 if seconds >= 10 else 1 if seconds >= 1 else 2 if seconds >= 0.1 else 3
-    parts = cell.get("reckoned", cell.get("batches", 0) < cell.get("of", 0))
-    return f"{'~' if parts else ''}{seconds:.{decimals}f}"
-
-
-def _advantage(ways: Sequence[Result], cells: Mapping[Any, Result], group: str, column: tuple[str, int]) -> str:
-    """The quotient of the medians, if both are medians of `ROUNDS` epochs or more."""
-
-    def quickest(names: list[str]) -> Result | None:
-        measured = [cells[name, *column] for name in names if (name, *column) in cells]
-        return min((cell for cell in measured if cell["seconds"]), key=lambda cell: cell["seconds"], default=None)
-
-    ours = quickest([way["name"] for way in ways if way["ours"]])
-    others = quickest([way["name"] for way in ways if way["group"] == group])
-    if ours is None or others is None or min(each.get("epochs", 0) for each in (ours, others)) < ROUNDS:
-        return ""
-    return _times(others["seconds"] / ours["seconds"])
-
-
 # --- batch transforms ---------------------------------------------------------------------------------------------
 
 
@@ -430,25 +306,13 @@ def _transforms(result: Result) -> list[str]:
 
 
 def _against_torchvision(result: Result) -> list[str]:
-    """A table per data set: a row per transform."""
-    head = ("", "ours, images/s", "CPU", "image by image, images/s", "CPU", "ours", "contiguous", "whole batch: ours")
-    parts = [_TORCHVISION.format(images=result["images"], torchvision=result["machine"]["torchvision"])]
-    for data in dict.fromkeys(each["data"] for each in result["transforms"]):
-        rows = [_against_row(each) for each in result["transforms"] if each["data"] == data]
-        parts += [f"**{data}**", "\n".join(table(head, rows, right=1))]
-    return parts
-
-
-def _against_row(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A transform's cells: empty where torchvision has none."""
-    ours, contiguous, alone, batch = (row[name] for name in (OURS_ROW, CONTIGUOUS, BY_IMAGE, WHOLE))
-    cells = [row["transform"], f"{ours['rate']:,.0f}", _range(ours["cpu_us"])]
-    if alone is None:
-        cells += [""] * 4
-    else:
-        factor = alone["cpu_ratio"] / contiguous["cpu_ratio"]
-        cells += [f"{alone['rate']:,.0f}", _range(alone["cpu_us"]), _both(alone), _times(factor)]
-    return (*cells, _both(batch) if batch else "")
+    """A row per transform, a column per data set; empty where torchvision has none."""
+    rows: dict[str, list[str]] = {}
+    for each in result["transforms"]:
+        factors = [_times(each[name]["cpu_ratio"]) if each[name] else "-" for name in (BY_IMAGE, WHOLE)]
+        rows.setdefault(each["transform"], []).append(", ".join(factors) if set(factors) != {"-"} else "")
+    head = (result["images"], *dict.fromkeys(each["data"] for each in result["transforms"]))
+    return ["\n".join(table(head, [[name, *cells] for name, cells in rows.items()], right=1))]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -460,11 +324,6 @@ def _range(values: Sequence[float]) -> str:
     decimals = 0 if values[0] >= 99.5 else 1
     middle, low, high = (f"{value:,.{decimals}f}" for value in values)
     return f"{middle} ({low} to {high})"
-
-
-def _both(way: Mapping[str, Any]) -> str:
-    """How many times as fast as a way this project is, by processor time, and by wall time in brackets."""
-    return f"{_times(way['cpu_ratio'])} ({_times(way['ratio'])})"
 
 
 # --- row sizes ----------------------------------------------------------------------------------------------------
@@ -497,27 +356,39 @@ def _binary(nbytes: int) -> str:
     return f"{nbytes} MiB"
 
 
-def draw_row_sizes(result: Result, file: Path) -> None:
-    """A line per way to copy, over the sizes of rows in equal steps, on a linear scale that begins at 0."""
-    from tensorstore_ds.pictures.sheet import EVAL, FADED, TRAIN, sheet
-
-    sizes = result["sizes"]
-    ways = {
-        "memcpy": ("memcpy in one piece", FADED, ":"),
-        "aligned": ("rows, aligned buffer", EVAL, "o-"),
-        "misaligned": ("rows, misaligned by 16 bytes", TRAIN, "s--"),
-    }
-    with sheet(file, 5.2, 3.6) as figure:
-        axes = figure.subplots()
-        for name, (title, color, form) in ways.items():
-            rates = [each[name] / 1e9 for each in sizes]
-            axes.plot(range(len(sizes)), rates, form, color=color, label=title, linewidth=1.8, markersize=5)
-        axes.set_title("GB/s, random rows, 1 thread", fontsize=11.5)
-        axes.set_xticks(range(len(sizes)), [_binary(each["row_nbytes"]) for each in sizes], fontsize=8.5)
-        axes.set_xlabel("size of a row")
-        axes.set_ylim(bottom=0)
-        axes.grid(axis="y")
-        axes.legend(loc="lower right", fontsize=9.5)
+#: The text of each section, and the results that it shows.
+_SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (_LOADING, ("loading",)),
+    (_PHOTOGRAPHS, ("photographs", "photograph_kernels")),
+    (_COLD, ("loading_cold", "larger_than_memory", "soak")),
+    (_JOB, ("whole_job", "first_batch")),
+    (_TRANSFORMS, ("batch_transforms",)),
+    (_TORCHVISION, ("torchvision_transforms",)),
+    (_ROW_SIZES, ("row_sizes",)),
+    (_TILES, ("tiles",)),
+    (_VIEWER, ("viewer",)),
+    (_GPU, ("gpu",)),
+    (
+        _CONVERTING,
+        (
+            *("convert_mnist", "convert_photographs", "engines", "scan_coco", "check_content"),
+            *("edit_stores", "open_large", "memory", "startup"),
+        ),
+    ),
+    (_URLS, ("remote", "mirror", "pull")),
+)
+#: What a result shows besides its figures.
+_TABLES: Mapping[str, Callable[[Result], list[str]]] = {
+    "loading": _races,
+    "photographs": _photographs,
+    "photograph_kernels": _kernels,
+    "batch_transforms": _transforms,
+    "torchvision_transforms": _against_torchvision,
+    "row_sizes": _row_sizes,
+    "gpu": _gpu,
+}
+#: Results whose tables show their figures.
+_OWN_FIGURES = ("photographs", "photograph_kernels", "gpu")
 
 
 # --- files --------------------------------------------------------------------------------------------------------
@@ -612,8 +483,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         README.write_text(text_with(README.read_text(), short_table(results["loading"])))
         INDEX.write_text(text_with(INDEX.read_text(), headline(results["loading"]), *HEADLINE))
         draw(results["loading"], CHART)
-    if "row_sizes" in results:
-        draw_row_sizes(results["row_sizes"], ROW_SIZES)
     if "photographs" in results:
         draw_photographs(results["photographs"], PHOTOGRAPHS_CHART)
 

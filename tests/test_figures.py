@@ -18,9 +18,7 @@ from benchmarks.figures import (
     INDEX,
     PAGE,
     README,
-    ROW_SIZES,
     draw,
-    draw_row_sizes,
     headline,
     load_results,
     page,
@@ -87,14 +85,6 @@ def test_the_chart_is_drawn(tmp_path: Path) -> None:
     draw(RESULTS["loading"], tmp_path / "chart.png")
     with Image.open(tmp_path / "chart.png") as image, Image.open(CHART) as committed:
         assert image.size == committed.size and len(image.convert("RGB").getcolors(10**6) or ()) > 10
-
-
-def test_the_chart_of_row_sizes_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    draw_row_sizes(RESULTS["row_sizes"], tmp_path / "chart.png")
-    with Image.open(tmp_path / "chart.png") as image, Image.open(ROW_SIZES) as committed:
-        assert image.size == committed.size and len(image.convert("RGB").getcolors(10**6) or ()) > 10
-    assert "![Gigabytes per second by the size of a row, as lines](row_sizes.png)" in PAGE.read_text()
 
 
 def test_a_measurement_becomes_a_file_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
