@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Python keeps what it has compiled: tests start it hundreds of times, and pytest compiles each of their files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-faults test-install test-arm64 test-remote test-cluster test-gpu-fake test-browser test-clients test-journeys test-lowest dist coverage check docs bench fuzz mutants clean help
+.PHONY: demo dev nightly test test-slow test-faults test-install test-arm64 test-remote test-cluster test-gpu-fake test-browser test-clients test-journeys test-lowest dist coverage check docs bench fuzz mutants clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -31,6 +31,7 @@ help:
 	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
 	@echo "make test-journeys  a newcomer's way through all commands, with six data sets; training and other slow steps with two"
 	@echo "make test-lowest  some tests with the oldest versions of the dependencies that pyproject.toml allows"
+	@echo "make nightly      all of these with all variants and faults; -k goes on after a step that fails"
 	@echo "make dist         the files of a release in dist/, checked, and the wheel installed and used"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation, words"
@@ -47,6 +48,8 @@ demo: $(VENV)/demo.stamp $(KERNELS)
 TEST_FILES := tests/test_*.py tests/fuzz/test_*.py
 # Modules whose examples train or measure: conftest.py marks these examples as slow.
 SLOW_EXAMPLES := $$(grep -rlE --include=*.py '>>> .*tsds\.(bench|forecast|train)\(' tensorstore_ds)
+
+dev: $(DEV)
 
 test: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow'
@@ -113,6 +116,11 @@ dist:
 	.venv-dist/bin/tensorstore-ds --version
 	.venv-dist/bin/tsds verify formats/v1/conformance/valid/minimal.tsds
 	rm -rf .venv-dist
+
+# What CI leaves out, too: variants that it draws some of, faults at every operation, and the clients.
+nightly: export TSDS_DRAW := all
+nightly: export TSDS_FAULTS := full
+nightly: check test test-slow test-install test-faults test-remote test-cluster test-gpu-fake test-browser test-journeys test-clients test-lowest demo
 
 coverage: $(DEV)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet' --cov --cov-report=
