@@ -98,26 +98,6 @@ def test_cross_entropy_ignores_padded_labels() -> None:
     assert torch.nn.CrossEntropyLoss().ignore_index == PADDED_LABEL
 
 
-@quick
-@given(lengths)
-def test_nested_holds_the_same_memory(lengths: list[int]) -> None:
-    samples = batch(lengths)
-    packed = pack_objects(samples)
-    nested = collate_objects(packed, "nested")
-    for name in NAMES:
-        assert nested[name].layout == torch.jagged
-        assert nested[name].values().data_ptr() == packed.values[name].data_ptr()
-        rows = nested[name].unbind()
-        assert len(rows) == len(samples)
-        assert all(same(row, s[name]) for row, s in zip(rows, samples, strict=True))
-
-
-def test_nested_values_can_be_combined() -> None:
-    nested = collate_objects(pack_objects(batch([2, 0, 1])), "nested")
-    total = nested["labels"] + nested["difficult"]
-    assert [row.tolist() for row in total.unbind()] == [[2, 2], [], [4]]
-
-
 def test_packed_is_the_tensors_themselves() -> None:
     packed = pack_objects(batch([2, 1]))
     found = collate_objects(packed, "packed")
@@ -134,8 +114,6 @@ def test_batches_without_objects(samples: int) -> None:
     padded = collate_objects(packed, "padded")
     assert (padded["boxes"].shape, padded["labels"].shape) == ((samples, 0, 4), (samples, 0))
     assert padded["mask"].shape == (samples, 0) and padded["mask"].dtype == torch.bool
-    nested = collate_objects(packed, "nested")
-    assert len(nested["boxes"].unbind()) == nested["boxes"].size(0) == samples
     assert len(packed.image_index) == 0
     assert packed.select(torch.empty(0, dtype=torch.bool)).offsets.tolist() == [0] * (samples + 1)
 
@@ -208,7 +186,7 @@ def test_samples_that_do_not_fit_together_are_refused(samples: list[Any], messag
 
 def test_unknown_ways_and_taken_names_are_refused() -> None:
     packed = PackedObjects(torch.tensor([0, 1]), {"mask": torch.zeros(1), "offsets": torch.zeros(1)})
-    with pytest.raises(ValueError, match="`collate`: expected one of list, padded, packed, nested, found 'tuple'"):
+    with pytest.raises(ValueError, match="`collate`: expected one of list, padded, packed, found 'tuple'"):
         collate_objects(packed, "tuple")  # type: ignore[arg-type]
     for how, name in (("padded", "mask"), ("packed", "offsets")):
         with pytest.raises(ValueError, match=f"{how}: expected no value called {name}"):
@@ -216,15 +194,14 @@ def test_unknown_ways_and_taken_names_are_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("how", ["list", "padded", "packed", "nested"])
+@pytest.mark.parametrize("how", ["list", "padded", "packed"])
 def test_collating_on_a_gpu_is_the_same(how: Any) -> None:
     packed = pack_objects(batch([2, 0, 1]))
     found = collate_objects(packed.pin_memory().to("cuda", non_blocking=True), how)
     expected = collate_objects(packed, how)
     for got, want in zip(found, expected, strict=True) if how == "list" else [(found, expected)]:
         for name in want:
-            values = (got[name].values(), want[name].values()) if how == "nested" else (got[name], want[name])
-            assert values[0].is_cuda and same(values[0].cpu(), values[1])
+            assert got[name].is_cuda and same(got[name].cpu(), want[name])
 
 
 @pytest.mark.gpu

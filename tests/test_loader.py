@@ -96,7 +96,7 @@ def test_held_batches_never_change(path):
         assert torch.equal(view, copy[2:3])
 
 
-@pytest.mark.parametrize("how", ["list", "padded", "packed", "nested"])
+@pytest.mark.parametrize("how", ["list", "padded", "packed"])
 def test_objects(objects, how):
     samples = detections(11)
     for number, batch in enumerate(DataLoader(StoreDataset(objects), 4, collate=how, num_threads=2)):
@@ -108,11 +108,8 @@ def test_objects(objects, how):
         elif how == "padded":
             assert found["mask"].sum(1).tolist() == [len(s["labels"]) for s in expected]
             assert (found["labels"][~found["mask"]] == PADDED_LABEL).all()
-        elif how == "packed":
-            np.testing.assert_allclose(found["boxes"], np.concatenate([s["boxes"] for s in expected]), rtol=1e-6)
         else:
-            for one, sample in zip(found["boxes"].unbind(), expected, strict=True):
-                np.testing.assert_allclose(one, sample["boxes"], rtol=1e-6)
+            np.testing.assert_allclose(found["boxes"], np.concatenate([s["boxes"] for s in expected]), rtol=1e-6)
 
 
 def test_tuples(path, objects):
@@ -484,7 +481,7 @@ def test_what_reads_samples_does_not_keep_the_split_on_a_device(path, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"collate": "stack"}, "`collate`: expected one of list, padded, packed, nested, found 'stack'"),
+        ({"collate": "stack"}, "`collate`: expected one of list, padded, packed, found 'stack'"),
         ({"num_threads": 0}, "`num_threads`: expected an integer, at least 1, found 0"),
         (
             {"residency": "disk"},

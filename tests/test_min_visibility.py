@@ -121,11 +121,8 @@ def by_sample(objects: Any, how: Collate) -> list[dict[str, NDArray[Any]]]:
     if how == "padded":
         mask = objects["mask"].numpy()
         return [{name: value.numpy()[i][row] for name, value in objects.items()} for i, row in enumerate(mask)]
-    if how == "nested":
-        split = {name: [each.numpy() for each in value.unbind()] for name, value in objects.items()}
-    else:
-        at = objects["offsets"].tolist()[1:-1]
-        split = {name: np.split(value.numpy(), at) for name, value in objects.items() if name != "offsets"}
+    at = objects["offsets"].tolist()[1:-1]
+    split = {name: np.split(value.numpy(), at) for name, value in objects.items() if name != "offsets"}
     return [{name: each[i] for name, each in split.items()} for i in range(SAMPLES)]
 
 

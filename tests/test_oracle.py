@@ -460,7 +460,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             "shuffle": draw(st.booleans()),
             "drop_last": draw(st.booleans()),
             "seed": draw(st.integers(0, 5)),
-            "collate": "packed" if in_batch else draw(st.sampled_from(["list", "padded", "packed", "nested"])),
+            "collate": "packed" if in_batch else draw(st.sampled_from(["list", "padded", "packed"])),
             "collate_images": "list" if in_batch else images,
             "size_divisor": 1 if in_batch or images == "list" else draw(st.sampled_from([1, 8, 32])),
             **({"num_workers": workers} if workers else {"num_threads": draw(st.sampled_from([1, 2, 4]))}),
@@ -473,8 +473,6 @@ def objects_of(objects: Any, number: int, how: str) -> dict[str, Any]:
     if how == "list":
         found: dict[str, Any] = objects[number]
         return found
-    if how == "nested":
-        return {name: value[number] for name, value in objects.items()}
     if how == "packed":
         start, stop = objects["offsets"][number : number + 2].tolist()
         return {name: value[start:stop] for name, value in objects.items() if name != "offsets"}

@@ -214,7 +214,7 @@ def test_return_as_gives_torchvisions_rotated_boxes(tmp_path: Path):
         np.testing.assert_allclose(np.asarray(corners), complex_corners(box), atol=1e-3)
 
 
-@pytest.mark.parametrize("collate", ["list", "padded", "packed", "nested"])
+@pytest.mark.parametrize("collate", ["list", "padded", "packed"])
 def test_every_collate_has_them(tmp_path: Path, collate: str):
     boxes = random_boxes(4)
     store_of(tmp_path / "s.tsds", boxes)
@@ -224,7 +224,6 @@ def test_every_collate_has_them(tmp_path: Path, collate: str):
         "list": lambda: torch.cat([each["oriented_boxes"] for each in objects]),
         "padded": lambda: objects["oriented_boxes"][objects["mask"]],
         "packed": lambda: objects["oriented_boxes"],
-        "nested": lambda: objects["oriented_boxes"].values(),
     }[collate]()
     same(found.numpy(), boxes, 1e-4)
 

@@ -117,7 +117,6 @@ def test_a_short_batch_of_a_sampler_is_refused_when_it_comes(labelled: Path) -> 
         ("list", r"`into`: expected objects.0.boxes of \(\d, 4\) float32 on cpu, found \(\d, 4\) float32 on cpu"),
         ("padded", r"`into`: expected objects.mask of \(3, \d\) bool on cpu, found \(3, \d\) bool on cpu"),
         ("packed", r"`into`: expected objects.boxes of \(\d+, 4\) float32 on cpu, found \(\d+, 4\) float32 on cpu"),
-        ("nested", r"`into`: expected tensors of one shape, found objects.boxes of differing shapes float32 on cpu"),
     ],
 )
 def test_objects_change_their_number(objects: Path, collate: Any, expected: str) -> None:

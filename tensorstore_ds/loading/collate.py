@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensorstore_ds.options import refusal
 
-Collate = Literal["list", "padded", "packed", "nested"]
+Collate = Literal["list", "padded", "packed"]
 COLLATES: tuple[Collate, ...] = get_args(Collate)
 
 #: Labels of the places that `padded` fills up: the `ignore_index` that torch's `cross_entropy` and `nll_loss` have by
@@ -164,8 +164,6 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
               `PADDED_LABEL`, which torch's cross entropy ignores, and all other values are 0. Keypoints are also 0 and
               not NaN, because 0 times NaN would make a masked loss NaN.
             - ``packed``: a dict of the (M, ...) tensors themselves and ``offsets`` (B + 1,) int64.
-            - ``nested``: a dict of jagged nested tensors (B, j, ...) that share memory with `packed`. They also share
-              their offsets, so that you can combine them.
 
     Raises:
         ValueError: `how` is not one of these, or a value has the name of an added one.
@@ -178,9 +176,6 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
         return _cut(values, packed.lengths.tolist())
     if how == "packed":
         return {"offsets": packed.offsets, **values}
-    if how == "nested":
-        nest = torch.nested.nested_tensor_from_jagged
-        return {name: nest(value, packed.offsets) for name, value in values.items()}
     if how != "padded":
         raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(how))
     longest = int(packed.lengths.max()) if len(packed) else 0
@@ -218,8 +213,6 @@ def defer_objects(packed: PackedObjects, how: Collate) -> Any:
     """
     if how == "list":
         return Deferred(packed.values, functools.partial(_cut, lengths=packed.lengths.tolist()))
-    if how == "nested":
-        return Deferred(packed, functools.partial(collate_objects, how="nested"))
     return collate_objects(packed, how)
 
 

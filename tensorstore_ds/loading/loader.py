@@ -130,8 +130,7 @@ class DataLoader(data.DataLoader[Batches]):
             repeated if the number of ranks does not divide the number of samples. If False, every sample is loaded
             exactly once, as exact metrics need it, and a rank may have one batch less than another. Operations in the
             loop must then not wait for all ranks.
-        collate: form of the objects in a batch, ``list``, ``padded``, ``packed`` or ``nested``. `collate_objects`
-            describes them.
+        collate: form of the objects in a batch, ``list``, ``padded`` or ``packed``. `collate_objects` describes them.
         collate_images: form of the images in a batch. With ``list``, images of one size are a tensor (B, C, H, W), and
             images of differing sizes are a list of tensors (C, H, W). With ``padded``, images are always (B, C, H, W),
             in the largest height and width of the batch, with zeros on the right and below. The batch then also

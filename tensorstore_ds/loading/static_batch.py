@@ -37,7 +37,7 @@ class StaticBatch:
             if not self._tensors:
                 raise refusal("into", "`first`, or tensors as a batch has them", repr(into))
             for name, tensor in self._tensors.items():
-                if not tensor.is_nested and _overlaps(tensor):
+                if _overlaps(tensor):
                     found = f"{name} of shape {tuple(tensor.shape)} with strides {tensor.stride()}"
                     expected = "`into`: expected tensors in which no two elements share memory"
                     raise OptionError(f"{expected}, found {found}. Pass a copy: `tensor.clone()`.")
@@ -48,8 +48,6 @@ class StaticBatch:
         # Tensors that are made in inference mode could not be written to outside of it.
         with torch.inference_mode(False), torch.no_grad():
             if self._tensors is None:
-                if nested := [name for name, tensor in found.items() if tensor.is_nested]:
-                    raise _differs("tensors of one shape", f"{nested[0]} of {_described(found[nested[0]])}")
                 self._tensors = {name: tensor.clone() for name, tensor in found.items()}
             else:
                 _check(self._tensors, found)
@@ -90,8 +88,7 @@ def _listed(named: Mapping[str, Tensor]) -> str:
 
 
 def _described(tensor: Tensor) -> str:
-    shape = "differing shapes" if tensor.is_nested else str(tuple(tensor.shape))
-    return f"{shape} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 
 def _named(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

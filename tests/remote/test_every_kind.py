@@ -90,8 +90,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, torch.Tensor):
-        if value.is_nested:
-            return plain(list(value.unbind()))
         value = value.numpy()
     if isinstance(value, np.ndarray | np.generic):
         return str(value.dtype), value.shape, value.tobytes()
@@ -135,7 +133,6 @@ WAYS: Mapping[str, Callable[[Any], Any]] = {
     "list": lambda place: batches(place, collate="list", collate_images="list"),
     "padded": lambda place: batches(place, collate="padded", collate_images="list"),
     "packed": lambda place: batches(place, collate="packed", collate_images="list"),
-    "nested": lambda place: batches(place, collate="nested", collate_images="list"),
     "tiles": tiles_of,
     "plan": lambda place: batches(place, decode=tsds.Compose([tsds.Resize(16), tsds.CenterCrop(12)])),
     "random plan": lambda place: batches(place, decode=tsds.RandomResizedCrop(8)),
