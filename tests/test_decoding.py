@@ -667,9 +667,21 @@ def test_padding_after_a_crop_keeps_the_pixels_at_the_edges_of_the_crop(tmp_path
     assert torch.equal(found, image)
 
 
+def test_images_that_have_the_size_stay_as_they_are_beside_others():
+    both, sizes = decoding.Placements.whole([[40, 60], [40, 60]]).crop(5, [[16, 16], [30, 20]]), [[16, 16], [16, 16]]
+    fit, other = (decoding.Placements.whole([40, 60]).crop(5, size) for size in ((16, 16), (30, 20)))
+    assert fit.resize((16, 16)) is fit
+    for found, *parts in zip(*map(dataclasses.astuple, (both.resize(sizes), fit, other.resize((16, 16)))), strict=True):
+        assert np.array_equal(found, np.concatenate(parts)) if isinstance(found, np.ndarray) else [found] * 2 == parts
+
+
 EXACT = {
     "evaluation": (
         tsds.Compose([tsds.Resize(56), tsds.CenterCrop(48)]),
+        [v2.Resize(56, antialias=True), v2.CenterCrop(48)],
+    ),
+    "resized to its own size": (
+        tsds.Compose([tsds.Resize(56), tsds.CenterCrop(48), tsds.Resize(48)]),
         [v2.Resize(56, antialias=True), v2.CenterCrop(48)],
     ),
     "stretched": (tsds.Resize((40, 64)), [v2.Resize((40, 64), antialias=True)]),

@@ -92,15 +92,20 @@ class Placements:
         return replace(self, offset=offset, first=first, last=last, size=size, fill=fill)
 
     def resize(self, sizes: ArrayLike) -> Self:
-        """Resize the canvases to (B, 2) heights and widths, or one for all."""
+        """Resize the canvases to (B, 2) heights and widths, or one for all. Those that have them stay as they are."""
         sizes = np.broadcast_to(np.asarray(sizes, np.int64), self.size.shape)
+        fit = (sizes == self.size).all(axis=1, keepdims=True)
+        if fit.all():
+            return self
         cut = self._without_hidden()
         zoom = sizes / cut.size
         seen = cut.resized > 0
         fills = (cut.resized == cut.size) | ~seen  # otherwise a resized image that is thin keeps at least a pixel
         resized = np.where(fills, sizes * seen, np.rint(cut.resized * zoom).clip(1, sizes)).astype(np.int64)
         offset = np.rint(cut.offset * zoom).astype(np.int64).clip(0, sizes - resized)
-        return replace(cut, resized=resized, offset=offset, first=offset, last=offset + resized, size=sizes)
+        moved = replace(cut, resized=resized, offset=offset, first=offset, last=offset + resized, size=sizes)
+        names = ("origin", "extent", "resized", "offset", "first", "last") if fit.any() else ()
+        return replace(moved, **{name: np.where(fit, getattr(self, name), getattr(moved, name)) for name in names})
 
     def mirror(self, where: NDArray[np.bool_]) -> Self:
         """Mirror the canvases left to right where `where`, (B,)."""
