@@ -27,7 +27,7 @@ from tensorstore_ds import (
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__, installation
-from tsds_cli.main import COMMANDS, GROUPS, LEARN_MORE, cli
+from tsds_cli.main import COMMANDS, FIRST, GROUPS, LEARN_MORE, cli
 from tsds_cli.options import GROUPS as OPTION_GROUPS, Flag, grouped
 
 
@@ -56,12 +56,12 @@ def test_every_command_has_help_with_examples(name: str) -> None:
 
 
 def test_a_command_with_many_options_has_them_in_groups_with_the_essential_ones_first() -> None:
-    many = [name for name in COMMANDS if len(options(name)) > 10]
-    assert {"convert", "plan", "train", "bench"} <= set(many)
+    many = [name for name in COMMANDS if len(options(name)) > 12]
+    assert {"convert", "plan", "train", "predict", "bench"} <= set(many)
     for name in many:
         titles = list(grouped(command(name).params))
         assert titles[0] == "Essential" and titles[-1] == "General" and "" not in titles, name
-        shown = tsds(name, "--help").output
+        shown = tsds(name, "--help-all").output
         assert re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE) == titles, name
         assert [title for title in OPTION_GROUPS if title in titles] == titles
         listed = shown[shown.index("Essential:") :]
@@ -70,9 +70,28 @@ def test_a_command_with_many_options_has_them_in_groups_with_the_essential_ones_
             assert len(re.findall(rf"^  (?:-\w, )?{option.opts[0]}\b(?!-)", listed, re.MULTILINE)) == 1
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_many_options_shows_the_essential_ones_and_how_to_see_the_others(name: str) -> None:
+    shown = tsds(name, "--help").output
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown[shown.index("Examples:") :], re.MULTILINE)
+    if len(options(name)) <= 12:
+        assert "--help-all" not in shown and tsds(name, "--help-all").exit_code == 2
+        assert {each.opts[-1] for each in options(name).values() if each.opts[-1].startswith("--")} <= {*listed}
+        return
+    groups = grouped(command(name).params)
+    essential = [each.opts[0] for each in groups["Essential"]]
+    assert len(essential) <= 12 and listed == [*essential, "--json", "--help-all", "--help"]
+    assert shown.endswith(f"\n{len(options(name)) - len(essential) - 1} more options: tsds {name} --help-all\n")
+    assert f"Show all {len(options(name))} options." in shown
+    assert tsds("help", name, "--help-all").output == tsds(name, "--help-all").output
+
+
 def test_convert_begins_with_what_most_conversions_need() -> None:
     groups = {title: [each.opts[0] for each in own] for title, own in grouped(command("convert").params).items()}
-    assert groups["Essential"] == ["--size", "--fit", "--encoding", "--on-error", "--dry-run", "--workers"]
+    assert groups["Essential"] == [
+        *("--size", "--fit", "--color", "--encoding", "--quality", "--format", "--classes", "--split-into"),
+        *("--objects", "--on-error", "--dry-run", "--workers"),
+    ]
     planned = {title: [each.opts[0] for each in own] for title, own in grouped(command("plan").params).items()}
     without = {"Essential": ["--dry-run"], "Cluster": groups["Cluster"]}
     expected = {title: [each for each in own if each not in without.get(title, [])] for title, own in groups.items()}
@@ -81,7 +100,7 @@ def test_convert_begins_with_what_most_conversions_need() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_a_flag_that_shows_its_value_and_default_in_words(name: str) -> None:
-    shown = tsds(name, "--help").output
+    shown = tsds(name, "--help-all" if len(options(name)) > 12 else "--help").output
     assert not re.search(r"INTEGER|FLOAT|RANGE|<=|\d{7,}|\[default: \(", shown)
     assert "Default:" not in shown and "default: True" not in shown
     for option in options(name).values():
@@ -145,7 +164,7 @@ def test_a_message_becomes_flags() -> None:
 
 
 def test_the_list_of_commands_has_them_all() -> None:
-    shown = tsds("--help").output
+    shown = tsds("--help-all").output
     titles = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
     assert titles == [*GROUPS, "Options", "Learn more"]
     listed = shown[shown.index(next(iter(GROUPS))) : shown.index("Options:")]
@@ -158,12 +177,39 @@ def test_the_list_of_commands_has_them_all() -> None:
     assert all(re.search(rf"^  {line} +{meaning}$", shown, re.MULTILINE) for line, meaning in LEARN_MORE)
 
 
+def test_the_help_describes_the_first_commands_and_names_the_others_by_group() -> None:
+    shown = tsds("--help").output
+    assert re.findall(r"^(\w.*):$", shown, re.MULTILINE) == [
+        *("Commands", "More commands, by group", "Options", "Learn more")
+    ]
+    first, others = shown[shown.index("Commands:") : shown.index("Options:")].split("More commands, by group:")
+    assert re.findall(r"^  ([a-z]+) +(.+)$", first, re.MULTILINE) == [(n, COMMANDS[n].description) for n in FIRST]
+    names = {title: [name for name in group if name not in FIRST] for title, group in GROUPS.items()}
+    found = re.findall(r"^  ([a-z]+) +(.+)$", others, re.MULTILINE)
+    assert [title for title, _ in found] == [title.lower() for title in names]
+    for (_, line), group in zip(found, names.values(), strict=True):
+        assert line.removesuffix(", ...").split(", ") == group[: len(group) if "..." not in line else line.count(",")]
+    assert {name for group in names.values() for name in group} == {*COMMANDS} - {*FIRST}
+
+
+@pytest.mark.parametrize("title", GROUPS)
+def test_help_of_a_group_describes_its_commands(title: str) -> None:
+    expected = [(name, COMMANDS[name].description) for name in GROUPS[title]]
+    shown = tsds("help", title.lower())
+    assert shown.exit_code == 0 and title.lower() not in COMMANDS
+    assert re.findall(r"^  ([a-z]+) +(.+)$", shown.output, re.MULTILINE) == expected
+    alone = tsds(title.lower())
+    assert alone.exit_code == 2
+    assert alone.stderr.endswith(f"{title.lower()} is a group of commands: tsds help {title.lower()} lists them.\n")
+
+
 def test_help_is_a_command_too() -> None:
     assert tsds("help").output == tsds("--help").output
     assert tsds("help", "info").output == tsds("info", "--help").output
     assert tsds("help", "cache", "clear").output == tsds("cache", "clear", "--help").output
-    wrong = tsds("help", "inf")
-    assert wrong.exit_code == 2 and wrong.stderr.endswith("No such command 'inf'. Did you mean info?\n")
+    for name, like in (("inf", "info"), ("edti", "edit"), ("cluster", "clusters")):
+        wrong = tsds("help", name)
+        assert wrong.exit_code == 2 and wrong.stderr.endswith(f"No such command '{name}'. Did you mean {like}?\n")
 
 
 @pytest.mark.parametrize(
@@ -211,24 +257,28 @@ def test_every_option_of_the_library_is_an_option_of_the_command(monkeypatch: py
     }
 
 
-def loaded(*arguments: str) -> set[str]:
-    """Modules in a process that has run the command, by their top-level names."""
+def loaded(*commands: Sequence[str]) -> list[set[str]]:
+    """Modules in a process by their top-level names, after each of the commands that it runs."""
     code = (
         "import sys\n"
         "from tsds_cli.main import main\n"
-        f"sys.argv = ['tsds', *{list(arguments)!r}]\n"
-        "try:\n    main()\n"
-        "except SystemExit as end:\n    assert not end.code\n"
-        "print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['tsds', *command]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as end:\n        assert not end.code\n"
+        "    print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "cli")
-    return set(done.stderr.split())
+    found = [set(line.split()) for line in done.stderr.splitlines()]
+    assert len(found) == len(commands)
+    return found
 
 
 def test_help_imports_nothing_heavy() -> None:
-    assert not loaded("--help") & {"numpy", "msgspec"}
-    for arguments in ([name, "--help"] for name in COMMANDS):
-        assert not loaded(*arguments) & {"PIL", "zarr", "rich", "torch"}
+    (first, *others) = loaded(["--help"], *([name, "--help"] for name in COMMANDS))
+    assert not first & {"numpy", "msgspec"}
+    heavy = {"PIL", "zarr", "rich", "torch"}
+    assert {name: each & heavy for name, each in zip(COMMANDS, others, strict=True) if each & heavy} == {}
 
 
 @pytest.mark.parametrize("module", ["tsds_cli", "tsds_cli.main", "tsds_cli.program"])
@@ -239,7 +289,7 @@ def test_each_module_that_has_a_main_is_the_program(module: str) -> None:
 
 
 def test_info_imports_neither_pillow_nor_zarr() -> None:
-    modules = loaded("info", str(VALID / "detection.tsds"))
+    (modules,) = loaded(["info", str(VALID / "detection.tsds")])
     assert "numpy" in modules  # or else the check below would check nothing
     assert not modules & {"PIL", "zarr", "numcodecs", "torch", "rich"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -11,17 +12,17 @@ import click
 from tensorstore_ds.plugins import Plugins
 from tsds_cli import text
 from tsds_cli.messages import described, failure_of, interrupted, make_readable
+from tsds_cli.options import help_all, shows_all
 from tsds_cli.signals import terminable
 
-#: The groups of `tsds --help`: the module and summary of each command. None is imported for it.
+#: The commands by group: the module and summary of each. None is imported for the help.
 GROUPS = {
     "Start": {
-        "demo": ("annex.demo", "Try everything on real digits: convert, check and train."),
         "convert": ("convert", "Convert a data set of images SRC into a new store OUT."),
-        "info": ("info", "Show the splits, fields, classes and size of a STORE."),
-        "train": ("annex.train", "Train a vision transformer or a detector on a STORE."),
+        "demo": ("annex.demo", "Try everything on real digits: convert, check and train."),
     },
     "Look": {
+        "info": ("info", "Show the splits, fields, classes and size of a STORE."),
         "stats": ("stats", "Print statistics of the classes and pixels of a STORE."),
         "view": ("annex.view", "View a store, a training run or images in the browser."),
         "preview": ("annex.preview", "Draw samples of a STORE as a contact sheet (PNG)."),
@@ -43,7 +44,8 @@ GROUPS = {
         "erase": ("annex.erase", "Erase samples from a STORE permanently, in place."),
         "annotate": ("annex.annotate", "Set license, citation and description of a STORE."),
     },
-    "Train and measure": {
+    "Training": {
+        "train": ("annex.train", "Train a vision transformer or a detector on a STORE."),
         "predict": ("annex.predict", "Predict classes or objects with a trained CHECKPOINT."),
         "folds": ("annex.folds", "Show or write cross-validation folds of a STORE."),
         "bench": ("annex.bench", "Benchmark ways to load a STORE and its source files."),
@@ -69,11 +71,13 @@ GROUPS = {
         "cache": ("cache", "List or remove the copies of remote stores on this disk."),
     },
 }
+#: The commands that `tsds --help` describes. Of the others it shows the names.
+FIRST = ("convert", "info", "view", "check", "train", "verify", "push", "pull", "doctor", "append")
 #: The lines that end `tsds --help`.
 LEARN_MORE = (
     ("tsds demo", "Begin here: a tour with real data, in about a minute."),
-    ("tsds COMMAND --help", "Show the options of a command, with examples."),
-    ("tsds help COMMAND", "Show the same."),
+    ("tsds help GROUP", "Describe the commands of a group, such as edit."),
+    ("tsds help COMMAND", "Show the options of a command, with examples."),
 )
 COMMANDS = Plugins(
     "tsds.commands",
@@ -104,12 +108,16 @@ class Commands(click.Group):
             formatter.write_dl(LEARN_MORE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands."""
-        added = [name for name, each in COMMANDS.items() if each.package]
-        for title, group in {**GROUPS, "From other packages": added}.items():
-            if group:
-                with formatter.section(title):
-                    formatter.write_dl([(name, COMMANDS[name].description) for name in group])
+        """List the first commands, and the names of the others; or all."""
+        groups: dict[str, Iterable[str]] = dict(GROUPS) if shows_all(ctx) else {"Commands": FIRST}
+        groups["From other packages"] = [name for name, each in COMMANDS.items() if each.package]
+        for title, names in groups.items():
+            _describe(formatter, title, names)
+        if not shows_all(ctx):
+            room = formatter.width - 4 - max(map(len, GROUPS))
+            others = {title: [name for name in names if name not in FIRST] for title, names in GROUPS.items()}
+            with formatter.section("More commands, by group"):
+                formatter.write_dl([(title.lower(), _fitting(names, room)) for title, names in others.items()])
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> click.Context:
         """Read the command line."""
@@ -126,8 +134,14 @@ class Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the options that stand before the command."""
         ctx.meta.update({text.WANTS_JSON: "--json" in args, text.ARGUMENTS: tuple(args)})
-        if args[:1] == ["help"]:  # tsds help COMMAND
-            args = [*args[1:], "--help"]
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]  # tsds help COMMAND
+            title = args[0].title()
+            if title in GROUPS and args[0] not in COMMANDS and not ctx.resilient_parsing:
+                formatter = ctx.make_formatter()
+                _describe(formatter, title, GROUPS[title])
+                click.echo(formatter.getvalue(), nl=False)
+                ctx.exit()
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -137,7 +151,9 @@ class Commands(click.Group):
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             from tensorstore_ds.options import meant
 
-            ctx.fail(f"No such command {args[0]!r}.{meant(args[0], self.list_commands(ctx))}")
+            if args[0].title() in GROUPS:
+                ctx.fail(f"{args[0]} is a group of commands: tsds help {args[0]} lists them.")
+            ctx.fail(f"No such command {args[0]!r}.{meant(args[0], [*COMMANDS, *map(str.lower, GROUPS)])}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -165,6 +181,23 @@ class Commands(click.Group):
             raise failure from error
 
 
+def _describe(formatter: click.HelpFormatter, title: str, names: Iterable[str]) -> None:
+    """Write a section with the summaries of commands, if there are any."""
+    if rows := [(name, COMMANDS[name].description) for name in names]:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def _fitting(names: Sequence[str], room: int) -> str:
+    """Names on one line, as many as fit.
+
+    >>> _fitting(["pack", "unpack", "serve"], 20), _fitting(["pack", "unpack", "serve"], 18)
+    ('pack, unpack, serve', 'pack, unpack, ...')
+    """
+    line = ", ".join(names)
+    return line if len(line) <= room else f"{line[: room - 3].rpartition(', ')[0]}, ..."
+
+
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         import tensorstore_ds as tsds
@@ -188,6 +221,7 @@ def _with_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
+    params=[help_all("Describe all commands.")],
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."

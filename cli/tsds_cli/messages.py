@@ -72,7 +72,7 @@ def make_readable(error: click.ClickException) -> None:
 
     message = error.message
     if isinstance(error, click.NoSuchOption):
-        options = error.ctx.command.params if error.ctx is not None else []
+        options = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
         message += meant(error.option_name, [name for each in options for name in (*each.opts, *each.secondary_opts)])
         error.possibilities = None  # type: ignore[misc]  # only the type says that it is final
     message = re.sub(r"\S{200,}", lambda match: shortened(match[0]), message)

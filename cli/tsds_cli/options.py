@@ -26,13 +26,16 @@ _FLAGS = {
 }
 #: Groups of options in the help of a command with many of them, in this order; and options that begin a group.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Essential": ("size", "fit", "encoding", "on_error", "dry_run", "workers", "task", "model", "epochs", "batch_size"),
-    "Source": ("format", "images", "classes", "class_map", "keypoints", "via"),
-    "Encoding": ("layout", "quality", "subsampling", "budget"),
+    "Essential": (
+        *("size", "fit", "color", "encoding", "quality", "format", "classes", "split_into", "objects"),
+        *("on_error", "dry_run", "workers", "task", "model", "epochs", "batch_size"),
+    ),
+    "Source": ("images", "class_map", "keypoints", "via"),
+    "Encoding": ("layout", "subsampling", "budget"),
     "Output": (),
     "Fields": (),
     "Splits": (),
-    "Objects": ("objects", "margin", "min_side", "tiles", "overlap", "empty_tiles"),
+    "Objects": ("margin", "min_side", "tiles", "overlap", "empty_tiles"),
     "Cluster": (),
     "Metadata": (),
     "Model": (),
@@ -68,6 +71,10 @@ _TEXTS = {
     "train_split": "NAME",
     "eval_split": "NAME",
 }
+#: A command with more options shows the essential ones, and all with ``--help-all``.
+_MANY = 12
+#: In the `meta` of a click context: whether all is shown.
+_SHOWS_ALL = "tsds_cli.shows_all"
 #: A list of choices that is longer stands in the description, not in the place of the value.
 _LONGEST_CHOICES = 34
 #: A larger end of a range is a limit of the format or of Python, and not shown.
@@ -163,14 +170,49 @@ def _number(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
 
 
+def help_all(help: str) -> Flag:
+    """``--help-all``: the help with everything."""
+
+    def show(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+        if is_wanted and not ctx.resilient_parsing:
+            ctx.meta[_SHOWS_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": show}
+    return Flag(["--help-all"], help=help, group="General", **settings)
+
+
+def shows_all(ctx: click.Context) -> bool:
+    """Whether ``--help-all`` was given."""
+    return bool(ctx.meta.get(_SHOWS_ALL))
+
+
 class Command(click.Command):
-    """A command with many options, which its help shows in groups."""
+    """A command with options in groups, whose help shows the essential ones if they are many."""
+
+    @functools.cached_property
+    def _help_all(self) -> tuple[Flag, ...]:
+        many = sum(isinstance(each, click.Option) for each in self.params)
+        return (help_all(f"Show all {many} options."),) if many > _MANY else ()
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Arguments and options."""
+        *found, its_help = super().get_params(ctx)
+        return [*found, *self._help_all, its_help]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options."""
-        for title, options in grouped(self.get_params(ctx)).items():
-            with formatter.section(title or "Options"):
-                formatter.write_dl([record for each in options if (record := each.get_help_record(ctx)) is not None])
+        groups = grouped(self.get_params(ctx))
+        is_short = bool(self._help_all) and not shows_all(ctx)
+        for title, options in groups.items():
+            if not is_short or title in ("Essential", "General"):
+                with formatter.section(title or "Options"):
+                    formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
+        if is_short:
+            more = sum(len(options) for title, options in groups.items() if title not in ("Essential", "General"))
+            formatter.write_paragraph()
+            formatter.write_text(f"{more} more options: {ctx.command_path} --help-all")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line, in which a flag may have its earlier name."""

@@ -32,15 +32,15 @@ class CheckOptions:
     near: bool = option(
         "Also find modified copies: resized, encoded again, brighter. Without it, only equal bytes are found.",
         default=True,
-        group="Copies",
+        group="Essential",
     )
-    mirrored: bool = option("Report images mirrored left to right as copies.", default=False, group="Copies")
+    mirrored: bool = option("Report images mirrored left to right as copies.", default=False, group="Essential")
     min_class: int = option(
         "Report classes with fewer samples or objects than this in a split.",
         default=5,
         at_least=0,
         at_most=2**31,
-        group="Annotations",
+        group="Essential",
     )
     min_box: float = option(
         "Report objects whose box has a side shorter than this many pixels.",
@@ -77,7 +77,7 @@ class CheckOptions:
     odd_images: bool = option(
         "Report images that are blurred, dark, overexposed, or of an unusual aspect ratio.",
         default=True,
-        group="Images",
+        group="Essential",
     )
     min_sharpness: float = option(
         "Report images as blurred if their sharpness is below this: about 1 for a sharp edge, 0 for a completely soft "

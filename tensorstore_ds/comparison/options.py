@@ -68,16 +68,16 @@ class BenchOptions:
         default=GROUPS,
         group="Essential",
     )
-    train: bool = option("Also measure training of a small ViT.", default=True, group="Measurement")
+    train: bool = option("Also measure training of a small ViT.", default=True, group="Essential")
     seconds: float | None = option(
         "Approximate seconds per measurement. Longer epochs are measured in part.",
         default=None,
         above=0,
         shown=f"{SECONDS[0]} for up to {SMALL_ROWS:,} samples, else {SECONDS[1]}",
-        group="Measurement",
+        group="Essential",
     )
     device: str | None = option(
-        "Device to load to, such as cuda or cpu.", default=None, shown=ANY_DEVICE, group="Measurement"
+        "Device to load to, such as cuda or cpu.", default=None, shown=ANY_DEVICE, group="Essential"
     )
     memory: int | None = option(
         "Memory limit: ways that copy the split into memory are skipped if the copy is larger.",

@@ -65,7 +65,7 @@ class ImageOptions:
         default=90,
         at_least=1,
         at_most=95,
-        group="Encoding",
+        group="Essential",
     )
     subsampling: Subsampling = option(
         'Chroma subsampling with `encoding="jpeg"`. ``4:2:0`` halves the color resolution in both directions, as '
@@ -106,7 +106,7 @@ class ImageOptions:
         "Color channels to store. ``auto`` keeps gray or color images, stores a mixture of both as RGB, and drops "
         "alpha.",
         default="auto",
-        group="Encoding",
+        group="Essential",
     )
     channels: str | None = option(
         "Names of the channels of images stored as pixels, such as ``red,green,blue,near infrared``.",
@@ -190,7 +190,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
         default="auto",
         among=("auto", *FORMATS),
         recorded=False,
-        group="Source",
+        group="Essential",
     )
     layout: Layout = option(
         "``memmap`` is uncompressed, for training. ``zarr`` is compressed, for sharing.",
@@ -204,7 +204,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
         default=None,
         shown="the splits of the source",
         was="split",
-        group="Splits",
+        group="Essential",
     )
     seed: int = option(
         "Random seed of `split_into`. The same seed always gives the same splits.",
@@ -226,7 +226,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
         "``whole`` stores images with their objects. ``crops`` stores a sample for each object: its part of the "
         "image, its class as the label, and its keypoints in pixels of that part.",
         default="whole",
-        group="Objects",
+        group="Essential",
     )
     tiles: tuple[int, int] | None = option(
         "Cut every image into tiles of this (height, width) in pixels. Each tile is a sample, with the parts of "

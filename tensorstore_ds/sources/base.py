@@ -54,7 +54,7 @@ class SourceOptions:
         default=None,
         shown="the names in the source, sorted",
         recorded=False,
-        group="Source",
+        group="Essential",
     )
     keypoints: Keypoints | None = option(
         "Names of the keypoints in order, and the pairs to swap when an image is mirrored.",

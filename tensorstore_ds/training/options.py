@@ -201,7 +201,7 @@ class TrainOptions:
         "its classes differ, the layers that predict classes start from random weights. Detectors only.",
         default=None,
         shown="random weights",
-        group="Model",
+        group="Essential",
     )
     image_size: tuple[int, int] | None = option(
         "Resize images to this (height, width) in pixels.",
@@ -278,12 +278,12 @@ class TrainOptions:
         "random parts and changes colors more.",
         default=None,
         shown="light, or none for fewer than 10 epochs",
-        group="Augmentation",
+        group="Essential",
     )
     flip: bool = option(
         "Flip images left to right at random, with their boxes and keypoints. Not for digits, text or arrows.",
         default=False,
-        group="Augmentation",
+        group="Essential",
     )
     balance: Balance = option(
         "Sample rare classes more often: by labels with ``inverse`` or ``effective``; by objects or several labels "

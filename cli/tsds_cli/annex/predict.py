@@ -35,27 +35,27 @@ SCORE = 0.5
     type=path,
     metavar="FILE",
     help="Write COCO results for a store to this JSON file.",
-    group="Output",
+    group="Essential",
 )
 @option(
     "--picture",
     type=path,
     metavar="FILE",
     help="Draw the images of a store with the most mistakes (PNG).",
-    group="Output",
+    group="Essential",
 )
 @option(
     "--out",
     type=path,
     metavar="STORE",
     help="Write a store with the same images and the detections as objects.",
-    group="Output",
+    group="Essential",
 )
 @option(
     "--add",
     is_flag=True,
     help="Add predictions and the loss of each sample to the store as fields: for --split, or for all splits.",
-    group="Fields",
+    group="Essential",
 )
 @option(
     "--prefix",
