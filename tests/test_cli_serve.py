@@ -53,3 +53,15 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     assert done.stderr == "tsds: --token: expected 16 to 128 letters, digits, - and _, found another text.\n"
     done = tsds("serve", tmp_path)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["starlette", "uvicorn"])
+def test_without_the_extra(name: str) -> None:
+    code = f"import sys; sys.modules[{name!r}] = None\nfrom tsds_cli.program import main\nsys.exit(main())"
+    for command in ("serve", "view"):
+        done = subprocess.run([sys.executable, "-c", code, command, STORE], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            "tsds: to serve a store, starlette and uvicorn are needed: pip install '.[serve]' in a clone of "
+            "tensorstore-ds\n"
+        )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from tensorstore_ds.conversion.history import states_of
 from tensorstore_ds.errors import FormatError
@@ -19,6 +20,39 @@ from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
 #: States of a store before it changed whose files are served, as long as they are there.
 _EARLIER = 8
 _IN_SHARD = re.compile(r"([a-z0-9_-]{1,64})/([0-9]{5,15})/(.+)")
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A file that is served in addition to a store.
+
+    Attributes:
+        data: its bytes.
+        media_type: for the header Content-Type.
+        compressed: the same bytes compressed with gzip, for clients that accept it; None if there are none.
+        headers: further headers of the answer.
+    """
+
+    data: bytes
+    media_type: str
+    compressed: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Pages(Protocol):
+    """Files that are served in addition to a store, which is then below ``store/``."""
+
+    def find(self, name: str) -> Page | None:
+        """The file of a path; None if there is none."""
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keep a file; False if it may not be written, or is not valid."""
+
+
+#: Bytes of a file that a client may write.
+PUT_NBYTES = 16 * 1024**2
 
 
 class ServedFiles:
@@ -36,11 +70,8 @@ class ServedFiles:
         self.content = _open(store, sha256)
         self._earlier: list[Content] = []  # the last one first
 
-    def use(self, name: str, do: Callable[[File, Content], object]) -> bool:
-        """Call `do` with a file; once more if the store has changed and the first call raises `FormatError`.
-
-        Returns:
-            Whether there is such a file.
+    def use(self, name: str, do: Callable[[File, Content], Made]) -> Made | None:
+        """What `do` makes of a file, None if there is none; once more if the store has changed after a `FormatError`.
 
         Raises:
             FormatError: the file is damaged, or another store has taken the place of this one.
@@ -54,11 +85,9 @@ class ServedFiles:
                 raise
             return self._use(name, do)
 
-    def _use(self, name: str, do: Callable[[File, Content], object]) -> bool:
+    def _use(self, name: str, do: Callable[[File, Content], Made]) -> Made | None:
         found = self._find(name)
-        if found is not None:
-            do(*found)
-        return found is not None
+        return None if found is None else do(*found)
 
     def _renew(self) -> bool:
         """See whether the store has changed; raises `FormatError` if another one is in its place."""

@@ -16,7 +16,7 @@ from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, OutputError, TsdsError
 from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.regular_files import read_file
-from tensorstore_ds.sharing.serve import Page
+from tensorstore_ds.sharing.served_files import Page
 
 #: Of documents: `page/index.html` has the same policy, for servers that send no such header.
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob: data:; connect-src 'self'; "

@@ -8,8 +8,7 @@ import anywidget
 import traitlets
 
 from tensorstore_ds.errors import OptionError, TsdsError
-from tensorstore_ds.sharing.serve import PUT_NBYTES
-from tensorstore_ds.sharing.served_files import ServedFiles
+from tensorstore_ds.sharing.served_files import PUT_NBYTES, ServedFiles
 from tensorstore_ds.viewer.joining import join_modules
 from tensorstore_ds.viewer.pages import ViewerPages, page_files
 
@@ -73,12 +72,12 @@ class StoreWidget(anywidget.AnyWidget):
         raise OptionError("expected a request of bytes, found another message.")
 
     def _read(self, path: str, part: slice) -> tuple[int, bytes]:
-        found: list[tuple[int, bytes]] = []
+        found: tuple[int, bytes] | None = None
         if path.startswith(_STORE) and self._files is not None:
             name = path.removeprefix(_STORE)
-            self._files.use(name, lambda file, content: found.append((file.size, content.read(name, part))))
+            found = self._files.use(name, lambda file, content: (file.size, content.read(name, part)))
         elif (page := self._pages.find(path)) is not None:
-            found.append((len(page.data), page.data[part]))
-        if not found:
+            found = len(page.data), page.data[part]
+        if found is None:
             raise OptionError("there is no such file.")
-        return found[0]
+        return found
