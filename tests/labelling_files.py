@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.format.kinds import LabelsField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.objects import LISTS, OBJECT_VALUES
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Objects, Sample, Source, SourceOptions
@@ -189,7 +189,7 @@ class Found:
         """Of all samples, the name of the class; of those with several labels or objects, all names."""
         found: list[Any] = []
         for each in self._all():
-            if each.objects is not None:
+            if "labels" in (each.objects or ()):
                 found.append([self.classes[label] for label in each.objects["labels"]])
             elif "labels" in each.arrays:
                 found.append([self.classes[i] for i in np.flatnonzero(each.arrays["labels"] == 1)])
@@ -206,7 +206,7 @@ class Found:
     @property
     def _field(self) -> Any:
         fields = self.contents.fields
-        return next(fields[name] for name in ("label", "labels", "objects") if name in fields)
+        return next((fields[name] for name in ("label", "labels", "objects") if name in fields), LabelField())
 
     def _all(self) -> Iterator[Sample]:
         return (each for some in self.samples.values() for each in some)
@@ -245,7 +245,8 @@ def check(case: Case, root: Path, format: str) -> None:
     if "refused" in case.expected:
         why = case.expected["refused"]
         reason, match = (why, None) if isinstance(why, str) else why
-        assert refused(root / case.at, format, match, **options) == reason
+        found_reason = refused(root / case.at, format, match, **options)
+        assert found_reason == reason, f"{found_reason}, not {reason}"
         return
     agrees(found(root / case.at, format, **options), case.expected)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
@@ -328,29 +328,6 @@ def test_hostile_headers_are_refused(text: bytes) -> None:
     with pytest.raises(SourceError) as error:
         read_npy_header(b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text, "x", Path("x"))
     assert error.value.reason == "array-file"
-
-
-@given(st.integers(0, 200), st.binary(min_size=1, max_size=8), st.sampled_from(["npy", "npz"]))
-@example(0, b"", "npz")
-def test_any_bytes_give_rows_or_a_source_error(
-    tmp_path_factory: pytest.TempPathFactory, place: int, data: bytes, suffix: str
-) -> None:
-    stream = io.BytesIO()
-    if suffix == "npz":
-        np.savez_compressed(stream, images=GRAY, labels=Y)
-    else:
-        np.save(stream, GRAY)
-    content = bytearray(stream.getvalue())
-    place = place if place < 100 else len(content) - place % len(content)
-    content[place : place + len(data)] = data
-    file = tmp_path_factory.getbasetemp() / f"fuzz.{suffix}"
-    file.write_bytes(content)
-    try:
-        source, contents = scan(file)
-    except SourceError:
-        return
-    for row in contents.splits["train"]:
-        assert source.read("train", row).image.ndim in (2, 3)
 
 
 @pytest.mark.parametrize(

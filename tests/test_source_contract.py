@@ -19,9 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelling_files import write
+import tensorstore_ds as tsds
+from labelling_files import Found, found, refused, write
+from layouts import HEIGHT, WIDTH
 from mask_sources import write_folders, write_voc
 from mds_files import image_bytes, write_mds
+from stores import contents, interrupted, png_bytes
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
@@ -373,3 +376,65 @@ def test_what_is_more_is_said(
 def test_every_format_has_a_case(tmp_path: Path) -> None:
     found = {open_source(make(name, tmp_path / f"{i}")).name for i, name in enumerate(ALL)}
     assert found | {"panlabel"} == set(FORMATS)
+
+
+# --- options, plans and changes -----------------------------------------------------------------------------------
+
+SHOWN = png_bytes(np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))
+
+
+def shown(name: str, root: Path) -> Path:
+    """A source whose images can be stored."""
+    make(name, root)
+    for path in root.rglob("*"):
+        if path.suffix in IMAGE_SUFFIXES and path.read_bytes() == PNG:
+            path.write_bytes(SHOWN)
+    return root
+
+
+#: Their labels are numbers, which given names are for in turn.
+NUMBERED = frozenset({"npz", "npy", "hdf5", "idx", "mds", "imagefolder, objects"})
+
+
+def names(got: Found) -> list[Any]:
+    """The names of each sample; the order of several labels is that of the classes."""
+    return [sorted(each) if isinstance(each, list) and "objects" not in got.fields else each for each in got.names]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_given_classes(name: str, tmp_path: Path) -> None:
+    got = found(make(name, tmp_path / "source"))
+    if len(got.classes) < 2:
+        return
+    given = (*reversed(got.classes), "more")
+    other = found(tmp_path / "source", classes=given)
+    assert other.classes == list(given)
+    assert (other.labels == got.labels) if name in NUMBERED else (names(other) == names(got))
+    assert refused(tmp_path / "source", classes=tuple(got.classes[1:])) == "unknown-class"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_conversion_that_is_stopped_goes_on(name: str, tmp_path: Path) -> None:
+    options = tsds.ConvertOptions(workers=0, shard_nbytes=1, on_error="skip", size=(8, 8), fit="stretch")
+    root = shown(name, tmp_path / "source")
+    done = sum(tsds.convert(root, tmp_path / "fresh.tsds", options).rows.values())
+    interrupted(root, tmp_path / "s.tsds", done, options)
+    summary = tsds.convert(root, tmp_path / "s.tsds", options)
+    assert summary.resumed > 0 or done < 3
+    assert contents(tmp_path / "s.tsds") == contents(tmp_path / "fresh.tsds")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_files_that_are_gone_after_the_scan(name: str, tmp_path: Path) -> None:
+    root = make(name, tmp_path / "source")
+    source = open_source(root)
+    listed = source.contents().splits
+    shutil.rmtree(root)
+    for split, references in listed.items():
+        for reference in references:
+            try:
+                sample = source.read(split, reference)
+            except TsdsError as error:
+                assert "cannot be read" in str(error) and "\n" not in str(error)
+            else:  # the image is not read yet, or was mapped into memory, or unpacked
+                assert isinstance(sample.image, str | Path) or name in ("lmdb", "npz")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from labelling_files import classes
@@ -205,18 +204,3 @@ def test_workers_share_the_decompressed_file_and_only_its_maker_removes_it(
     del source
     gc.collect()
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-HEADS = st.tuples(st.sampled_from([b"\0\0\x08\x03", b"\0\0\x0e\x04", b"\0\0\x08\3\0\0\0"]), st.binary(max_size=40))
-
-
-@given(st.binary(max_size=24) | HEADS.map(b"".join), st.booleans())
-def test_any_bytes_give_rows_or_a_source_error(tmp_path_factory: pytest.TempPathFactory, data: bytes, gz: bool) -> None:
-    root = tmp_path_factory.getbasetemp() / f"fuzz{gz}"
-    name = "train_images_idx3_ubyte__gz" if gz else "train_images_idx3_ubyte"
-    try:
-        source, contents = scan(write(root, **{name: data}))
-    except SourceError:
-        return
-    for row in contents.splits["train"]:
-        assert source.read("train", row).image.ndim in (2, 3)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
@@ -148,23 +147,6 @@ def test_no_file_at_all(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         open_source(tmp_path, "labelme").contents()
     assert caught.value.reason == "empty-source"
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.sampled_from(["point", "polygon", "circle", ""]),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["label", "points", "group_id", "shape_type", "flags"]), inner)
-    ),
-)
-
-
-@given(st.lists(_JSON, max_size=4))
-def test_any_shapes_give_objects_or_one_line(shapes: list[Any]) -> None:
-    try:
-        read_shapes(shapes)
-    except MemberError as error:
-        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

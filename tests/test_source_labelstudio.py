@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from labelling_files import field, keys, objects, reasons, scan, write
 from tensorstore_ds.errors import SourceError
@@ -248,21 +247,6 @@ def test_nothing_to_read(content: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         open_source(tmp_path / "a.json", "labelstudio").contents()
     assert caught.value.reason == ("empty-source" if content == "[]" else "json")
-
-
-_KEYS = ["id", "type", "value", "x", "y", "width", "height", "points", "radiusX", "rotation", "original_width"]
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.sampled_from(["choices", "r"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*_KEYS, "choices", "labels"]), inner),
-)
-
-
-@given(st.lists(_JSON, max_size=3), st.dictionaries(st.sampled_from([*_KEYS, "rectanglelabels", "choices"]), _JSON))
-def test_any_results_give_objects_or_one_line(results: list[Any], value: dict[str, Any]) -> None:
-    try:
-        read_results([*results, {**BOX, "value": {**BOX["value"], **value}}, choice(*results)])
-    except MemberError as error:
-        assert "\n" not in str(error)
 
 
 def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) -> None:

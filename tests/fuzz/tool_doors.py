@@ -8,7 +8,9 @@ import json
 import lzma
 import struct
 import tarfile
+import tempfile
 import zipfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -150,8 +152,8 @@ class LmdbValue(SourceFile):
         datum = bytes([8, 1, 16, 2, 24, 3, 34, 6, *range(6), 40, 0])
         floats = bytes([8, 1, 16, 1, 24, 2, 53, 0, 0, 0, 63, 53, 0, 0, 128, 63, 40, 0])
         tokens = (b"\xff\xff\xff\xff\x0f", b"\x22", b"\x35", b"\x28", b"\x38\1", b"\x80", b"\0", b"\x7f")
-        mutate = partial(mutate_bytes, tokens=tokens)
-        goods = (datum, floats) if lmdb_value else (one_page(datum), one_page(floats))
+        mutate = partial(mutate_pages, tokens=tokens)
+        goods = (datum, floats) if lmdb_value else (one_page(datum), one_page(floats), several_pages(datum))
         super().__init__(folder, "lmdb", "set/data.mdb", mutate, *goods)
         self._is_value = lmdb_value
 
@@ -162,6 +164,28 @@ class LmdbValue(SourceFile):
 def lmdb_database(folder: Path) -> Door:
     """A data file of LMDB."""
     return LmdbValue(folder, lmdb_value=False)
+
+
+def several_pages(datum: bytes) -> bytes:
+    """LMDB's data file as its own library writes it, with branches, and values that fill pages of their own."""
+    import lmdb
+
+    large = bytes([8, 1, 16, 50, 24, 90, 34, 148, 35, *bytes(4500), 40, 0])
+    with tempfile.TemporaryDirectory() as folder:
+        with lmdb.open(f"{folder}/a", subdir=False, map_size=1 << 24) as database, database.begin(write=True) as put:
+            for i in range(120):
+                put.put(b"%06d" % i, large if i % 20 == 0 else datum)
+        return Path(folder, "a").read_bytes()
+
+
+def mutate_pages(random: Random, data: bytes, tokens: Sequence[bytes]) -> bytes:
+    """Any bytes changed, or some near the beginnings of pages, where the tree is."""
+    if random.random() < 0.5 or len(data) < 4096:
+        return mutate_bytes(random, data, tokens)
+    changed = bytearray(data)
+    for _ in range(random.randint(1, 8)):
+        changed[random.randrange(len(data) // 4096) * 4096 + random.randrange(64)] = random.randrange(256)
+    return bytes(changed)
 
 
 def one_page(value: bytes) -> bytes:
