@@ -64,7 +64,7 @@ def ultralytics_ways(options: argparse.Namespace) -> dict[str, Callable[[], Run]
     """The adapter, and Ultralytics with the exported files in its memory."""
     from ultralytics.models.yolo.detect import DetectionTrainer
 
-    from tensorstore_ds.adapters.ultralytics import StoreTrainer
+    from tensorstore_ds.annex.adapters.ultralytics import StoreTrainer
 
     files = options.scratch / "yolo"
     if not files.exists():

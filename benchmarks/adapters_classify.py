@@ -65,7 +65,7 @@ def of_timm(folder: Path, store: Path, side: int, batch: int, trivial: bool, aug
     import timm
     from timm.data import ImageDataset, create_loader
 
-    from tensorstore_ds.adapters.timm import create_loader as of_store
+    from tensorstore_ds.annex.adapters.timm import create_loader as of_store
 
     classes = len(tsds.open(store)["train"].fields["label"].classes)
     options: dict[str, Any] = {"is_training": augments, "device": CPU}
@@ -97,7 +97,7 @@ def of_transformers(folder: Path, store: Path, side: int, batch: int, trivial: b
     """An epoch of the Trainer, with its own loader and with the adapter; the processor resizes and normalizes."""
     from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-    from tensorstore_ds.adapters.transformers import ImageCollator, StoreTrainer
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator, StoreTrainer
 
     processor = ViTImageProcessor(size={"height": side, "width": side})
     files, dataset = Files(folder), tsds.StoreDataset(store, fields=["image", "label"])

@@ -88,7 +88,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     from rfdetr.training import RFDETRDataModule
 
-    from tensorstore_ds.adapters.rfdetr import StoreData
+    from tensorstore_ds.annex.adapters.rfdetr import StoreData
 
     for name in ("rf-detr", "pytorch_lightning", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -12,7 +12,7 @@ import numpy as np
 
 import tensorstore_ds as tsds
 from benchmarks.measure import Figure, Settings, as_result, in_fresh_process
-from tensorstore_ds.checking.search import near_pairs
+from tensorstore_ds.annex.checking.search import near_pairs
 
 SECONDS, SEARCH_SECONDS, MEGABYTES = 120, 3, 500
 _IMAGES, _HASHES, _PLANTED, _DISTANCE = 100_000, 1_000_000, 2_000, 3

@@ -441,7 +441,7 @@ def _draw_bars(
     title: str, panels: Sequence[tuple[str, Sequence[_Bar], float]], file: Path, *, room: float = 2.45
 ) -> None:
     """Each panel has a title, bars, and the length at which they are cut; `room` is the width in longest bars."""
-    from tensorstore_ds.pictures.sheet import EDGE, EVAL, FADED, INK, sheet
+    from tensorstore_ds.annex.pictures.sheet import EDGE, EVAL, FADED, INK, sheet
 
     heights = [len(bars) + 1.6 for _, bars, _ in panels]
     with sheet(file, 5.2, 0.29 * sum(heights) + 0.4) as figure:

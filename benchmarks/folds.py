@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tensorstore_ds.editing.fold_numbers import Members, divide_groups, divide_rows
+from tensorstore_ds.annex.editing.fold_numbers import Members, divide_groups, divide_rows
 
 K = 5
 SEED = 0

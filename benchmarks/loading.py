@@ -20,10 +20,10 @@ import tensorstore_ds as tsds
 from benchmarks.measure import ROOT, Figure, Settings, as_result, say
 from benchmarks.peers import FFCV, MEMCPY, OURS, PEERS, WORKERS, Peer
 from benchmarks.samples import STORE, make_digits, make_noise, make_objects, open_arrays
-from tensorstore_ds.comparison.bench import RUNNER
-from tensorstore_ds.comparison.delivery import marks_of, marks_of_split
-from tensorstore_ds.comparison.lane import Answer, Lane, take_turns
-from tensorstore_ds.comparison.results import Way, make_cell
+from tensorstore_ds.annex.comparison.bench import RUNNER
+from tensorstore_ds.annex.comparison.delivery import marks_of, marks_of_split
+from tensorstore_ds.annex.comparison.lane import Answer, Lane, take_turns
+from tensorstore_ds.annex.comparison.results import Way, make_cell
 
 ROWS, SHAPE, BATCH = 5000, (256, 256, 3), 256
 DIGITS_BATCH, SMALL_BATCH = 1000, 100

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tensorstore_ds.comparison.system import machine, tree
+from tensorstore_ds.annex.comparison.system import machine, tree
 
 #: Where ``python -m benchmarks`` finds this package.
 ROOT = Path(__file__).parent.parent

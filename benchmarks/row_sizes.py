@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of
-from tensorstore_ds.diagnosis.measure_machine import MALLOC_OFFSET
+from tensorstore_ds.annex.diagnosis.measure_machine import MALLOC_OFFSET
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.reading.columns import Column, aligned_empty
 

@@ -21,8 +21,8 @@ from PIL import Image, ImageDraw
 import tensorstore_ds as tsds
 from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
 from benchmarks.photographs.drawing import write_class_folders
+from tensorstore_ds.annex.tiles import Tiles
 from tensorstore_ds.imaging.jpeg import encode_jpeg
-from tensorstore_ds.loading.tiles import Tiles
 
 SIDE, SMALL_SIDE, TILE = 20_000, 1_000, 640
 #: Of the huge photograph, by encoding; fewer pixels where they are not encoded, for small disks.

@@ -19,7 +19,7 @@ import psutil
 import tensorstore_ds as tsds
 from benchmarks.measure import Figure, Settings, as_result, spread
 from benchmarks.range_server import served
-from tensorstore_ds import demo
+from tensorstore_ds.annex import demo
 
 ROWS = 10**6
 LATENCY = 0.05

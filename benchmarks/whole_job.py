@@ -87,8 +87,8 @@ def train(loader: Any) -> dict[str, float]:
     """Seconds until the first batch has come, and of each epoch, that one's first batch with it."""
     import torch
 
-    from tensorstore_ds.training.options import ViTOptions
-    from tensorstore_ds.training.vit import ViT
+    from tensorstore_ds.annex.training.options import ViTOptions
+    from tensorstore_ds.annex.training.vit import ViT
 
     torch.manual_seed(0)
     model = ViT(ViTOptions(image_size=(32, 32), channels=3, patch_size=4, width=48, depth=2, heads=3, mlp_width=96), 10)

@@ -26,13 +26,21 @@ STYLE = """
 
 
 def layers() -> list[list[str]]:
-    """Names of modules, from the highest layer to the lowest."""
+    """Names of modules, from the highest layer to the lowest, with those of the annexes where these stand."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    listed = next(
-        contract["layers"] for contract in contracts if contract["type"] == "layers"
+    whole, inner, _ = (
+        contract
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
     )
-    return [layer.split(" : ") for layer in listed]
+    (annex,) = inner["containers"]
+    annexes = [
+        [f"{annex}.{name}" for name in layer.split(" : ")] for layer in inner["layers"]
+    ]
+    listed = list[list[str]]()
+    for layer in whole["layers"]:
+        listed += annexes if layer == annex else [layer.split(" : ")]
+    return listed
 
 
 def described(module: str) -> str:
@@ -53,7 +61,8 @@ def needs_torch() -> set[str]:
         folder = ROOT.joinpath(*name.split("."))
         nodes = [
             node
-            for file in folder.rglob("*.py")
+            for file in [*folder.rglob("*.py"), folder.with_suffix(".py")]
+            if file.is_file()
             for node in ast.parse(file.read_text("utf-8")).body
         ]
         if "torch" in {

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tensorstore_ds.adapters.lightning import StoreDataModule  # tsds
+from tensorstore_ds.annex.adapters.lightning import StoreDataModule  # tsds
 
 
 class Classifier(lightning.LightningModule):

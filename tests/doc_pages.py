@@ -24,7 +24,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from mask_sources import write_folders
-from tensorstore_ds import demo
+from tensorstore_ds.annex import demo
 from tensorstore_ds.conversion.options import ConvertOptions
 from tsds_cli.main import main
 

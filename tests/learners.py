@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.tasks import Classification
+from tensorstore_ds.annex.training.learner import Learner
+from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.tasks import Classification
 
 VIT = ViTOptions((8, 8), channels=1, patch_size=4, width=8, depth=2, heads=2, mlp_width=16)
 TASK = Classification(("ant", "bee", "cat"), label_field="label")

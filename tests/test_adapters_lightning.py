@@ -46,7 +46,7 @@ def parts(path: Path) -> Path:
 
 
 def module_of(store: Any, *arguments: Any, **options: Any) -> Any:
-    from tensorstore_ds.adapters.lightning import StoreDataModule
+    from tensorstore_ds.annex.adapters.lightning import StoreDataModule
 
     return StoreDataModule(store, *arguments, **options)
 
@@ -175,7 +175,7 @@ def test_goes_on_at_the_very_next_batch(path: Path, tmp_path: Path, step: int, w
 
 
 def test_hyperparameters_are_kept_in_checkpoints(path: Path, tmp_path: Path) -> None:
-    from tensorstore_ds.adapters.lightning import StoreDataModule
+    from tensorstore_ds.annex.adapters.lightning import StoreDataModule
 
     run = trainer(max_epochs=1)
     data = module_of(path, 8, seed=4, transform=lambda sample: sample, weights=tsds.class_balanced_weights)
@@ -208,7 +208,7 @@ def test_a_stage_without_a_split_is_an_error(parts: Path) -> None:
 
 
 def test_a_loader_of_a_subclass_needs_no_split(parts: Path) -> None:
-    from tensorstore_ds.adapters.lightning import StoreDataModule
+    from tensorstore_ds.annex.adapters.lightning import StoreDataModule
 
     class Own(StoreDataModule):
         def predict_dataloader(self) -> Any:
@@ -219,7 +219,7 @@ def test_a_loader_of_a_subclass_needs_no_split(parts: Path) -> None:
 
 def test_the_library_loads_no_framework() -> None:
     code = (
-        "import sys, tensorstore_ds, tensorstore_ds.adapters; tensorstore_ds.DataLoader\n"
+        "import sys, tensorstore_ds, tensorstore_ds.annex.adapters; tensorstore_ds.DataLoader\n"
         "print(*{'lightning', 'timm', 'transformers', 'ultralytics', 'rfdetr', 'detectron2'} & sys.modules.keys())"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -228,14 +228,14 @@ def test_the_library_loads_no_framework() -> None:
 
 @pytest.mark.parametrize("name", ["lightning", "timm", "transformers"])
 def test_a_missing_framework_is_one_line(name: str) -> None:
-    code = f"import sys; sys.modules[{name!r}] = None; import tensorstore_ds.adapters.{name}"
+    code = f"import sys; sys.modules[{name!r}] = None; import tensorstore_ds.annex.adapters.{name}"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    line = f"tensorstore_ds.adapters.{name} needs {name}. Install it with: pip install {name}"
+    line = f"tensorstore_ds.annex.adapters.{name} needs {name}. Install it with: pip install {name}"
     assert run.stderr.splitlines()[-1] == f"ModuleNotFoundError: {line}"
 
 
 def test_a_module_that_a_framework_misses_itself_is_named() -> None:
-    from tensorstore_ds.adapters.framework import imported
+    from tensorstore_ds.annex.adapters.framework import imported
 
     with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_module'"), imported("lightning"):
         import no_such_module  # noqa: F401
@@ -246,6 +246,6 @@ def test_the_version_is_one_that_was_tested() -> None:
 
     from packaging.specifiers import SpecifierSet
 
-    from tensorstore_ds.adapters.lightning import TESTED
+    from tensorstore_ds.annex.adapters.lightning import TESTED
 
     assert version("lightning") in SpecifierSet(TESTED)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tensorstore_ds as tsds
 from small_stores import tsds as run_tsds
-from tensorstore_ds.diagnosis.any_loader import _samples_of, _verdict
+from tensorstore_ds.annex.diagnosis.any_loader import _samples_of, _verdict
 
 IMAGES = torch.zeros(64, 3, 4, 4)
 

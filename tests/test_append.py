@@ -21,7 +21,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import VALID, class_folders, tsds as command, voc
 from tensorstore_ds import durable
-from tensorstore_ds.editing import append as module, in_place
+from tensorstore_ds.annex.editing import append as module, in_place
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, SourceError
 from tensorstore_ds.format.statistics import ImageSums, LabelSums, ObjectSums, SizeSums, Statistics, join_summaries
 

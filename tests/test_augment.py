@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from image_batches import images, objects
-from tensorstore_ds.loading.augment.affine import RandomAffine, RandomPerspective
-from tensorstore_ds.loading.augment.base import on_device
-from tensorstore_ds.loading.augment.blur import GaussianBlur
-from tensorstore_ds.loading.augment.color import (
+from tensorstore_ds.annex.augment.affine import RandomAffine, RandomPerspective
+from tensorstore_ds.annex.augment.blur import GaussianBlur
+from tensorstore_ds.annex.augment.color import (
     AutoContrast,
     ColorJitter,
     Equalize,
@@ -19,11 +18,12 @@ from tensorstore_ds.loading.augment.color import (
     RandomGrayscale,
     Solarize,
 )
+from tensorstore_ds.annex.augment.erasing import RandomErasing
+from tensorstore_ds.annex.augment.policies import RandAugment, TrivialAugment
+from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.loading.augment.erasing import RandomErasing
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.augment.normalize import Normalize
-from tensorstore_ds.loading.augment.policies import RandAugment, TrivialAugment
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 
 # --- random numbers ---------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from torchvision.transforms.v2 import functional
 import tensorstore_ds as tsds
 from image_batches import dtypes, formats, images, params_of, quick, same_format, seeds, sizes
 from small_stores import image_field, write_store
-from tensorstore_ds.loading.augment.blur import GaussianBlur
-from tensorstore_ds.loading.augment.color import (
+from tensorstore_ds.annex.augment.blur import GaussianBlur
+from tensorstore_ds.annex.augment.color import (
     AutoContrast,
     ColorJitter,
     Equalize,

@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from image_batches import images, objects, params_of, same_format
-from tensorstore_ds.loading.augment.erasing import RandomErasing
+from tensorstore_ds.annex.augment.erasing import RandomErasing
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 9), (28, 28), (224, 224), (480, 640)])

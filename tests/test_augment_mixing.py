@@ -12,10 +12,10 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
+from tensorstore_ds.annex.augment.mixing import CutMix, Mixup
+from tensorstore_ds.annex.augment.mosaic import Mosaic
 from tensorstore_ds.loading.augment.base import BatchTransform
 from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.loading.augment.mixing import CutMix, Mixup
-from tensorstore_ds.loading.augment.mosaic import Mosaic
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
 
 LABELS = torch.tensor([0, 2, 1, 2, 0, 1])

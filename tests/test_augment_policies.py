@@ -10,8 +10,8 @@ import torch
 from torchvision.transforms import v2
 
 from image_batches import images, objects, params_of, same_format
-from tensorstore_ds.loading.augment.affine import RandomAffine
-from tensorstore_ds.loading.augment.policies import OPERATIONS, Policy, RandAugment, TrivialAugment
+from tensorstore_ds.annex.augment.affine import RandomAffine
+from tensorstore_ds.annex.augment.policies import OPERATIONS, Policy, RandAugment, TrivialAugment
 
 REFERENCES = [(RandAugment, v2.RandAugment), (TrivialAugment, v2.TrivialAugmentWide)]
 both = pytest.mark.parametrize(("make", "reference"), REFERENCES, ids=["RandAugment", "TrivialAugment"])

@@ -15,19 +15,19 @@ import torch
 
 import tensorstore_ds as tsds
 from stores import store_of
-from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training import batch_fit
-from tensorstore_ds.training.augmentation import train_transform
-from tensorstore_ds.training.batch_fit import (
+from tensorstore_ds.annex.training import batch_fit
+from tensorstore_ds.annex.training.augmentation import train_transform
+from tensorstore_ds.annex.training.batch_fit import (
     fitting_batch_size,
     is_out_of_memory,
     memory_advice,
     residency_beside_model,
 )
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.process import Ranks
-from tensorstore_ds.training.tasks import Classification
+from tensorstore_ds.annex.training.learner import Learner
+from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.process import Ranks
+from tensorstore_ds.annex.training.tasks import Classification
+from tensorstore_ds.errors import TrainingError
 
 CPU = torch.device("cpu")
 TASK = Classification(("ant", "bee"), label_field="label")

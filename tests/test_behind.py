@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tensorstore_ds.editing.behind import Behind
+from tensorstore_ds.annex.editing.behind import Behind
 
 
 def test_calls_are_made_in_order_by_one_other_thread() -> None:

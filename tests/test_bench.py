@@ -19,13 +19,13 @@ from PIL import Image
 import tensorstore_ds as tsds
 from global_state import global_state
 from stores import class_folders
-from tensorstore_ds.comparison import bench as comparisons
-from tensorstore_ds.comparison.bench import RUNNER, BenchProgress, Expectation, bench
-from tensorstore_ds.comparison.chart import draw_comparison
-from tensorstore_ds.comparison.lane import Lane
-from tensorstore_ds.comparison.options import BenchOptions, middle
-from tensorstore_ds.comparison.results import Cell, Comparison, Way, make_cell, ways_of, with_ratios
-from tensorstore_ds.comparison.system import own_nbytes, shared_nbytes, tree, tree_nbytes
+from tensorstore_ds.annex.comparison import bench as comparisons
+from tensorstore_ds.annex.comparison.bench import RUNNER, BenchProgress, Expectation, bench
+from tensorstore_ds.annex.comparison.chart import draw_comparison
+from tensorstore_ds.annex.comparison.lane import Lane
+from tensorstore_ds.annex.comparison.options import BenchOptions, middle
+from tensorstore_ds.annex.comparison.results import Cell, Comparison, Way, make_cell, ways_of, with_ratios
+from tensorstore_ds.annex.comparison.system import own_nbytes, shared_nbytes, tree, tree_nbytes
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_a_batch_that_would_take_too_long_or_too_much_is_not_measured(monkeypatc
     assert limit.reason(10_000, 30_000, 1.0) == ""
     limit.learn(100, answer(2.0, samples=20_000, memory=300_000_000, before=100_000_000))
     assert limit.rate == 10_000 and limit.grown == 2_000_000
-    monkeypatch.setattr("tensorstore_ds.comparison.bench.memory_limit", lambda: 10**10)
+    monkeypatch.setattr("tensorstore_ds.annex.comparison.bench.memory_limit", lambda: 10**10)
     assert limit.reason(3000, 9000, 1.0) == ""
     assert limit.reason(3000, 11_000, 1.0) == "a batch takes about 0 s; a larger value of `seconds` measures it"
     assert limit.reason(6000, 6000, 1.0) == "it needs about 12.0 GB of memory more, 10.0 GB are left"
@@ -313,6 +313,6 @@ def test_it_is_drawn(tmp_path: Path, cells: list[Cell]) -> None:
 
 
 def test_without_matplotlib_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.comparison.chart.plots_available", lambda: False)
+    monkeypatch.setattr("tensorstore_ds.annex.comparison.chart.plots_available", lambda: False)
     assert draw_comparison(made(*MEASURED), tmp_path / "bench.png") is False
     assert not (tmp_path / "bench.png").exists()

@@ -17,12 +17,12 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import class_folders, detections, store_of
-from tensorstore_ds.comparison.delivery import marks_of_split
-from tensorstore_ds.comparison.lane import answered
-from tensorstore_ds.comparison.results import Way, ways_of
-from tensorstore_ds.comparison.runner import Runner, device_of, start, watching
-from tensorstore_ds.diagnosis import measure_training
-from tensorstore_ds.diagnosis.measure_training import Student
+from tensorstore_ds.annex.comparison.delivery import marks_of_split
+from tensorstore_ds.annex.comparison.lane import answered
+from tensorstore_ds.annex.comparison.results import Way, ways_of
+from tensorstore_ds.annex.comparison.runner import Runner, device_of, start, watching
+from tensorstore_ds.annex.diagnosis import measure_training
+from tensorstore_ds.annex.diagnosis.measure_training import Student
 
 CPU_WAYS = [way for way in ways_of(("files", "tensors", "plain", "store"), 1) if way.workers == 0]
 
@@ -112,7 +112,7 @@ def test_the_weights_learn(labelled: Path, tmp_path: Path, monkeypatch: pytest.M
         students.append(measure_training.student_of(*arguments))
         return students[-1]
 
-    monkeypatch.setattr("tensorstore_ds.comparison.runner.student_of", student_of)
+    monkeypatch.setattr("tensorstore_ds.annex.comparison.runner.student_of", student_of)
     made = runner(CPU_WAYS[-1], labelled, tmp_path)
     made.train(10, 0.01)
     parameters = students[0].step.__self__.module.parameters  # type: ignore[attr-defined]  # of its learner

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.comparison import stopwatch
-from tensorstore_ds.comparison.stopwatch import Clock
+from tensorstore_ds.annex.comparison import stopwatch
+from tensorstore_ds.annex.comparison.stopwatch import Clock
 
 
 class Simulation:

@@ -31,8 +31,8 @@ from benchmarks.peers import ALL, FFCV, MEMCPY, OURS, PEERS, Peer, runner, store
 from benchmarks.samples import Arrays, make_digits, make_noise, open_arrays
 from stores import detections, store_of
 from tensorstore_ds import native
-from tensorstore_ds.comparison.delivery import agree, marks_of, marks_of_split
-from tensorstore_ds.comparison.lane import answered
+from tensorstore_ds.annex.comparison.delivery import agree, marks_of, marks_of_split
+from tensorstore_ds.annex.comparison.lane import answered
 from tensorstore_ds.imaging.jpeg import find_restarts
 from training_stores import labelled
 

@@ -29,7 +29,7 @@ from benchmarks.photographs.drawing import (
     write_voc,
 )
 from benchmarks.photographs.runner import Counted, WayFeed, WayRunner
-from tensorstore_ds.comparison.lane import answered
+from tensorstore_ds.annex.comparison.lane import answered
 from tensorstore_ds.sources.voc.layout import find_layout
 
 

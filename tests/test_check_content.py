@@ -16,8 +16,8 @@ from PIL import Image, ImageEnhance
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.checking.hashes import as_gray, correlations, is_constant, perceptual_hashes, thumbnail
-from tensorstore_ds.checking.search import components, mirrored_pairs, near_pairs
+from tensorstore_ds.annex.checking.hashes import as_gray, correlations, is_constant, perceptual_hashes, thumbnail
+from tensorstore_ds.annex.checking.search import components, mirrored_pairs, near_pairs
 
 CLASSES = ("cat", "dog")
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.checking.quality import qualities, reduced
+from tensorstore_ds.annex.checking.quality import qualities, reduced
 
 ODD = [("aspect", "tall"), ("aspect", "wide"), ("blurred", "soft"), ("bright", "white"), ("dark", "night")]
 

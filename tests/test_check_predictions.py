@@ -16,8 +16,8 @@ import tensorstore_ds as tsds
 from detection_stores import CLASSES, shapes
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.checking.confident import label_issues
-from tensorstore_ds.checking.detections import Boxes, object_issues
+from tensorstore_ds.annex.checking.confident import label_issues
+from tensorstore_ds.annex.checking.detections import Boxes, object_issues
 from tensorstore_ds.errors import SourceError
 from training_stores import labelled, small
 
@@ -69,7 +69,7 @@ def test_blocks_and_classes_without_samples(monkeypatch: pytest.MonkeyPatch) -> 
     """Two classes have no sample: nothing is confidently of them. Rows are read in blocks of 7, the last one of 6."""
     labels, probabilities = noisy(3)
     labels[(labels == 2) | (labels == 4)] = 0
-    monkeypatch.setattr("tensorstore_ds.checking.confident._BLOCK", 7 * 5)
+    monkeypatch.setattr("tensorstore_ds.annex.checking.confident._BLOCK", 7 * 5)
     found = label_issues(labels, probabilities)
     np.testing.assert_allclose(np.stack(found, axis=1), from_the_paper(labels, probabilities))
     assert not {2, 4} & {*found.suggested.tolist()}

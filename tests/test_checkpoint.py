@@ -19,12 +19,12 @@ from hypothesis import example, given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
+from tensorstore_ds.annex.training.checkpoint import ModelCard, load, load_model, save
+from tensorstore_ds.annex.training.options import ViTOptions
+from tensorstore_ds.annex.training.prediction import predict
+from tensorstore_ds.annex.training.tasks import ClassificationKeypoints
+from tensorstore_ds.annex.training.vit import ViT
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.checkpoint import ModelCard, load, load_model, save
-from tensorstore_ds.training.options import ViTOptions
-from tensorstore_ds.training.prediction import predict
-from tensorstore_ds.training.tasks import ClassificationKeypoints
-from tensorstore_ds.training.vit import ViT
 from training_stores import labelled, names, one_line, small
 
 CARD = ModelCard(
@@ -43,7 +43,7 @@ import torch
 from pathlib import Path
 import tensorstore_ds as tsds
 from tensorstore_ds.errors import OutputError
-from tensorstore_ds.training.checkpoint import load, save
+from tensorstore_ds.annex.training.checkpoint import load, save
 path = Path(sys.argv[1])
 card, content = load(path)
 for size in (0, 1000, 100_000):
@@ -326,7 +326,7 @@ LARGE = """
 import resource, sys
 import tensorstore_ds as tsds
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.checkpoint import load_model
+from tensorstore_ds.annex.training.checkpoint import load_model
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for path in sys.argv[1:]:
     try:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 import tensorstore_ds
 from stores import class_folders
 from tensorstore_ds import BenchOptions
-from tensorstore_ds.comparison.results import Cell, Comparison, Way
+from tensorstore_ds.annex.comparison.results import Cell, Comparison, Way
 from tsds_cli import bench as command
 from tsds_cli.messages import failure_of
 
@@ -33,8 +33,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     source = class_folders(folder / "raw", per_class=9)
     tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tensorstore_ds.comparison.bench.usable_cores", lambda: 1)
-        monkeypatch.setattr("tensorstore_ds.comparison.bench.ROUNDS", 2)
+        monkeypatch.setattr("tensorstore_ds.annex.comparison.bench.usable_cores", lambda: 1)
+        monkeypatch.setattr("tensorstore_ds.annex.comparison.bench.ROUNDS", 2)
         arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
         ways = ["--ways", "files,store,device"]
         return folder, run(folder / "s.tsds", *arguments, *ways, "--out", folder / "out")

@@ -12,7 +12,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
-from tensorstore_ds.editing import in_place
+from tensorstore_ds.annex.editing import in_place
 
 
 @pytest.fixture

@@ -322,7 +322,7 @@ def test_convert(arrays: Path, tmp_path: Path, moment: float, number: int) -> No
 @pytest.mark.parametrize("moment", MOMENTS[1:3])
 def test_repack(store: Path, tmp_path: Path, moment: float) -> None:
     words = ("repack", store, tmp_path / "small.tsds", "--layout", "zarr")
-    status, error = interrupted(words, "tensorstore_ds.conversion.repack", moment)
+    status, error = interrupted(words, "tensorstore_ds.annex.editing.repack", moment)
     assert status == 130
     assert error in ("tsds: interrupted\n", f"tsds: interrupted; {tmp_path / 'small.tsds'} was not made\n")
     assert list(tmp_path.iterdir()) == []
@@ -330,12 +330,12 @@ def test_repack(store: Path, tmp_path: Path, moment: float) -> None:
 
 #: Commands that make OUT, and their modules.
 MAKING = {
-    "filter": (("STORE", "OUT", "--where", "width > 0"), "tensorstore_ds.editing.edit"),
-    "merge": (("STORE", "STORE", "OUT"), "tensorstore_ds.editing.edit"),
-    "split": (("STORE", "OUT", "train=0.5,val=0.5"), "tensorstore_ds.editing.edit"),
-    "export": (("STORE", "OUT", "--to", "folders"), "tensorstore_ds.exporting.folders"),
-    "check": (("STORE", "--out", "OUT"), "tensorstore_ds.checking.check"),
-    "card": (("STORE", "OUT"), "tensorstore_ds.papers.card"),
+    "filter": (("STORE", "OUT", "--where", "width > 0"), "tensorstore_ds.annex.editing.edit"),
+    "merge": (("STORE", "STORE", "OUT"), "tensorstore_ds.annex.editing.edit"),
+    "split": (("STORE", "OUT", "train=0.5,val=0.5"), "tensorstore_ds.annex.editing.edit"),
+    "export": (("STORE", "OUT", "--to", "folders"), "tensorstore_ds.annex.exporting.folders"),
+    "check": (("STORE", "--out", "OUT"), "tensorstore_ds.annex.checking.check"),
+    "card": (("STORE", "OUT"), "tensorstore_ds.annex.publishing.card"),
 }
 
 
@@ -364,7 +364,7 @@ def test_append(arrays: Path, tmp_path: Path, moment: float, number: int) -> Non
     tensorstore_ds.convert(more, path, ConvertOptions(workers=0, encoding="jpeg"))
     sha256 = tensorstore_ds.open(path).sha256
     words = ("append", path, arrays, "--workers", 2)
-    status, error = interrupted(words, "tensorstore_ds.editing.append", moment, number)
+    status, error = interrupted(words, "tensorstore_ds.annex.editing.append", moment, number)
     assert status == 128 + number
     line = re.sub("note: 6 samples have keys that are in the store already: they are left out.\n", "", error)
     assert re.fullmatch(r"tsds: interrupted(; the same command goes on[^\n]*)?\n", line), error
@@ -382,7 +382,7 @@ def test_verify(store: Path, moment: float) -> None:
 @pytest.mark.parametrize("moment", [0.0, 0.5])
 def test_train(store: Path, tmp_path: Path, moment: float) -> None:
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 1000, "--device", "cpu", "--model", "seed")
-    status, error = interrupted(words, "tensorstore_ds.training.train", moment)
+    status, error = interrupted(words, "tensorstore_ds.annex.training.train", moment)
     assert status == 130
     assert re.fullmatch(r"tsds: (interrupted|stopped in epoch)[^\n]*\n", error), error
     assert not list(tmp_path.rglob("*.partial"))

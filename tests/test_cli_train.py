@@ -217,7 +217,7 @@ def test_no_room_in_memory(tmp_path: Path) -> None:
     """
     store = labelled(tmp_path, train=4096, test=3)
     before = (
-        "import ctypes, re, resource, torch, torchvision.transforms.v2, tensorstore_ds.training.train\n"
+        "import ctypes, re, resource, torch, torchvision.transforms.v2, tensorstore_ds.annex.training.train\n"
         "ctypes.CDLL(None).mallopt(-8, 1)\n"  # one arena: else each thread may reserve 128 MB of addresses for its own
         "now = int(re.search(r'VmSize:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"
         "resource.setrlimit(resource.RLIMIT_AS, (now + 400_000_000,) * 2)"

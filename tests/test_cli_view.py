@@ -13,7 +13,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from stores import class_folders
-from tensorstore_ds.viewer.pages import are_tags, page_files
+from tensorstore_ds.annex.viewing.pages import are_tags, page_files
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.training.coco_map import coco_boxes, coco_map, need_pycocotools
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.coco_map import coco_boxes, coco_map, need_pycocotools
 
 pytest.importorskip("pycocotools")
 THRESHOLDS = np.linspace(0.5, 0.95, 10)

@@ -16,10 +16,10 @@ from PIL import Image, ImageOps
 import tensorstore_ds as tsds
 from jpeg_files import drawn, oriented
 from stores import png_bytes, store_of
+from tensorstore_ds.annex.device import device_decoding
+from tensorstore_ds.annex.device.device_decoding import DeviceDecoder, JpegFiles, check_device_decoding
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.loading import device_decoding
 from tensorstore_ds.loading.buffers import BufferPool
-from tensorstore_ds.loading.device_decoding import DeviceDecoder, JpegFiles, check_device_decoding
 from training_stores import one_line
 
 DECODERS = {"torchvision": device_decoding._by_torchvision, "torchcodec": device_decoding._by_torchcodec}

@@ -17,10 +17,10 @@ import tensorstore_ds as tsds
 from cold_stores import linux, make_store
 from global_state import global_state
 from stores import detections, store_of
-from tensorstore_ds.diagnosis.diagnosis import code_of, dataset_of, diagnose
-from tensorstore_ds.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.diagnosis.results import Settings
-from tensorstore_ds.diagnosis.verdicts import BUSY
+from tensorstore_ds.annex.diagnosis.diagnosis import code_of, dataset_of, diagnose
+from tensorstore_ds.annex.diagnosis.options import DiagnoseOptions
+from tensorstore_ds.annex.diagnosis.results import Settings
+from tensorstore_ds.annex.diagnosis.verdicts import BUSY
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency

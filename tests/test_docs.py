@@ -35,7 +35,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def context() -> Iterator[ForkServerContext]:
     """Makes processes that have torch loaded: to load it takes longer than most commands do."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["doc_pages", "tensorstore_ds.training.train", "matplotlib.figure"])
+    found.set_forkserver_preload(["doc_pages", "tensorstore_ds.annex.training.train", "matplotlib.figure"])
     yield found
     forkserver._forkserver._stop()
 

@@ -19,10 +19,10 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import VALID, tsds as command
 from stores import store_of
-from tensorstore_ds.editing import rows as rows_module
-from tensorstore_ds.editing.compare import _same
-from tensorstore_ds.editing.expression import Condition
-from tensorstore_ds.editing.rows import Piece, joined_statistics, rows_of, runs_of, shards_of
+from tensorstore_ds.annex.editing import rows as rows_module
+from tensorstore_ds.annex.editing.compare import _same
+from tensorstore_ds.annex.editing.expression import Condition
+from tensorstore_ds.annex.editing.rows import Piece, joined_statistics, rows_of, runs_of, shards_of
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.schema import ArraySpec
 

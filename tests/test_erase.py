@@ -21,9 +21,9 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, voc
+from tensorstore_ds.annex.editing import erase as module, in_place
+from tensorstore_ds.annex.editing.mentions import Mentions, problems_of
 from tensorstore_ds.conversion.skipped import skipped_in
-from tensorstore_ds.editing import erase as module, in_place
-from tensorstore_ds.editing.mentions import Mentions, problems_of
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.statistics import ImageSums

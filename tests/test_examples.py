@@ -18,7 +18,7 @@ import tensorstore_ds as tsds
 from mask_sources import write_folders
 from small_stores import ROOT
 from stores import store_of
-from tensorstore_ds import demo
+from tensorstore_ds.annex import demo
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.format.schema import Keypoints
 

@@ -20,8 +20,8 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import class_folders, png_bytes, store_of
-from tensorstore_ds.exporting import EXPORT_FORMATS as FORMATS
-from tensorstore_ds.exporting.samples import Names, extent, short
+from tensorstore_ds.annex.exporting import EXPORT_FORMATS as FORMATS
+from tensorstore_ds.annex.exporting.samples import Names, extent, short
 
 CLASSES = ("cat", "dög", "ant lion")
 NAMED = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))

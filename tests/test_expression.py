@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
-from tensorstore_ds.editing import expression
-from tensorstore_ds.editing.expression import Condition
+from tensorstore_ds.annex.editing import expression
+from tensorstore_ds.annex.editing.expression import Condition
 
 #: Of `struct`, in standard size: only there, what is beyond the range of a float32 is an error, and not infinite.
 FLOATS = {"float16": "<e", "float32": "<f", "float64": "<d"}

@@ -9,7 +9,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from small_stores import VALID
-from tensorstore_ds.editing.expression import columns
+from tensorstore_ds.annex.editing.expression import columns
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import tensorstore_ds as tsds
 from small_stores import ROOT, image_field, label_field, write_store
 from stores import store_of
-from tensorstore_ds.editing.fold_numbers import SLACK
+from tensorstore_ds.annex.editing.fold_numbers import SLACK
 from tensorstore_ds.errors import OptionError, UnknownNameError
 
 selection = pytest.importorskip("sklearn.model_selection")

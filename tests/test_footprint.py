@@ -9,16 +9,16 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
+from tensorstore_ds.annex.training import batch_fit
+from tensorstore_ds.annex.training.augmentation import train_transform
+from tensorstore_ds.annex.training.batch_fit import batch_size_of
+from tensorstore_ds.annex.training.data import task_of
+from tensorstore_ds.annex.training.footprint import AllocatedBytes, Footprint
+from tensorstore_ds.annex.training.learner import Learner
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.process import Ranks
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.loading.batches import StoreCollate
-from tensorstore_ds.training import batch_fit
-from tensorstore_ds.training.augmentation import train_transform
-from tensorstore_ds.training.batch_fit import batch_size_of
-from tensorstore_ds.training.data import task_of
-from tensorstore_ds.training.footprint import AllocatedBytes, Footprint
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.process import Ranks
 from training_stores import labelled, one_line, small
 
 CPU = torch.device("cpu")

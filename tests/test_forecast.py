@@ -14,7 +14,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import tsds as run_tsds
 from stores import class_folders
-from tensorstore_ds.comparison import forecast as module
+from tensorstore_ds.annex.comparison import forecast as module
 from tensorstore_ds.sources.base import Reference, Source, SourceOptions
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from tensorstore_ds.annex.training.history import EpochRecord, History, best_record, dump_record, parse_record, scalars
 from tensorstore_ds.errors import OptionError, OutputError
-from tensorstore_ds.training.history import EpochRecord, History, best_record, dump_record, parse_record, scalars
 from training_stores import load_history, strict_json as strict
 
 RECORD = EpochRecord(
@@ -43,8 +43,8 @@ class Blocker:
         if name.split(".")[0] == sys.argv[2]:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Blocker())
-from tensorstore_ds.training.history import History
-from tensorstore_ds.training.history import EpochRecord
+from tensorstore_ds.annex.training.history import History
+from tensorstore_ds.annex.training.history import EpochRecord
 """
 
 values = st.dictionaries(st.text(max_size=5), st.floats(), max_size=3)
@@ -160,8 +160,8 @@ def test_any_records_come_back(tmp_path: Path, given: list[EpochRecord]) -> None
 def test_lines_are_there_when_the_process_is_killed(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
-        "from tensorstore_ds.training.history import History\n"
-        "from tensorstore_ds.training.history import EpochRecord\n"
+        "from tensorstore_ds.annex.training.history import History\n"
+        "from tensorstore_ds.annex.training.history import EpochRecord\n"
         "with History(sys.argv[1]) as history:\n"
         "    for epoch in (1, 2):\n"
         "        history.add(EpochRecord(epoch, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
+from tensorstore_ds.annex.pictures.contact_sheet import preview
 from tensorstore_ds.format.root import change_root
-from tensorstore_ds.pictures.contact_sheet import preview
 
 STORE = Path(__file__).parents[1] / "formats/v1/conformance/valid/two-images.tsds"
 

@@ -84,13 +84,13 @@ MAKING = ("conversion/work", "durable")
 
 #: Modules of the package, the call, what is made before, and how the result is looked at.
 CALLS = {
-    "filter": ((*MAKING, "editing"), "tsds.filter_store(store, out, 'width > 0')", "pass", VERIFY),
-    "repack": ((*MAKING, "conversion/repack"), "tsds.repack(store, out, layout='zarr')", "pass", VERIFY),
-    "export": ((*MAKING, "exporting"), "tsds.export(store, out, 'folders')", "pass", "pass"),
+    "filter": ((*MAKING, "annex/editing"), "tsds.filter_store(store, out, 'width > 0')", "pass", VERIFY),
+    "repack": ((*MAKING, "annex/editing/repack"), "tsds.repack(store, out, layout='zarr')", "pass", VERIFY),
+    "export": ((*MAKING, "annex/exporting"), "tsds.export(store, out, 'folders')", "pass", "pass"),
     "pack": (("sharing/pack", "durable"), "tsds.pack(store, out)", "pass", "tsds.open(out)"),
     "unpack": ((*MAKING, "sharing/pack"), "tsds.unpack(packed, out)", "pass", VERIFY),
-    "append": ((*MAKING, "editing"), "tsds.append(out, more, workers=0)", "tsds.unpack(packed, out)", VERIFY),
-    "erase": ((*MAKING, "editing"), "tsds.erase(out, rows={'train': [0]})", "tsds.unpack(packed, out)", VERIFY),
+    "append": ((*MAKING, "annex/editing"), "tsds.append(out, more, workers=0)", "tsds.unpack(packed, out)", VERIFY),
+    "erase": ((*MAKING, "annex/editing"), "tsds.erase(out, rows={'train': [0]})", "tsds.unpack(packed, out)", VERIFY),
     "convert": (
         (*MAKING, "conversion/convert", "conversion/shard"),
         "tsds.convert(more, out, tsds.ConvertOptions(workers=0))",

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from laws import TIMES, assert_not_quadratic
-from tensorstore_ds.checking.search import near_pairs
+from tensorstore_ds.annex.checking.search import near_pairs
+from tensorstore_ds.annex.editing import edit, in_place, rows
+from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Replaced
 from tensorstore_ds.conversion.skipped import MoreSkipped
-from tensorstore_ds.editing import edit, in_place, rows
-from tensorstore_ds.editing.in_place import Changes, InPlace, Replaced
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.manifest import Manifest, Shard, SplitEntry
@@ -155,7 +155,7 @@ def test_pairs_of_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(values)
 
     original = np.bitwise_count
-    monkeypatch.setattr("tensorstore_ds.checking.search.np.bitwise_count", counted)
+    monkeypatch.setattr("tensorstore_ds.annex.checking.search.np.bitwise_count", counted)
     each = []
     for count in (4000, 4000 * TIMES):
         compared = 0

@@ -11,12 +11,19 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from learners import RATE, TASK, VIT, batch, expected_loss, gradients, learner, weights_of
+from tensorstore_ds.annex.augment.mixing import CutMix, Mixup
+from tensorstore_ds.annex.training.learner import (
+    MIX_ALPHA,
+    Learner,
+    check_cuda_graphs,
+    image_dtype,
+    precision_of,
+    schedule,
+)
+from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.process import Tally
+from tensorstore_ds.annex.training.tasks import ClassificationKeypoints, Keypoints, MultiLabel
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.mixing import CutMix, Mixup
-from tensorstore_ds.training.learner import MIX_ALPHA, Learner, check_cuda_graphs, image_dtype, precision_of, schedule
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.process import Tally
-from tensorstore_ds.training.tasks import ClassificationKeypoints, Keypoints, MultiLabel
 from training_stores import one_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")

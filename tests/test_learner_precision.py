@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from learners import batch, expected_loss, gradients, learner, weights_of
+from tensorstore_ds.annex.training.learner import precision_of
+from tensorstore_ds.annex.training.options import ViTOptions
+from tensorstore_ds.annex.training.process import torch_settings
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.learner import precision_of
-from tensorstore_ds.training.options import ViTOptions
-from tensorstore_ds.training.process import torch_settings
 from training_stores import one_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 import tensorstore_ds as tsds
 from mask_sources import squares, write_folders
 from small_stores import VALID, tsds as run
+from tensorstore_ds.annex.pictures.contact_sheet import preview
 from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError, SourceError
@@ -22,7 +23,6 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.placement import place
 from tensorstore_ds.imaging.resizing import resize_nearest
-from tensorstore_ds.pictures.contact_sheet import preview
 from tensorstore_ds.sources.base import Sample
 from training_stores import one_line
 

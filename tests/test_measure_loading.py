@@ -13,8 +13,8 @@ import pytest
 import tensorstore_ds as tsds
 from cold_stores import linux
 from stores import store_of
-from tensorstore_ds.diagnosis import measure_loading as module
-from tensorstore_ds.diagnosis.measure_loading import (
+from tensorstore_ds.annex.diagnosis import measure_loading as module
+from tensorstore_ds.annex.diagnosis.measure_loading import (
     encoding_of,
     gain_of,
     in_turns,
@@ -27,9 +27,9 @@ from tensorstore_ds.diagnosis.measure_loading import (
     waiting_for_gil,
     warmed,
 )
-from tensorstore_ds.diagnosis.measure_machine import measure_memory
-from tensorstore_ds.diagnosis.results import Run, Settings, TransformRun
-from tensorstore_ds.diagnosis.verdicts import holds_gil
+from tensorstore_ds.annex.diagnosis.measure_machine import measure_memory
+from tensorstore_ds.annex.diagnosis.results import Run, Settings, TransformRun
+from tensorstore_ds.annex.diagnosis.verdicts import holds_gil
 from tensorstore_ds.loading import epoch as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency

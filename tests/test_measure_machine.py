@@ -10,8 +10,8 @@ import pytest
 import tensorstore_ds as tsds
 from cold_stores import linux
 from stores import store_of
-from tensorstore_ds.diagnosis import measure_machine as module
-from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_gathers, measure_storage
+from tensorstore_ds.annex.diagnosis import measure_machine as module
+from tensorstore_ds.annex.diagnosis.measure_machine import measure_cores, measure_gathers, measure_storage
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
 # --- cores ------------------------------------------------------------------------------------------------------

@@ -9,9 +9,15 @@ import pytest
 import torch
 
 from stores import store_of
-from tensorstore_ds.diagnosis.measure_loading import loader_of
-from tensorstore_ds.diagnosis.measure_training import Student, fitting_batch, measure_copies, model_alone, nbytes_of
-from tensorstore_ds.diagnosis.results import Settings
+from tensorstore_ds.annex.diagnosis.measure_loading import loader_of
+from tensorstore_ds.annex.diagnosis.measure_training import (
+    Student,
+    fitting_batch,
+    measure_copies,
+    model_alone,
+    nbytes_of,
+)
+from tensorstore_ds.annex.diagnosis.results import Settings
 from tensorstore_ds.loading.dataset import StoreDataset
 
 CPU = torch.device("cpu")

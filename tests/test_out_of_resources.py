@@ -13,8 +13,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from tensorstore_ds import machine
-from tensorstore_ds.conversion import repack
-from tensorstore_ds.editing import rows
+from tensorstore_ds.annex.editing import repack, rows
 from tensorstore_ds.format.kinds import key
 from tensorstore_ds.reading import store_files
 
@@ -193,7 +192,7 @@ def test_a_store_that_memory_cannot_check_is_not_called_damaged(
 def test_append_keeps_what_it_has_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    from tensorstore_ds.editing import append as module
+    from tensorstore_ds.annex.editing import append as module
 
     for folder, count in (("a", 2), ("b", 3)):
         (tmp_path / folder / "x").mkdir(parents=True)

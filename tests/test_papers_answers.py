@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tensorstore_ds as tsds
-from tensorstore_ds.papers.answers import QUESTIONS, read_answers, template
+from tensorstore_ds.annex.publishing.answers import QUESTIONS, read_answers, template
 
 
 def read(folder: Path, text: str | bytes, name: str = "card.yaml") -> dict[str, object]:

@@ -16,8 +16,8 @@ import tensorstore_ds as tsds
 from small_stores import image_field, label_field, voc, write_store
 from stores import Samples, detections, store_of
 from tensorstore_ds import words
-from tensorstore_ds.papers import card as card_module
-from tensorstore_ds.papers.escaping import code_block, markdown
+from tensorstore_ds.annex.publishing import card as card_module
+from tensorstore_ds.annex.publishing.escaping import code_block, markdown
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -363,7 +363,7 @@ def test_a_store_of_no_samples(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_large_is_not_read_for_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.papers.facts._READ_FOR_DUPLICATES", 10)
+    monkeypatch.setattr("tensorstore_ds.annex.publishing.facts._READ_FOR_DUPLICATES", 10)
     assert "They were not looked for, because the store has" in text_of(tsds.card(small(tmp_path / "s.tsds")))
 
 

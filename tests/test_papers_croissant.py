@@ -17,7 +17,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import tsds as run, voc
 from stores import class_folders, store_of
-from tensorstore_ds.papers import croissant as croissant_module
+from tensorstore_ds.annex.publishing import croissant as croissant_module
 
 ANSWERS = "\n".join(
     f'{name}: "The answer: {name}"'

@@ -17,7 +17,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import write_store
 from stores import detections, store_of
-from tensorstore_ds.papers.preview_table import SAMPLES, preview_table
+from tensorstore_ds.annex.publishing.preview_table import SAMPLES, preview_table
 
 
 def read(split: tsds.Split, *limit: int) -> tuple[pa.Table, dict[str, Any]]:

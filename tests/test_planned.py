@@ -27,8 +27,8 @@ import tensorstore_ds as tsds
 from mask_sources import write_folders
 from mds_files import COLUMNS, row, write_mds
 from stores import class_folders, png_bytes, store_of
+from tensorstore_ds.annex.clusters.tasks import ranges
 from tensorstore_ds.conversion import plain
-from tensorstore_ds.conversion.tasks import ranges
 from tensorstore_ds.format.arrays import dump_json
 
 OPTIONS = tsds.ConvertOptions(workers=0, shard_nbytes=100)

@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor
 
+from tensorstore_ds.annex.pictures import sheet as drawing
+from tensorstore_ds.annex.pictures.sheet import plots_available
+from tensorstore_ds.annex.training import plots
+from tensorstore_ds.annex.training.history import EpochRecord
+from tensorstore_ds.annex.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
 from tensorstore_ds.errors import OptionError, OutputError
-from tensorstore_ds.pictures import sheet as drawing
-from tensorstore_ds.pictures.sheet import plots_available
-from tensorstore_ds.training import plots
-from tensorstore_ds.training.history import EpochRecord
-from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
 
 
 @pytest.fixture
@@ -316,9 +316,9 @@ def test_the_users_own_style_is_put_aside_and_comes_back(tmp_path: Path) -> None
 DRAW = """
 import sys
 import numpy as np
-from tensorstore_ds.pictures.sheet import plots_available
-from tensorstore_ds.training import plots
-from tensorstore_ds.training.history import EpochRecord
+from tensorstore_ds.annex.pictures.sheet import plots_available
+from tensorstore_ds.annex.training import plots
+from tensorstore_ds.annex.training.history import EpochRecord
 assert not {"matplotlib", "torch"} & set(sys.modules)
 records = [EpochRecord(1, 1.0, 0.1, {"loss": 0.5}, None, 1.0, 0.0)]
 drawn = [

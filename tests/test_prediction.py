@@ -15,19 +15,19 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, png_bytes
+from tensorstore_ds.annex.training import prediction
+from tensorstore_ds.annex.training.augmentation import eval_transform, normalize
+from tensorstore_ds.annex.training.checkpoint import ModelCard, save
+from tensorstore_ds.annex.training.data import task_of
+from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.prediction import Prediction, predict
+from tensorstore_ds.annex.training.tasks import Classification, Keypoints
+from tensorstore_ds.annex.training.vit import ViT
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, SourceError, TrainingError
 from tensorstore_ds.format.schema import Keypoints as Names
 from tensorstore_ds.imaging.codecs import Color
 from tensorstore_ds.imaging.placement import FITS, Fit
-from tensorstore_ds.training import prediction
-from tensorstore_ds.training.augmentation import eval_transform, normalize
-from tensorstore_ds.training.checkpoint import ModelCard, save
-from tensorstore_ds.training.data import task_of
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.prediction import Prediction, predict
-from tensorstore_ds.training.tasks import Classification, Keypoints
-from tensorstore_ds.training.vit import ViT
 from training_stores import one_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,8 +10,8 @@ from PIL import Image, ImageColor, ImageFont
 import tensorstore_ds
 from small_stores import VALID, image_field, label_field, write_store
 from tensorstore_ds import OptionError
-from tensorstore_ds.pictures.contact_sheet import choose_rows, preview
-from tensorstore_ds.pictures.lettering import lettering, shortened
+from tensorstore_ds.annex.pictures.contact_sheet import choose_rows, preview
+from tensorstore_ds.annex.pictures.lettering import lettering, shortened
 from tensorstore_ds.reading.store import Split
 
 BACK = (10, 200, 30)
@@ -192,8 +192,8 @@ def test_lettering_escapes_what_no_font_has() -> None:
 
 def test_lettering_finds_a_font_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     wider = ImageFont.load_default(12)
-    monkeypatch.setattr("tensorstore_ds.pictures.lettering._fonts", lambda size: [wider])
-    monkeypatch.setattr("tensorstore_ds.pictures.lettering._has", lambda font, character: font is wider)
+    monkeypatch.setattr("tensorstore_ds.annex.pictures.lettering._fonts", lambda size: [wider])
+    monkeypatch.setattr("tensorstore_ds.annex.pictures.lettering._has", lambda font, character: font is wider)
     assert lettering("猫", 12) == ("猫", wider)
 
 

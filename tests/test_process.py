@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tensorstore_ds.training.process import Ranks, ranks
+from tensorstore_ds.annex.training.process import Ranks, ranks
 
 NBYTES = 256 * 2**20
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, strategies as st
 
 import tensorstore_ds as tsds
-from tensorstore_ds.demo import load_digits
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import CHOSEN, TrainOptions, ViTOptions
-from tensorstore_ds.training.recipe import LARGEST_RATE, completed, learning_rate
-from tensorstore_ds.training.tasks import Classification
+from tensorstore_ds.annex.demo import load_digits
+from tensorstore_ds.annex.training.learner import Learner
+from tensorstore_ds.annex.training.options import CHOSEN, TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.recipe import LARGEST_RATE, completed, learning_rate
+from tensorstore_ds.annex.training.tasks import Classification
 from training_stores import labelled, small
 
 VIT = ViTOptions((8, 8), channels=1, patch_size=4, width=64, depth=1, heads=2, mlp_width=16)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.report import write_report
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.report import write_report
 from training_stores import strict_json as strict
 
 

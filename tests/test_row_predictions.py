@@ -14,11 +14,11 @@ import tensorstore_ds as tsds
 from detection_stores import shape_store
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.training.augmentation import eval_transform
-from tensorstore_ds.training.checkpoint import ModelCard, save
-from tensorstore_ds.training.data import task_of
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.vit import ViT
+from tensorstore_ds.annex.training.augmentation import eval_transform
+from tensorstore_ds.annex.training.checkpoint import ModelCard, save
+from tensorstore_ds.annex.training.data import task_of
+from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.vit import ViT
 from training_stores import annotated, labelled
 
 pytestmark = pytest.mark.usefixtures("one_thread")

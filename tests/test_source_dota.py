@@ -12,9 +12,9 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, scan, write
+from tensorstore_ds.annex.sources.dota import read_labels
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.dota import read_labels
 
 HEADERS = b"imagesource:GoogleEarth\r\ngsd:0.146343590398\r\n"
 GOLDEN = HEADERS + (

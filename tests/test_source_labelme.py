@@ -14,10 +14,10 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, scan, write
+from tensorstore_ds.annex.sources.labelme import LabelmeSource, read_shapes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.json_files import MemberError
-from tensorstore_ds.sources.labelme import LabelmeSource, read_shapes
 
 ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
 NAN = float("nan")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from labelling_files import field, keys, objects, reasons, scan, write
+from tensorstore_ds.annex.sources.labelstudio import read_results
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.json_files import MemberError
-from tensorstore_ds.sources.labelstudio import read_results
 
 NAN = float("nan")
 GOLDEN = """[{"id": 1, "annotations": [

@@ -15,11 +15,11 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import classes, keys, reasons, scan
+from tensorstore_ds.annex.sources.lmdb.database import read_entries
+from tensorstore_ds.annex.sources.lmdb.datum import read_datum
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Sample
-from tensorstore_ds.sources.lmdb.database import read_entries
-from tensorstore_ds.sources.lmdb.datum import read_datum
 
 lmdb = pytest.importorskip("lmdb")
 

@@ -15,10 +15,10 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from mds_files import COLUMNS, image_bytes, row, shard, write_mds
+from tensorstore_ds.annex.sources.mds.source import MdsSource
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, SourceOptions
-from tensorstore_ds.sources.mds.source import MdsSource
 
 
 def scan(path: Path, **options: object) -> tuple[MdsSource, Contents]:

@@ -417,7 +417,7 @@ def test_a_value_that_many_rows_refer_to_is_unpacked_once(tmp_path: Path) -> Non
 
 def test_rows_of_one_number_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column of one number takes a few bytes in the file, and 8 a row in memory."""
-    monkeypatch.setattr("tensorstore_ds.sources.parquet.memory_limit", lambda: 400_000)
+    monkeypatch.setattr("tensorstore_ds.annex.sources.parquet.memory_limit", lambda: 400_000)
     columns = {"image": shared(png(), 20_000), "label": pa.array(np.zeros(20_000, np.int64))}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", store_schema=False)
     with pytest.raises(SourceError, match="expected a row group of at most 50,000 bytes, found 160,000"):

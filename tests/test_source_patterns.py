@@ -26,7 +26,7 @@ _SECONDS, _GROWTH = 1.0, 8.0
 def _patterns() -> dict[str, tuple[re.Pattern[Any], str]]:
     """The patterns that modules of sources use, each with a method."""
     found: dict[str, tuple[re.Pattern[Any], str]] = {}
-    for path in sorted((_PACKAGE / "sources").rglob("*.py")):
+    for path in sorted(_PACKAGE.rglob("sources/**/*.py")):
         text = path.read_text("utf-8")
         name = ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         module = importlib.import_module(name)
@@ -80,7 +80,9 @@ def _is_slow(pattern: re.Pattern[Any], method: str, start: str, unit: str) -> bo
 
 def test_the_patterns_are_found() -> None:
     assert len(_PATTERNS) > 40
-    assert {"tensorstore_ds.sources.dota.NUMBER.fullmatch", "tensorstore_ds.sources.names._SIDE.sub"} <= set(_PATTERNS)
+    assert {"tensorstore_ds.annex.sources.dota.NUMBER.fullmatch", "tensorstore_ds.sources.names._SIDE.sub"} <= set(
+        _PATTERNS
+    )
 
 
 @pytest.mark.parametrize(("pattern", "method"), _PATTERNS.values(), ids=list(_PATTERNS))

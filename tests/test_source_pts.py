@@ -11,9 +11,9 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, scan, write
+from tensorstore_ds.annex.sources.pts import read_points
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources.ledger import Ledger
-from tensorstore_ds.sources.pts import read_points
 
 GOLDEN = b"version: 1\r\nn_points:  3\r\n{\r\n10.5 20\r\n30 40.25 \r\n21 55\r\n}\r\n"
 

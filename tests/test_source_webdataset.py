@@ -20,12 +20,12 @@ import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, scan
 from stores import store_of
 from tensorstore_ds import packed_strings
+from tensorstore_ds.annex.sources.webdataset import WebDatasetSource
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.sources.webdataset import WebDatasetSource
 from test_export import COUNTS, SEEDS, assert_same, detection
 
 Members = Sequence[tuple[str, bytes] | tarfile.TarInfo]

@@ -13,11 +13,11 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import image_field, label_field, tsds as command, write_store
 from stores import Samples, detections, store_of
+from tensorstore_ds.annex.training.data import eval_split_of, task_of
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.tasks import TASKS
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError
-from tensorstore_ds.training.data import eval_split_of, task_of
-from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.tasks import TASKS
 from training_stores import one_line
 
 CLASSES = ("ant", "bee", "cat")

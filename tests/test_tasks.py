@@ -16,10 +16,9 @@ from sklearn import metrics as sklearn_metrics
 from torch import Tensor
 from torch.nn import functional
 
-from tensorstore_ds.loading.collate import PackedObjects, pack_objects
-from tensorstore_ds.training import tasks
-from tensorstore_ds.training.process import Ranks, Tally
-from tensorstore_ds.training.tasks import (
+from tensorstore_ds.annex.training import tasks
+from tensorstore_ds.annex.training.process import Ranks, Tally
+from tensorstore_ds.annex.training.tasks import (
     ABSENT,
     ROWS,
     SMOOTH,
@@ -32,6 +31,7 @@ from tensorstore_ds.training.tasks import (
     pick,
     task_from_data,
 )
+from tensorstore_ds.loading.collate import PackedObjects, pack_objects
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,7 +17,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import INVALID, VALID, Shard, Store, tsds as command, write_plain
 from stores import store_of
-from tensorstore_ds.exporting import EXPORT_FORMATS as FORMATS
+from tensorstore_ds.annex.exporting import EXPORT_FORMATS as FORMATS
 from tensorstore_ds.format.kinds import text
 
 PIXELS = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)

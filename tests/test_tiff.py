@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tensorstore_ds as tsds
+from tensorstore_ds.annex.large_images import tiff
+from tensorstore_ds.annex.large_images.tiff import open_tiff
 from tensorstore_ds.errors import ConversionError, SourceError
-from tensorstore_ds.imaging import tiff
-from tensorstore_ds.imaging.tiff import open_tiff
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("imagecodecs")

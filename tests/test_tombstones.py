@@ -16,7 +16,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, instructions, tsds as command, voc
-from tensorstore_ds.editing.tombstones import Tombstones
+from tensorstore_ds.annex.editing.tombstones import Tombstones
 from tensorstore_ds.errors import OptionError
 
 GONE = "cat/1.png"
@@ -207,7 +207,7 @@ def test_the_receipt_of_an_erasure_that_was_interrupted(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tensorstore_ds.editing.erase.removed_after", stop)
+        patch.setattr("tensorstore_ds.annex.editing.erase.removed_after", stop)
         with pytest.raises(KeyboardInterrupt):
             tsds.erase(store, keys=[GONE], receipt=tmp_path / "r.json")
     assert len(erased(store)) == 1 and not (tmp_path / "r.json").exists()  # the tombstone is there before bytes go

@@ -12,9 +12,9 @@ import torch
 
 import tensorstore_ds as tsds
 from stores import store_of
-from tensorstore_ds.training import torch_threads
-from tensorstore_ds.training.checkpoint import load
-from tensorstore_ds.training.torch_threads import TorchThreads, halves, quickest, time_threads
+from tensorstore_ds.annex.training import torch_threads
+from tensorstore_ds.annex.training.checkpoint import load
+from tensorstore_ds.annex.training.torch_threads import TorchThreads, halves, quickest, time_threads
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ import torch
 import tensorstore_ds as tsds
 from global_state import global_state
 from stores import Samples
+from tensorstore_ds.annex.training import report as report_module
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from tensorstore_ds.training import report as report_module
 from training_stores import annotated, labelled, load_history, one_line, patterns, signal_in_pass, small
 
 
@@ -522,8 +522,8 @@ def test_a_fold_that_cannot_be(store: Path, tmp_path: Path, options: dict[str, A
 
 @pytest.mark.parametrize("balance", ["none", "inverse"])
 def test_rows_of_the_fold_are_not_trained_on(store: Path, balance: Any) -> None:
-    from tensorstore_ds.training.data import fold_of, task_of, train_loader
-    from tensorstore_ds.training.process import Ranks
+    from tensorstore_ds.annex.training.data import fold_of, task_of, train_loader
+    from tensorstore_ds.annex.training.process import Ranks
 
     opened, options = tsds.open(store), small(fold="1/3", balance=balance)
     fold = fold_of(opened, options)

@@ -21,15 +21,15 @@ import tensorstore_ds as tsds
 from detection_stores import CLASSES, shape_store, shapes
 from small_stores import ROOT, tsds as command
 from stores import Samples
+from tensorstore_ds.annex.training import tasks
+from tensorstore_ds.annex.training.coco_map import Precision, coco_map
+from tensorstore_ds.annex.training.detections import MISSED, RIGHT, WRONG, StoreDetections, in_stored_pixels, matched
+from tensorstore_ds.annex.training.detector import letterboxed_back
+from tensorstore_ds.annex.training.history import plain
+from tensorstore_ds.annex.training.learner import Learner
+from tensorstore_ds.annex.training.options import DetectorOptions, TrainOptions
+from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from tensorstore_ds.training import tasks
-from tensorstore_ds.training.coco_map import Precision, coco_map
-from tensorstore_ds.training.detections import MISSED, RIGHT, WRONG, StoreDetections, in_stored_pixels, matched
-from tensorstore_ds.training.detector import letterboxed_back
-from tensorstore_ds.training.history import plain
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import DetectorOptions, TrainOptions
-from tensorstore_ds.training.tasks import Detection
 from training_stores import load_history, one_line
 
 pytest.importorskip("pycocotools")

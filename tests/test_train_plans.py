@@ -14,10 +14,10 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import store_of
+from tensorstore_ds.annex.training.augmentation import eval_plan, normalize, train_plan
+from tensorstore_ds.annex.training.data import image_shape, task_of
+from tensorstore_ds.annex.training.options import Augment
 from tensorstore_ds.loading.augment.fitting import Resize
-from tensorstore_ds.training.augmentation import eval_plan, normalize, train_plan
-from tensorstore_ds.training.data import image_shape, task_of
-from tensorstore_ds.training.options import Augment
 from training_stores import one_line, signal_in_pass, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,8 +17,8 @@ import torch
 
 import tensorstore_ds as tsds
 from small_stores import ROOT
-from tensorstore_ds.training import process
-from tensorstore_ds.training.process import MOST_UNASKED, StopVote
+from tensorstore_ds.annex.training import process
+from tensorstore_ds.annex.training.process import MOST_UNASKED, StopVote
 from training_stores import SMALL, labelled, load_history, names, small
 
 pytestmark = pytest.mark.slow

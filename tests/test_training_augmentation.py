@@ -18,10 +18,7 @@ import tensorstore_ds as tsds
 from image_batches import dtypes, formats, images, objects, seeds
 from small_stores import image_field, write_store
 from stores import store_of
-from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.reading.store import Split
-from tensorstore_ds.training.augmentation import (
+from tensorstore_ds.annex.training.augmentation import (
     PHOTOGRAPHS,
     RandomStretchedCrop,
     Resize,
@@ -29,7 +26,10 @@ from tensorstore_ds.training.augmentation import (
     normalize,
     train_transform,
 )
-from tensorstore_ds.training.options import Augment, TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.options import Augment, TrainOptions, ViTOptions
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.reading.store import Split
 from training_stores import one_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")

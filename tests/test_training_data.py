@@ -13,11 +13,8 @@ from hypothesis import given, settings, strategies as st
 import tensorstore_ds as tsds
 from small_stores import image_field, label_field, write_store
 from stores import png_bytes, store_of
-from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.page_cache.residency import requirement
-from tensorstore_ds.training import data
-from tensorstore_ds.training.data import (
+from tensorstore_ds.annex.training import data
+from tensorstore_ds.annex.training.data import (
     balance_weights,
     eval_loader,
     eval_split_of,
@@ -28,9 +25,12 @@ from tensorstore_ds.training.data import (
     unlabelled_samples,
     unseen_classes,
 )
-from tensorstore_ds.training.options import Balance
-from tensorstore_ds.training.process import Ranks
-from tensorstore_ds.training.tasks import TASKS, Classification, MultiLabel
+from tensorstore_ds.annex.training.options import Balance
+from tensorstore_ds.annex.training.process import Ranks
+from tensorstore_ds.annex.training.tasks import TASKS, Classification, MultiLabel
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.page_cache.residency import requirement
 from training_stores import annotated, one_line, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -21,8 +21,8 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds.annex.editing import append as append_module, in_place, rows
 from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.editing import append as append_module, in_place, rows
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.statistics import ImageSums
@@ -370,7 +370,7 @@ def test_nothing_new_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monke
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorstore_ds.editing import in_place
+    from tensorstore_ds.annex.editing import in_place
 
     root = boxes_of(tmp_path / "voc", *"abc")
     path = converted(root, tmp_path / "s.tsds", size=(16, 16))

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.diagnosis.diagnosis import recommend
-from tensorstore_ds.diagnosis.results import (
+from tensorstore_ds.annex.diagnosis.diagnosis import recommend
+from tensorstore_ds.annex.diagnosis.results import (
     Copies,
     Cores,
     Decoding,
@@ -21,7 +21,7 @@ from tensorstore_ds.diagnosis.results import (
     Storage,
     TransformRun,
 )
-from tensorstore_ds.diagnosis.verdicts import judge
+from tensorstore_ds.annex.diagnosis.verdicts import judge
 
 GB = 10**9
 

@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torchvision.models import vit_b_16
 from torchvision.models.vision_transformer import VisionTransformer
 
+from tensorstore_ds.annex.training.options import PRESETS, TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.vit import ViT
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.options import PRESETS, TrainOptions, ViTOptions
-from tensorstore_ds.training.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

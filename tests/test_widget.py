@@ -19,9 +19,9 @@ pytest.importorskip("anywidget")
 import tensorstore_ds as tsds
 from small_stores import VALID
 from stores import store_of
-from tensorstore_ds.viewer.joining import join_modules
-from tensorstore_ds.viewer.pages import page_files
-from tensorstore_ds.viewer.widget import PIECE_NBYTES, StoreWidget
+from tensorstore_ds.annex.viewing.joining import join_modules
+from tensorstore_ds.annex.viewing.pages import page_files
+from tensorstore_ds.annex.viewing.widget import PIECE_NBYTES, StoreWidget
 from widget_comm import PageComm
 
 STORE = VALID / "detection.tsds"

@@ -18,8 +18,8 @@ from torchvision.models.vision_transformer import EncoderBlock
 
 import tensorstore_ds as tsds
 from stores import store_of
+from tensorstore_ds.annex.training.history import EpochRecord, parse_lines
 from tensorstore_ds.errors import TsdsError
-from tensorstore_ds.training.history import EpochRecord, parse_lines
 
 #: A model that takes a millisecond a step.
 SMALL: dict[str, Any] = {

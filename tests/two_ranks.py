@@ -91,7 +91,7 @@ def with_lightning(dataset: tsds.StoreDataset) -> dict[str, list[int]]:
 
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    from tensorstore_ds.adapters.lightning import StoreDataModule
+    from tensorstore_ds.annex.adapters.lightning import StoreDataModule
 
     folder = dataset.path.with_name("checkpoints")
     saving = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from comm.base_comm import BaseComm
 
-from tensorstore_ds.viewer.widget import StoreWidget
+from tensorstore_ds.annex.viewing.widget import StoreWidget
 
 
 class PageComm(BaseComm):

@@ -16,9 +16,9 @@ from PIL import Image, ImageFilter
 
 import tensorstore_ds as tsds
 from benchmarks.measure import Figure
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.tasks import Classification
+from tensorstore_ds.annex.training.learner import Learner
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.tasks import Classification
 
 CLASSES = tuple("0123456789")
 #: The value of all pixels of an image is its row modulo this; its label is its row modulo 10.

@@ -26,8 +26,8 @@ from benchmarks.gpu.data import (
     training_step,
 )
 from benchmarks.measure import alternate
+from tensorstore_ds.annex.training.process import torch_settings
 from tensorstore_ds.machine import usable_cores
-from tensorstore_ds.training.process import torch_settings
 
 #: Precisions, and the option by which the model is compiled; empty if it is not.
 COMPILED = [

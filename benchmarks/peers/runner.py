@@ -15,10 +15,10 @@ import torch
 import tensorstore_ds as tsds
 from benchmarks.peers import ALL
 from benchmarks.samples import STORE
-from tensorstore_ds.comparison.delivery import Columns
-from tensorstore_ds.comparison.feeds import Feed
-from tensorstore_ds.comparison.lane import Answer, serve
-from tensorstore_ds.comparison.runner import Runner
+from tensorstore_ds.annex.comparison.delivery import Columns
+from tensorstore_ds.annex.comparison.feeds import Feed
+from tensorstore_ds.annex.comparison.lane import Answer, serve
+from tensorstore_ds.annex.comparison.runner import Runner
 
 
 class PeerFeed(Feed):

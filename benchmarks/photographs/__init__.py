@@ -1,4 +1,5 @@
-"""Loaders of photographs: what each does for the same batches, as ways with a lane each (`tensorstore_ds.comparison`).
+"""Loaders of photographs: what each does for the same batches, as ways with a lane each
+(`tensorstore_ds.annex.comparison`).
 
 A **task** is what a loader is asked for:
 

@@ -25,7 +25,7 @@ from benchmarks.measure import (
 from benchmarks.peers import WORKERS
 from benchmarks.photographs import FFCV_JPEG, MAX_SIDE, QUALITY
 from benchmarks.photographs.race import folder_of_photographs, lane_of
-from tensorstore_ds.comparison.lane import Lane
+from tensorstore_ds.annex.comparison.lane import Lane
 
 #: How often each photograph is in the folders that are encoded again, and kept as they are. With 3,000 files or more,
 #: the start of the command, which counts, is a small part.

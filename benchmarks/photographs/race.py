@@ -20,8 +20,8 @@ from benchmarks.peers import OURS, WORKERS
 from benchmarks.photographs import BATCH, FFCV_FULL, FFCV_JPEG, MAX_SIDE, OBJECTS_BATCH, PEERS, STORES, TORCHVISION, Way
 from benchmarks.photographs.drawing import write_class_folders, write_voc
 from benchmarks.photographs.files import columns, dataset_of
-from tensorstore_ds.comparison.delivery import marks_of
-from tensorstore_ds.comparison.lane import Answer, Lane, take_turns
+from tensorstore_ds.annex.comparison.delivery import marks_of
+from tensorstore_ds.annex.comparison.lane import Answer, Lane, take_turns
 
 #: Photographs that are drawn, or used of those that are there; and how often each of them is in an epoch.
 DRAWN, TIMES = 2560, 2

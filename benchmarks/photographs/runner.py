@@ -14,10 +14,10 @@ import torch
 
 from benchmarks.measure import cpu_seconds, spent_on
 from benchmarks.photographs import SIDE, Way
-from tensorstore_ds.comparison.delivery import Columns
-from tensorstore_ds.comparison.feeds import Feed
-from tensorstore_ds.comparison.lane import Answer, serve
-from tensorstore_ds.comparison.runner import Runner
+from tensorstore_ds.annex.comparison.delivery import Columns
+from tensorstore_ds.annex.comparison.feeds import Feed
+from tensorstore_ds.annex.comparison.lane import Answer, serve
+from tensorstore_ds.annex.comparison.runner import Runner
 
 #: Mean difference of two loaders' values of the same photograph, at most: they resize and encode differently. Among 100
 #: photographs of ImageNet, FFCV's differ by up to 13 from torchvision's, and different photographs by 29 and more.

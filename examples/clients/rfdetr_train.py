@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rfdetr import RFDETRNano
 
-from tensorstore_ds.adapters.rfdetr import train  # tsds
+from tensorstore_ds.annex.adapters.rfdetr import train  # tsds
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import torch
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 
-from tensorstore_ds.adapters.timm import create_loader  # tsds
+from tensorstore_ds.annex.adapters.timm import create_loader  # tsds
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import torch
 from transformers import EvalPrediction, Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 import tensorstore_ds as tsds  # tsds
-from tensorstore_ds.adapters.transformers import StoreTrainer  # tsds
+from tensorstore_ds.annex.adapters.transformers import StoreTrainer  # tsds
 
 
 def to_inputs(sample: dict[str, Any]) -> dict[str, torch.Tensor]:  # tsds

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ultralytics import YOLO
 
-from tensorstore_ds.adapters.ultralytics import StoreTrainer, StoreValidator  # tsds
+from tensorstore_ds.annex.adapters.ultralytics import StoreTrainer, StoreValidator  # tsds
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ import click
 import numpy as np
 
 import tensorstore_ds as tsds
+from tensorstore_ds.annex.exporting.base import Exporter
+from tensorstore_ds.annex.exporting.samples import Names
 from tensorstore_ds.errors import Problem
-from tensorstore_ds.exporting.base import Exporter
-from tensorstore_ds.exporting.samples import Names
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source
 from tensorstore_ds.sources.names import order_classes

@@ -16,6 +16,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.large_images.parts import Part, WholeImage, left_out_of, opened_tiff
+from tensorstore_ds.annex.large_images.tiff import LARGE_NBYTES, TiffImage
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.conversion.smart import pixel_file, worth
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
@@ -43,10 +45,8 @@ from tensorstore_ds.imaging.codecs import (
 from tensorstore_ds.imaging.jpeg import JPEG, MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
-from tensorstore_ds.imaging.parts import Part, WholeImage, left_out_of, opened_tiff
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
-from tensorstore_ds.imaging.tiff import LARGE_NBYTES, TiffImage
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import archive_of, check_machine, open_file, read_file
 from tensorstore_ds.sources.base import Objects, Sample

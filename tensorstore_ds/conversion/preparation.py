@@ -19,6 +19,8 @@ import numpy as np
 from PIL import Image
 
 from tensorstore_ds import words
+from tensorstore_ds.annex.large_images.large import about
+from tensorstore_ds.annex.large_images.parts import Part, left_out_of, opened_tiff
 from tensorstore_ds.conversion.blocks import (
     ALL_AS_RGB,
     NOTHING_LEFT,
@@ -32,7 +34,6 @@ from tensorstore_ds.conversion.blocks import (
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import doubtful_boxes, encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
-from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
@@ -60,7 +61,6 @@ from tensorstore_ds.imaging.codecs import (
 )
 from tensorstore_ds.imaging.heif import HEIF_FORMATS
 from tensorstore_ds.imaging.jpeg import JPEG
-from tensorstore_ds.imaging.parts import Part, left_out_of, opened_tiff
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps

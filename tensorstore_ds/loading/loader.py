@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler, Subset
 
+from tensorstore_ds.annex.device.device_decoding import DeviceDecoder, check_device_decoding
+from tensorstore_ds.annex.device.static_batch import StaticBatch
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.batches import (
@@ -33,7 +35,6 @@ from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.device import DevicePrefetcher, GpuTimer, IdleTime, checked_device, with_index
-from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
 from tensorstore_ds.loading.epoch import Ahead, Epoch, Group, LoaderStats, Position, grouped
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.order import (
@@ -54,7 +55,6 @@ from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import PIECE, Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
-from tensorstore_ds.loading.static_batch import StaticBatch
 from tensorstore_ds.loading.transformed import Transformed
 from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import refusal

@@ -25,10 +25,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tensorstore_ds.annex.serving.served_files import PUT_NBYTES, Content, Made, Page, Pages, ServedFiles
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.reading.store_files import size_of
-from tensorstore_ds.sharing.served_files import PUT_NBYTES, Content, Made, Page, Pages, ServedFiles
 
 #: Connections at a time. One more is answered 503, as is one beyond 3/4 of them from one address.
 CONNECTIONS = 256

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: packages add formats with an entry point ``tsds.sources``.
 FORMATS = Plugins(
     "tsds.sources",
-    __name__,
+    "tensorstore_ds",
     {
         "arrays": ("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
         "coco": ("coco.source", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),

@@ -207,7 +207,7 @@ def test_what_the_server_refuses(store: tsds.Store, view: View) -> None:
 
 def test_the_page_is_small(view: View, store: tsds.Store) -> None:
     url = view(store.path)
-    from tensorstore_ds.viewer.pages import page_files
+    from tensorstore_ds.annex.viewing.pages import page_files
 
     sizes = [len(ask(url + name, Accept_Encoding="gzip")[1]) for name in page_files()]
     assert len(sizes) > 10 and sum(sizes) < 80_000

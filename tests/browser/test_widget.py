@@ -19,7 +19,7 @@ from playwright.sync_api import Page
 import tensorstore_ds as tsds
 from detection_stores import shape_store, shapes as samples_of_shapes
 from stores import store_of
-from tensorstore_ds.viewer.widget import StoreWidget
+from tensorstore_ds.annex.viewing.widget import StoreWidget
 from widget_comm import PageComm
 
 #: A page of a notebook: what an anywidget gets, with elements of its own around it.

@@ -15,7 +15,7 @@ import torch
 
 import tensorstore_ds as tsds
 from clients.table import EXAMPLES, LIMITS, WORKS
-from tensorstore_ds import demo
+from tensorstore_ds.annex import demo
 
 # Read by the frameworks, which are imported later. Nothing is downloaded, nor written to the user's folders.
 os.environ.update(HF_HUB_OFFLINE="1", YOLO_OFFLINE="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")

@@ -38,7 +38,7 @@ def folders_of(store: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["lightning", "timm", "transformers"])
 def test_versions_are_those_that_were_tested(name: str) -> None:
-    adapter = __import__(f"tensorstore_ds.adapters.{name}", fromlist=["TESTED"])
+    adapter = __import__(f"tensorstore_ds.annex.adapters.{name}", fromlist=["TESTED"])
     assert version(name) in SpecifierSet(adapter.TESTED)
 
 
@@ -71,7 +71,7 @@ def assert_same_batches(ours: Any, theirs: Any) -> int:
 def test_timm_batches_are_those_of_the_files(digits: Path, options: dict[str, Any]) -> None:
     from timm.data import ImageDataset, create_loader
 
-    from tensorstore_ds.adapters import timm
+    from tensorstore_ds.annex.adapters import timm
 
     options = {"is_training": False, "device": CPU, **options}
     ours = timm.create_loader(digits, "train", (3, 16, 16), 16, num_threads=1, **options)
@@ -88,7 +88,7 @@ def test_timm_batches_are_those_of_the_files(digits: Path, options: dict[str, An
 def test_timm_gray_images(digits: Path, tmp_path: Path, mode: Any) -> None:
     from timm.data import ImageDataset, create_loader
 
-    from tensorstore_ds.adapters import timm
+    from tensorstore_ds.annex.adapters import timm
 
     tsds.convert(folders_of(digits), tmp_path / "gray.tsds", color="gray", workers=0)
     options = {"device": CPU, **({"mean": (0.5,), "std": (0.5,)} if mode == "L" else {})}
@@ -105,7 +105,7 @@ def test_timm_gray_images(digits: Path, tmp_path: Path, mode: Any) -> None:
 def test_timm_mixes_in_the_collate_function(digits: Path) -> None:
     from timm.data import FastCollateMixup, ImageDataset, create_loader
 
-    from tensorstore_ds.adapters import timm
+    from tensorstore_ds.annex.adapters import timm
 
     def mixing() -> Any:
         return FastCollateMixup(mixup_alpha=0.4, cutmix_alpha=1.0, num_classes=10)
@@ -131,7 +131,7 @@ def test_timm_mixes_in_the_collate_function(digits: Path) -> None:
 @works("timm", "resuming this loader with `state_dict`; samplers of this library")
 @pytest.mark.parametrize("after", [3, 25, 30])  # within an epoch, at its end, within the next one
 def test_timm_goes_on_at_the_very_next_batch(digits: Path, after: int) -> None:
-    from tensorstore_ds.adapters import timm
+    from tensorstore_ds.annex.adapters import timm
 
     def loader() -> Any:
         images = timm.StoreImages(digits)
@@ -169,7 +169,7 @@ def test_timm_has_no_registry() -> None:
 def test_timm_options_that_replace_the_data_set_are_refused(digits: Path) -> None:
     from timm.data import AugMixDataset, create_loader
 
-    from tensorstore_ds.adapters import timm
+    from tensorstore_ds.annex.adapters import timm
 
     with pytest.raises(
         tsds.OptionError, match=r"`num_aug_splits`: expected no value, .*use `timm\.data\.create_loader`"
@@ -228,7 +228,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 @works("transformers", "`ImageCollator` yields the same values as a processor over the files, with both backends")
 @pytest.mark.parametrize("which", [0, 1])
 def test_transformers_classification_values(digits: Path, which: int) -> None:
-    from tensorstore_ds.adapters.transformers import ImageCollator
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     processor = processors("vit")[which]
     files = Files(folders_of(digits) / "train")
@@ -242,7 +242,7 @@ def test_transformers_classification_values(digits: Path, which: int) -> None:
 
 @pytest.mark.parametrize("as_pil", [False, True])
 def test_transformers_gray_images(digits: Path, tmp_path: Path, as_pil: bool) -> None:
-    from tensorstore_ds.adapters.transformers import ImageCollator
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     tsds.convert(folders_of(digits), tmp_path / "gray.tsds", color="gray", workers=0)
     processor, files = processors("vit")[0], Files(folders_of(digits) / "train")
@@ -253,7 +253,7 @@ def test_transformers_gray_images(digits: Path, tmp_path: Path, as_pil: bool) ->
 
 
 def test_transformers_several_labels(tmp_path: Path) -> None:
-    from tensorstore_ds.adapters.transformers import ImageCollator
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     rows = [[1, 0, 1], [0, 0, 0], [0, 1, 1]]
     samples = [{"image": np.full((32, 32, 3), 80 * i, np.uint8), "labels": row} for i, row in enumerate(rows)]
@@ -292,7 +292,7 @@ def detection_set(store: Path, **options: Any) -> tsds.StoreDataset:
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("kind", ["detr", "rt_detr"])
 def test_transformers_detection_values(scenes: Path, kind: str, which: int) -> None:
-    from tensorstore_ds.adapters.transformers import ImageCollator
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     processor = processors(kind)[which]
     dataset = detection_set(scenes)
@@ -306,7 +306,7 @@ def test_transformers_detection_values(scenes: Path, kind: str, which: int) -> N
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_transformers_mask_values(tmp_path: Path, which: int) -> None:
-    from tensorstore_ds.adapters.transformers import ImageCollator
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     write_folders(tmp_path / "city", 5, size=(36, 48))
     tsds.convert(tmp_path / "city", tmp_path / "city.tsds", workers=0)
@@ -332,7 +332,7 @@ def test_transformers_mask_values(tmp_path: Path, which: int) -> None:
     ],
 )
 def test_transformers_data_sets_of_another_form_are_refused(scenes: Path, options: Any, message: str) -> None:
-    from tensorstore_ds.adapters.transformers import ImageCollator
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     with pytest.raises(tsds.OptionError, match=message):
         ImageCollator(processors("detr")[0], tsds.StoreDataset(scenes, **options))
@@ -365,7 +365,7 @@ def test_transformers_losses_are_those_of_the_files(digits: Path, tmp_path: Path
     import transformers
     from transformers import Trainer
 
-    from tensorstore_ds.adapters.transformers import ImageCollator, StoreTrainer
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator, StoreTrainer
 
     processor = transformers.ViTImageProcessor(size={"height": 8, "width": 8})
 
@@ -383,7 +383,7 @@ def test_transformers_losses_are_those_of_the_files(digits: Path, tmp_path: Path
 @works("transformers", "`StoreTrainer` resumes at the next batch, with the same random crops")
 @pytest.mark.parametrize("step", [5, 13, 17])
 def test_transformers_resumes_at_the_very_next_batch(digits: Path, tmp_path: Path, step: int) -> None:
-    from tensorstore_ds.adapters.transformers import StoreTrainer
+    from tensorstore_ds.annex.adapters.transformers import StoreTrainer
 
     seen: list[list[float]] = []
 
@@ -412,7 +412,7 @@ def test_transformers_resumes_at_the_very_next_batch(digits: Path, tmp_path: Pat
 def test_transformers_batches_are_made_by_threads(digits: Path, tmp_path: Path) -> None:
     import threading
 
-    from tensorstore_ds.adapters.transformers import StoreTrainer
+    from tensorstore_ds.annex.adapters.transformers import StoreTrainer
 
     makers: set[str] = set()
 
@@ -466,7 +466,7 @@ def detector(classes: int) -> Any:
 def test_transformers_detection_losses_are_those_of_the_files(scenes: Path, tmp_path: Path) -> None:
     from transformers import RTDetrImageProcessor, Trainer
 
-    from tensorstore_ds.adapters.transformers import ImageCollator, StoreTrainer
+    from tensorstore_ds.annex.adapters.transformers import ImageCollator, StoreTrainer
 
     processor = RTDetrImageProcessor(size={"height": 64, "width": 64}, do_normalize=True)
 

@@ -57,7 +57,7 @@ def channels_first(image: np.ndarray) -> np.ndarray:
 def test_timm_loader(digits: Path, is_training: bool, workers: int) -> None:
     from timm.data import ImageDataset, create_loader
 
-    from tensorstore_ds.adapters.timm import StoreImages
+    from tensorstore_ds.annex.adapters.timm import StoreImages
 
     options = {"batch_size": 16, "is_training": is_training, "num_workers": workers, "device": torch.device("cpu")}
     loaded = []
@@ -167,7 +167,7 @@ def resumed(kind: Any, digits: Path, out: Path) -> tuple[list[Any], list[Any]]:
 def test_transformers_goes_on(digits: Path, tmp_path: Path, own_loader: bool) -> None:
     from transformers import Trainer
 
-    from tensorstore_ds.adapters.transformers import StoreTrainer
+    from tensorstore_ds.annex.adapters.transformers import StoreTrainer
 
     kind = Trainer if own_loader else StoreTrainer
     rest, found = resumed(kind, digits, tmp_path)

@@ -24,7 +24,7 @@ from rfdetr.training import RFDETRDataModule, seed_everything
 import tensorstore_ds as tsds
 from clients.conftest import Example
 from clients.test_detection import losses
-from tensorstore_ds.adapters import rfdetr
+from tensorstore_ds.annex.adapters import rfdetr
 
 works, limit = pytest.mark.works, pytest.mark.limit
 pytestmark = pytest.mark.filterwarnings("ignore:RF-DETR has changed the default training augmentation")

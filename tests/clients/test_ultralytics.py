@@ -31,9 +31,9 @@ from ultralytics.models.yolo.segment import SegmentationTrainer
 
 import tensorstore_ds as tsds
 from clients.conftest import Example
-from tensorstore_ds.adapters import ultralytics as adapter
-from tensorstore_ds.adapters.ultralytics import StoreTrainer, StoreValidator, StoreYOLODataset, read_images
-from tensorstore_ds.adapters.ultralytics.trainers import dataset_info
+from tensorstore_ds.annex.adapters import ultralytics as adapter
+from tensorstore_ds.annex.adapters.ultralytics import StoreTrainer, StoreValidator, StoreYOLODataset, read_images
+from tensorstore_ds.annex.adapters.ultralytics.trainers import dataset_info
 
 works, limit = pytest.mark.works, pytest.mark.limit
 
@@ -428,7 +428,7 @@ def test_the_command_reads_files_alone(scenes: Path) -> None:
 
 @limit("Ultralytics", "`tsds.DataLoader`: Ultralytics' trainer calls `reset()` of its own loader when mosaics end")
 def test_it_wants_its_own_loader(scenes: Path, tmp_path: Path) -> None:
-    from tensorstore_ds.adapters.ultralytics.trainers import StoreDetectionTrainer
+    from tensorstore_ds.annex.adapters.ultralytics.trainers import StoreDetectionTrainer
 
     class WithOurLoader(StoreDetectionTrainer):
         def get_dataloader(self, dataset_path: str, batch_size: int = 16, rank: int = 0, mode: str = "train") -> Any:

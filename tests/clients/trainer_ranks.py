@@ -12,7 +12,7 @@ import torch
 from transformers import TrainingArguments
 
 import tensorstore_ds as tsds
-from tensorstore_ds.adapters.transformers import StoreTrainer
+from tensorstore_ds.annex.adapters.transformers import StoreTrainer
 
 
 class Constant(torch.nn.Module):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorstore_ds.training.checkpoint import ModelCard, load
-from tensorstore_ds.training.options import ViTOptions
-from tensorstore_ds.training.tasks import Classification
+from tensorstore_ds.annex.training.checkpoint import ModelCard, load
+from tensorstore_ds.annex.training.options import ViTOptions
+from tensorstore_ds.annex.training.tasks import Classification
 
 CARD = ModelCard(
     ViTOptions((8, 8), channels=1, patch_size=4, width=8, depth=1, heads=2, mlp_width=8),

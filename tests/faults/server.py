@@ -36,8 +36,8 @@ def save_checkpoints(argv: Sequence[str]) -> None:
     import torch
 
     from faults.checkpoints import CARD
+    from tensorstore_ds.annex.training import checkpoint
     from tensorstore_ds.errors import OutputError
-    from tensorstore_ds.training import checkpoint
 
     try:
         for value in argv[1:]:

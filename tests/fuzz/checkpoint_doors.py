@@ -13,11 +13,11 @@ from PIL import Image
 
 from fuzz.door import Door, check_output, run_program
 from fuzz.mutations import mutate_bytes, mutate_json
+from tensorstore_ds.annex.training.checkpoint import FORMAT, ModelCard, load_model
+from tensorstore_ds.annex.training.options import ViTOptions
+from tensorstore_ds.annex.training.tasks import ClassificationKeypoints
+from tensorstore_ds.annex.training.vit import ViT
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.checkpoint import FORMAT, ModelCard, load_model
-from tensorstore_ds.training.options import ViTOptions
-from tensorstore_ds.training.tasks import ClassificationKeypoints
-from tensorstore_ds.training.vit import ViT
 
 CARD = ModelCard(
     ViTOptions((8, 12), channels=1, patch_size=4, width=8, depth=1, heads=2, mlp_width=8),

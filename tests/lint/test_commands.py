@@ -21,12 +21,12 @@ from tensorstore_ds import (
     SubsetSampler,
     WeightedSampler,
 )
-from tensorstore_ds.diagnosis.diagnosis import diagnose
-from tensorstore_ds.editing.folds import folds
+from tensorstore_ds.annex.diagnosis.diagnosis import diagnose
+from tensorstore_ds.annex.editing.folds import folds
+from tensorstore_ds.annex.viewing.show import show
 from tensorstore_ds.loading.block_shuffle import shuffle_quality
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samplers import Order
-from tensorstore_ds.viewer.show import show
 from tsds_cli.main import COMMANDS, GROUPS, cli
 
 
@@ -81,7 +81,7 @@ def parameters() -> set[str]:
 
 def test_no_message_of_the_library_names_a_flag() -> None:
     # The flags of sbatch, and of the script that it runs; those of panlabel.
-    others = ("tensorstore_ds/engines/slurm.py", "tensorstore_ds/sources/panlabel.py")
+    others = ("tensorstore_ds/annex/clusters/slurm.py", "tensorstore_ds/annex/sources/panlabel.py")
     texts = {t for name, tree in library("tensorstore_ds").items() if name not in others for t in literals(tree)}
     found = {text for text in texts if re.search(r"(?<!\w)--[a-z]", text)}
     assert {text for text in found if "docker run --ulimit" not in text} == set()

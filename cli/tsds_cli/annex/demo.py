@@ -38,7 +38,7 @@ def demo(out: Path, train: bool) -> None:
       tsds demo
       tsds demo --out /tmp/demo --no-train
     """
-    from tensorstore_ds.demo import run
+    from tensorstore_ds.annex.demo import run
 
     total = 0.0
     for step in run(out):
@@ -72,7 +72,7 @@ def _show(seconds: float | None, done: str, path: object = "") -> None:
 def _train(out: Path) -> float:
     """Train, print what came of it with the curve, and say how long it took."""
     from tensorstore_ds import Listeners, TrainingStopped
-    from tensorstore_ds.demo import train_digits
+    from tensorstore_ds.annex.demo import train_digits
 
     records: list[EpochRecord] = []
     with ProgressBar() as progress:

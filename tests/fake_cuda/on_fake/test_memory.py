@@ -11,9 +11,9 @@ import torch
 
 import tensorstore_ds as tsds
 from stores import store_of
-from tensorstore_ds.training.batch_fit import let_go, memory_advice
-from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.process import Ranks
+from tensorstore_ds.annex.training.batch_fit import let_go, memory_advice
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.process import Ranks
 
 GPU = torch.device("cuda", 0)
 OPTIONS = TrainOptions(model="seed", patch_size=16, batch_size=32, augment="none", residency="device")

@@ -11,7 +11,7 @@ import pytest
 
 CODE = """
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.process import ranks
+from tensorstore_ds.annex.training.process import ranks
 try:
     with ranks({device!r}) as group:
         print(group.device)

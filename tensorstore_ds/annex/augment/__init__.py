@@ -1,0 +1,1 @@
+"""Augmentations beyond crops, flips and resizing."""

@@ -1,0 +1,125 @@
+"""Images seen through a matrix each: the engine of affine and perspective transforms."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tensorstore_ds.annex.augment.tones import as_dtype
+from tensorstore_ds.loading.augment.pixels import (
+    as_array,
+    as_images,
+    axis_of_width,
+    bits_of,
+    change_some,
+    in_one_operation,
+    memory_format_of,
+)
+
+Interpolation = Literal["nearest", "bilinear"]
+
+
+def warp(
+    images: Tensor,
+    chosen: Tensor,
+    inverse: Tensor,
+    *,
+    fill: float,
+    interpolation: Interpolation,
+    in_place: bool = False,
+) -> Tensor:
+    """Images (B, C, H, W) of any dtype, where `chosen` (B,), seen through matrices; others as they are.
+
+    Args:
+        images: they are continued by `fill`.
+        chosen: (B,) bool, as in `change_some`.
+        inverse: (B, 3, 3) float64: which place of the image a place of the result shows, in homogeneous coordinates.
+            (0, 0) is the outer corner of the upper left pixel.
+        fill: what is seen outside of an image, in all channels.
+        interpolation: of the image between its pixels.
+        in_place: in the memory of `images`.
+    """
+
+    batched = in_one_operation(images)
+    coefficients = _coefficients(inverse, images.shape[2], images.shape[3])
+    if not batched and (inverse[:, 2] == inverse.new_tensor([0, 0, 1])).all():
+        coefficients = coefficients[:, :, :2]  # affine: no division, and no horizon
+
+    def seen(some: Tensor, coefficients: Tensor) -> Tensor:
+        places = _places(coefficients, some.shape[2], some.shape[3], batched)
+        if interpolation == "nearest":
+            return _nearest_batched(some, places, fill) if batched else _nearest(some, places, fill)
+        work = torch.float64 if some.dtype == torch.float64 else torch.float32
+        values, grid = some.to(work), places.permute(0, 2, 3, 1).to(work)
+        if fill:  # outside is 0, which is added to what is seen at the edges
+            values = values - fill
+        values = functional.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        if fill:
+            values += fill
+        return as_dtype(values.round_() if some.dtype == torch.uint8 else values, some.dtype)
+
+    return change_some(images, chosen, seen, coefficients, in_place=in_place)
+
+
+def _coefficients(inverse: Tensor, height: int, width: int) -> Tensor:
+    """(n, 3, 3) float32: for x, y and 1, what to multiply by each of the homogeneous coordinates of a place.
+
+    From the middle of the image on, where float32 is most exact, to -1 at one edge of the image and 1 at the other.
+    """
+    last = inverse[:, 2]
+    rows = torch.stack([inverse[:, 0] * (2 / width) - last, inverse[:, 1] * (2 / height) - last, last], 1)
+    middle = rows[:, :, 0] * (width / 2) + rows[:, :, 1] * (height / 2) + rows[:, :, 2]
+    return torch.stack([rows[:, :, 0], rows[:, :, 1], middle], 1).to(torch.float32)
+
+
+def _places(coefficients: Tensor, height: int, width: int, batched: bool) -> Tensor:
+    """(n, 2, H, W) float32: x and y of what is seen at each pixel; outside of [-1, 1] is outside of the image."""
+    a, b, c = coefficients[..., None, None].unbind(1)
+    y, x = (torch.arange(n, device=coefficients.device) - (n - 1) / 2 for n in (height, width))
+    found = (a * x + b * y[:, None]).add_(c)
+    if found.shape[1] == 2:
+        return found
+    found, w = found[:, :2], found[:, 2:]
+    least = torch.finfo(w.dtype).eps
+    if not batched and w.amin() > least:
+        return found / w
+    behind = w <= least  # beyond the horizon: outside
+    return torch.where(behind, 2, found / torch.where(behind, 1, w))
+
+
+def _nearest(images: Tensor, places: Tensor, fill: float) -> Tensor:
+    """The pixel at each place; images of any dtype, as they are not computed with.
+
+    NumPy copies pixels of several channels as a whole, torch goes byte by byte.
+    """
+    samples, channels, height, width = images.shape
+    axis = axis_of_width(images)
+    pixels = as_array(images, axis)
+    if axis == 2:
+        pixels = pixels.view((np.void, channels * pixels.itemsize))
+    pixels = pixels.reshape(samples, -1, height * width)
+    filling = bits_of(torch.empty(channels if axis == 2 else 1, dtype=images.dtype).fill_(fill)).view(pixels.dtype)
+    x, y = ((places[:, i] + 1).mul_(n / 2).floor_().flatten(1).numpy() for i, n in enumerate((width, height)))
+    outside = (x < 0) | (x >= width) | (y < 0) | (y >= height)
+    index = y.astype(np.intp) * width + x.astype(np.intp)
+    out = np.empty_like(pixels)
+    for i in range(samples):
+        np.take(pixels[i], index[i], axis=1, out=out[i], mode="clip")
+        np.copyto(out[i], filling if axis == 2 else filling[0], where=outside[i])
+    kept = out.view(bits_of(images).dtype).reshape(as_array(images, axis).shape)
+    return as_images(kept, axis, images.dtype)
+
+
+def _nearest_batched(images: Tensor, places: Tensor, fill: float) -> Tensor:
+    """As `_nearest`, in one gather; both tensors on one device."""
+    height, width = images.shape[2:]
+    x, y = (((places[:, i] + 1) * (n / 2)).floor().long() for i, n in enumerate((width, height)))
+    outside = (x < 0) | (x >= width) | (y < 0) | (y >= height)
+    samples = torch.arange(len(images), device=images.device)[:, None, None]
+    pixels = images.permute(0, 2, 3, 1)[samples, y.clamp(0, height - 1), x.clamp(0, width - 1)]
+    pixels = pixels.masked_fill(outside[..., None], fill)
+    return pixels.permute(0, 3, 1, 2).contiguous(memory_format=memory_format_of(images))

@@ -1,0 +1,345 @@
+"""All ways at all batch sizes, in turn, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from tensorstore_ds.annex.comparison.delivery import marks_of_split
+from tensorstore_ds.annex.comparison.lane import Answer, Lane, take_turns
+from tensorstore_ds.annex.comparison.options import BenchOptions, middle
+from tensorstore_ds.annex.comparison.results import Cell, Comparison, First, Phase, Way, make_cell, ways_of, with_ratios
+from tensorstore_ds.annex.comparison.stopwatch import least_batches
+from tensorstore_ds.annex.comparison.system import machine
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import RawImageField
+from tensorstore_ds.format.kinds.base import ArrayField
+from tensorstore_ds.keywords import BenchKeywords
+from tensorstore_ds.machine import memory_limit, usable_cores
+from tensorstore_ds.options import chosen, takes_options
+from tensorstore_ds.progress import notebook_bar
+from tensorstore_ds.reading.store import Store, open as open_store
+
+#: Each cell is measured in so many rounds, forwards and backwards: what else the machine does falls on all ways.
+ROUNDS = 3
+#: Times the seconds of a measurement that the least part of an epoch may take.
+LIMIT = 20
+#: It is not less than this, seconds.
+LIMIT_SECONDS = 30.0
+#: Seconds in which a process must answer, at least; of listing files, copying into memory, a first epoch.
+PATIENCE, LONG_PATIENCE = 120.0, 900.0
+#: Of what should be cold, at most this share may still be in memory.
+WARM = 0.02
+#: Pixels of splits up to this size are compared, in bytes.
+COMPARED_NBYTES = 4 * 1024**3
+
+RUNNER = "tensorstore_ds.annex.comparison.runner"
+_DOING = {"load": "loading", "train": "training"}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchProgress:
+    """Progress of a comparison, counted in measurements."""
+
+    doing: str  #: The measurement that begins, in words.
+    done: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.done}/{self.total} · {self.doing}"
+
+
+@takes_options(BenchOptions)
+def bench(
+    store: str | os.PathLike[str],
+    options: BenchOptions | None = None,
+    *,
+    progress: Callable[[BenchProgress], None] | None = None,
+    **keywords: Unpack[BenchKeywords],
+) -> Comparison:
+    """Measure how fast a store's split loads on this machine, compared with its source files and torch's DataLoader.
+
+    >>> found = tsds.bench("photos.tsds", device="cpu", train=False, batch_sizes=[4], ways=["store"], seconds=0.1)
+    >>> found.samples, [way.name for way in found.ways]
+    (8, ['store'])
+
+    The page cache of the split and of the source files is dropped first, and they are read again. Measurements run in
+    separate processes, so the random generators and threads of this process do not change. Only links and logs are
+    written, to the system's temporary folder, and removed afterwards.
+
+    Args:
+        store: path or URL of the store.
+        options: all options as one object.
+        progress: function that is called with a `BenchProgress` before each measurement. None shows a bar in a
+            notebook.
+        keywords: options by name. Each overrides `options`.
+
+    Returns:
+        The measurements. After Ctrl-C, `interrupted` is true, and the result contains the measurements made so far.
+
+    Raises:
+        FormatError: the store is damaged.
+        OptionError: the split does not exist, is empty or has no images, or the device is not available.
+        RemoteError, OutputError: a store given by URL cannot be fetched. It is fetched completely before measuring, see
+            `tensorstore_ds.open`.
+    """
+    options = chosen(options, BenchOptions, keywords)
+    opened = open_store(store)
+    if options.split not in opened:
+        raise OptionError(f"`split`: expected one of {', '.join(opened.splits)}, found {options.split}.")
+    if not len(opened[options.split]) or "image" not in opened.manifest.fields:
+        raise OptionError(f"{opened.name}, {options.split}: expected samples with a field image, found none.")
+    opened.fetch()
+    draw = notebook_bar()
+    run = _Run(opened, options, progress or (lambda event: draw(f"Measuring {event}", event.done, event.total)))
+    try:
+        with tempfile.TemporaryDirectory(prefix="tsds-bench-") as scratch, ExitStack() as stack:
+            run.measure(stack, Path(scratch))
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run.comparison()
+
+
+@dataclass(slots=True)
+class Expectation:
+    """What a way will take at a larger batch, by what it took at a smaller one."""
+
+    rate: float | None = None  # samples per second
+    grown: float = 0.0  # bytes that it needed for each sample of a batch
+
+    def learn(self, size: int, answer: Answer) -> None:
+        """From a lane's answer at a batch size."""
+        self.rate = answer["samples"] / min(answer["epochs"])
+        if answer["memory"] is not None and answer["before"] is not None:
+            self.grown = max(0, answer["memory"] - answer["before"]) / size
+
+    def reason(self, size: int, least: int, seconds: float) -> str:
+        """Why a batch size is not measured, of whose epoch `least` samples have to be; empty if it is."""
+        if self.rate is not None and least / self.rate > seconds:
+            return f"a batch takes about {size / self.rate:.0f} s; a larger value of `seconds` measures it"
+        needed, limit = int(self.grown * size), memory_limit()
+        if needed > limit:
+            return f"it needs about {needed / 1e9:.1f} GB of memory more, {limit / 1e9:.1f} GB are left"
+        return ""
+
+
+class _Run:
+    """What has been measured so far."""
+
+    def __init__(self, store: Store, options: BenchOptions, progress: Callable[[BenchProgress], None]) -> None:
+        self.options, self.progress = options, progress
+        self.store, self.split = store, store[options.split]
+        self.samples = len(self.split)
+        self.fields: Mapping[str, str] = {}  # that are loaded, by kind
+        self.sizes, self.seconds = options.sizes(self.samples), options.time_for(self.samples)
+        self.ways = {way.name: way for way in ways_of(options.ways, usable_cores())}
+        for way in self.ways.values():
+            if way.group == "files" and options.raw is None:
+                self._note(way.name, reason="`raw` was not given")
+        self.interrupted = False
+        self._begun = time.monotonic()
+        self._answers: dict[tuple[Phase, int], dict[str, list[Answer]]] = {}
+        self._ended: dict[str, str] = {}  # of ways that were measured until their process ended
+        self._baselines: list[int] = []
+        self._device = ""
+        self._image_size: tuple[int, int] | None = None
+        self._untrainable = "" if options.train else "it was left out"
+        self._done = 0
+
+    @property
+    def _phases(self) -> tuple[Phase, ...]:
+        return ("load",) if self._untrainable else ("load", "train")
+
+    def measure(self, stack: ExitStack, scratch: Path) -> None:
+        """Everything, one after the other."""
+        lanes = [stack.enter_context(self._lane(way, scratch)) for way in self.ways.values() if not way.reason]
+        for lane in lanes:  # most of a start is importing torch, which they do side by side
+            self._begin(lane)
+        seen = self._first_epochs(self._able(lanes))
+        self._verify(self._able(lanes), scratch)
+        for phase in self._phases:
+            expected = {name: Expectation(rate) for name, rate in seen.items()}
+            for size in self.sizes:
+                self._compare(self._able(lanes), phase, size, expected)
+
+    def _note(self, name: str, **changes: Any) -> None:
+        self.ways[name] = replace(self.ways[name], **changes)
+
+    def _say(self, doing: str) -> None:
+        total = len(self.ways) * (3 + len(self.sizes) * ROUNDS * len(self._phases))
+        self.progress(BenchProgress(doing, min(self._done, total), total))
+        self._done += 1
+
+    def _lane(self, way: Way, scratch: Path) -> Lane:
+        options = self.options
+        assignment = {
+            name: getattr(options, name) for name in ("split", "device", "memory", "seed", "image_size", "crop")
+        }
+        raw = None if options.raw is None else str(Path(options.raw).absolute())
+        paths = {"store": str(self.store.path), "raw": raw, "scratch": str(scratch)}
+        return Lane(way.name, RUNNER, {"way": asdict(way), **assignment, **paths}, scratch)
+
+    def _begin(self, lane: Lane) -> None:
+        self._say(f"starting {self.ways[lane.name].title}")
+        lane.begin(PATIENCE)
+        if lane.refused:
+            raise OptionError(lane.reason)
+        self._note(lane.name, reason=lane.reason)
+        if not lane.reason:
+            self.fields = lane.ready["fields"]
+            size = lane.ready["image_size"]
+            self._image_size = None if size is None else tuple(size)
+            self._device = lane.ready["device_name"] or lane.ready["device"]
+            self._untrainable = self._untrainable or lane.ready["untrainable"]
+            self._baselines += [lane.ready["memory"]] if lane.ready["memory"] is not None else []
+
+    def _able(self, lanes: Sequence[Lane]) -> list[Lane]:
+        return [lane for lane in lanes if not lane.reason and not self.ways[lane.name].reason]
+
+    # --- what is done once
+
+    @property
+    def _nbytes(self) -> int:
+        """Of the columns of fixed shape that are loaded: nearly all."""
+        known = self.split.fields
+        return sum(self.split[name].nbytes for name in self.fields.values() if isinstance(known[name], ArrayField))
+
+    def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, float]:
+        """Samples per second, before anything else is read: pages that a process has mapped cannot be dropped."""
+        size, rates = middle(self.sizes), {}
+        for lane in lanes:
+            self._say(f"first epoch, {self.ways[lane.name].title}")
+            answer = lane.ask("cold", LONG_PATIENCE, batch_size=size, seconds=4 * self.seconds)
+            if answer["state"] != "ok":
+                self._note(lane.name, reason=answer["reason"])
+                continue
+            rates[lane.name] = rate = answer["samples"] / answer["epochs"][0]
+            left = answer["left"]
+            if left is None:
+                first = First(size, reason=answer["why"] or "the system does not tell what is in memory")
+            elif left > WARM * self._nbytes:
+                first = First(size, reason=f"{left / 1e6:.1f} MB of its files could not be dropped from the page cache")
+            else:
+                first = First(size, answer["opened"], self.samples / rate, answer["batches"], answer["of"])
+            self._note(lane.name, first=first)
+        return rates
+
+    def _verify(self, lanes: Sequence[Lane], scratch: Path) -> None:
+        """Compare what each way delivers with what is stored."""
+        marks: dict[bool, Path] = {}
+        # Backwards: if there is memory for one copy of all only, the quicker use of a TensorDataset gets it.
+        for lane in reversed(lanes):
+            way = self.ways[lane.name]
+            pixels = self._pixels_agree(way.group)
+            if pixels not in marks:
+                self._say("reading what is stored")
+                marks[pixels] = scratch / f"marks-{pixels}.npy"
+                np.save(marks[pixels], marks_of_split(self.split, self.fields, pixels=pixels))
+            self._say(f"checking {way.title}")
+            details = {"seconds": max(5.0, 8 * self.seconds), "marks": str(marks[pixels]), "pixels": pixels}
+            answer = lane.ask("verify", LONG_PATIENCE, weigh=True, batch_size=middle(self.sizes), **details)
+            if answer["state"] != "ok":
+                self._note(way.name, reason=answer["reason"])
+                continue
+            correct = answer["same"] and answer["of"] == self.samples
+            delivered = in_words(answer, self.samples, pixels=pixels, labels=len(self.fields) > 1)
+            self._note(way.name, reader=answer["reader"], correct=correct, delivered=delivered)
+
+    def _pixels_agree(self, group: str) -> bool:
+        """Whether pixels can be compared, and are those of the files if it reads these."""
+        field = self.split.fields[self.fields["image"]]
+        if (
+            self._image_size is not None
+            or not isinstance(field, RawImageField)
+            or field.spec.dtype != "uint8"
+            or self._nbytes > COMPARED_NBYTES
+        ):
+            return False
+        options = self.store.manifest.conversion_options
+        return group != "files" or (options.get("size") is None and options.get("encoding", "raw") != "jpeg")
+
+    # --- the cells
+
+    def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, expected: Mapping[str, Expectation]) -> None:
+        """All ways at one batch size, in turn."""
+        answers = self._answers[phase, size] = defaultdict(list)
+
+        def ask(lane: Lane) -> Answer:
+            way, expectation = self.ways[lane.name], expected[lane.name]
+            self._say(f"{_DOING[phase]}, batch {size:,}, {way.title}")
+            if not answers[lane.name]:
+                least = min(self.samples, (1 + least_batches(way.workers)) * size)  # one comes before
+                if reason := expectation.reason(size, least, max(LIMIT_SECONDS, LIMIT * self.seconds)):
+                    return {"state": "failed", "reason": reason}
+            patience = max(PATIENCE, 4 * LIMIT * self.seconds)
+            answer = lane.ask(phase, patience, batch_size=size, seconds=self.seconds / ROUNDS)
+            if lane.reason:
+                self._ended[lane.name] = lane.reason
+            if answer["state"] == "ok":
+                expectation.learn(size, answer)
+            return answer
+
+        take_turns(lanes, answers, rounds=ROUNDS, seconds=self.seconds, ask=ask)
+        for lane in lanes:
+            lane.ask("rest", PATIENCE)
+
+    def _cell(self, name: str, phase: Phase, size: int) -> Cell:
+        answers = self._answers.get((phase, size), {}).get(name, [])
+        reason = self.ways[name].reason or self._ended.get(name)
+        if reason and not answers:
+            return Cell(name, phase, size, reason=reason)
+        return make_cell(name, phase, size, answers, self.samples)
+
+    def comparison(self) -> Comparison:
+        """All of it, also when it was stopped early."""
+        cells = [self._cell(name, phase, size) for phase in self._phases for size in self.sizes for name in self.ways]
+        spec = getattr(self.split.fields["image"], "spec", None)
+        return Comparison(
+            store=str(self.store.place),
+            split=self.split.name,
+            samples=self.samples,
+            shape=None if spec is None else spec.shape,
+            device=self._device,
+            machine=machine(),
+            batch_sizes=self.sizes,
+            seconds=self.seconds,
+            took=time.monotonic() - self._begun,
+            interrupted=self.interrupted,
+            baseline=int(statistics.median(self._baselines)) if self._baselines else None,
+            ways=list(self.ways.values()),
+            cells=with_ratios(cells),
+            notes=list(self._notes()),
+        )
+
+    def _notes(self) -> Iterator[str]:
+        if self._image_size is not None:
+            from tensorstore_ds.annex.training.crops import crops_in_words, how_of  # imports torch
+
+            what = crops_in_words(self._image_size, how_of(self.options.crop, objects="objects" in self.fields))
+            why = "" if self.options.image_size is not None else ", because they differ in size"
+            yield f"images are decoded to {what}{why}; choose a size with `image_size`"
+        if self._untrainable:
+            yield f"training was not measured: {self._untrainable}"
+
+
+def in_words(answer: Mapping[str, Any], stored: int, *, pixels: bool, labels: bool) -> str:
+    """What was seen of the samples that a way delivers.
+
+    >>> in_words({"of": 9, "samples": 9, "whole": True, "same": True}, 9, pixels=False, labels=True)
+    'all 9 samples: labels as stored'
+    """
+    what = " and ".join([*(["pixels"] if pixels else []), *(["labels"] if labels else [])]) or "number"
+    if answer["of"] != stored:
+        return f"{answer['of']:,} samples, the store has {stored:,}"
+    looked = f"all {stored:,} samples" if answer["whole"] else f"{answer['samples']:,} of {stored:,} samples"
+    return f"{looked}: {what} {'as stored' if answer['same'] else 'differ from the store'}"

@@ -1,0 +1,212 @@
+"""A lane: the process of one way, asked for one measurement after the other; and how such a process answers.
+
+A process gets its assignment as an argument, and a connection, on which each message is JSON, as its standard input. It
+answers each message, and ends with the connection. A failure is an answer, too: ``{"state": "failed", "reason": ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import tensorstore_ds
+from tensorstore_ds.annex.comparison.system import shared_nbytes, tree_nbytes
+from tensorstore_ds.errors import OptionError, TsdsError, one_line
+from tensorstore_ds.words import unfit_torchvision
+
+#: Memory is looked at so often, in seconds.
+LOOK = 0.05
+#: And what its workers share is looked at so often, when no clock runs.
+WEIGH = 0.3
+#: A process whose connection has ended does so, too, within these seconds, or is killed.
+_GOODBYE = 5.0
+
+Answer = dict[str, Any]
+
+
+class Lane:
+    """A context manager; the process ends with it and with its workers, whatever it is doing.
+
+    Args:
+        name: of the way.
+        module: that `serve` is called in.
+        assignment: what it is told, as JSON.
+        scratch: a folder for its log.
+        environment: variables that differ from this process's.
+    """
+
+    def __init__(
+        self, name: str, module: str, assignment: Mapping[str, Any], scratch: Path, environment: Mapping[str, str] = {}
+    ) -> None:
+        self.name = name
+        self.reason = ""  #: Why it can measure nothing, or nothing any more; empty while it can.
+        self.refused = False  #: The reason is an option that nobody can be measured with.
+        self.ready: Answer = {}  #: Its first answer.
+        self._killed = False
+        self._shared = 0
+        self._log = scratch / f"{name}.log"
+        variables = {**os.environ, **environment}
+        paths = [str(Path(tensorstore_ds.__file__).parents[1]), *filter(None, [variables.get("PYTHONPATH")])]
+        self._connection, theirs = Pipe()
+        with theirs, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, json.dumps(assignment)],
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env={**variables, "PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,  # Ctrl-C is for the parent alone, and its workers can be ended with it
+            )
+
+    def __enter__(self) -> Lane:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()  # it has nothing to save
+        self._connection.close()
+
+    def begin(self, patience: float) -> None:
+        """Wait until it is ready."""
+        self.ready = self._answer(patience)
+        if self.ready["state"] != "ok":
+            self.reason, self.refused = self.ready["reason"], self.ready["state"] == "refused"
+
+    def ask(self, verb: str, patience: float, *, weigh: bool = False, **details: Any) -> Answer:
+        """One measurement.
+
+        Args:
+            verb: what to do.
+            patience: seconds, after which the process is ended.
+            weigh: no clock runs: learn how much memory its workers share with it, which will count once from now on.
+            details: as the runner's method of that name wants them.
+
+        Returns:
+            Its answer: ``state`` is ``ok``, or ``failed`` with a ``reason``. ``memory`` is the peak of private memory,
+            ``before`` that of the beginning, in bytes, None where the system does not tell.
+        """
+        if self.reason:
+            return self._failed(self.reason)
+        try:
+            self._connection.send_bytes(json.dumps({"do": verb, **details}).encode())
+        except OSError:
+            return self._ended()
+        return self._answer(patience, weigh=weigh)
+
+    def _answer(self, patience: float, *, weigh: bool = False) -> Answer:
+        process, begun = self._process.pid, time.monotonic()
+        before = peak = tree_nbytes(process, self._shared)
+        next_weighing = begun + WEIGH
+        while True:
+            answered = self._connection.poll(LOOK)
+            peak = max(filter(None, (peak, tree_nbytes(process, self._shared))), default=None)
+            if answered:
+                break
+            if self._process.poll() is not None:  # a forked worker may hold the connection open
+                return self._ended()
+            if time.monotonic() > begun + patience:
+                self._kill()
+                return self._failed(f"no answer in {patience:.0f} s")
+            if weigh and time.monotonic() > next_weighing:
+                self._shared = shared_nbytes(process) or self._shared
+                next_weighing = time.monotonic() + WEIGH
+        try:
+            answer = json.loads(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            return self._ended()
+        return {**answer, "memory": peak, "before": before}
+
+    def _ended(self) -> Answer:
+        """It is gone: by a signal, or with a last word in its log."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GOODBYE)
+        code = self._kill()
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        if code < 0:
+            name = signal.Signals(-code).name
+            return self._failed(f"its process was ended by {name}" + (": out of memory?" if name == "SIGKILL" else ""))
+        return self._failed(one_line(lines[-1].strip()) if lines else f"its process ended with status {code}")
+
+    def _failed(self, reason: str) -> Answer:
+        self.reason = reason
+        return {"state": "failed", "reason": reason}
+
+    def _kill(self) -> int:
+        """End it and its workers, if they run: its status."""
+        if not self._killed:  # its number may be another's later
+            with suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended, EPERM
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._killed = True
+        return self._process.wait()
+
+
+def take_turns(
+    lanes: Sequence[Lane],
+    answers: Mapping[str, list[Answer]],
+    *,
+    rounds: int,
+    seconds: float,
+    ask: Callable[[Lane], Answer],
+) -> None:
+    """Ask each lane once per round, forwards and backwards by turns: what else the machine does falls on all of them.
+
+    Args:
+        lanes: those that still measure something.
+        answers: of each lane, by its name; they are added. A lane with one that is not ``ok`` is asked no more.
+        rounds: at most.
+        seconds: in which a lane is asked again.
+        ask: asks a lane for a measurement.
+    """
+    spent = dict.fromkeys((lane.name for lane in lanes), 0.0)
+    for number in range(rounds):
+        for lane in lanes if number % 2 == 0 else reversed(lanes):
+            own = answers[lane.name]
+            if spent[lane.name] < seconds and all(answer["state"] == "ok" for answer in own):
+                own.append(ask(lane))
+                spent[lane.name] += own[-1].get("took", 0.0)
+
+
+# --- in the process ------------------------------------------------------------------------------------------------
+
+
+def serve(assignment: str, start: Callable[[Mapping[str, Any]], tuple[object, Answer]]) -> None:
+    """Answer until the connection ends. `start` makes what has a method for each verb, and the first answer."""
+    connection, runner = Connection(0), object()
+
+    def begin() -> Answer:
+        nonlocal runner
+        runner, facts = start(json.loads(assignment))
+        return facts
+
+    with suppress(EOFError, OSError):  # whoever asks is gone
+        connection.send_bytes(json.dumps(answered(begin)).encode())
+        while True:
+            asked = json.loads(connection.recv_bytes())
+            work = partial(getattr(runner, asked.pop("do")), **asked)
+            connection.send_bytes(json.dumps(answered(work)).encode())
+
+
+def answered(work: Callable[[], Answer]) -> Answer:
+    """What a measurement found, or why it failed: one line here, all of it on stderr."""
+    try:
+        return {"state": "ok", **work()}
+    except OptionError as error:
+        return {"state": "refused", "reason": str(error)}
+    except TsdsError as error:
+        return {"state": "failed", "reason": str(error)}
+    except Exception as error:  # told to whoever asked: one way that fails costs one row
+        traceback.print_exc()
+        lines = str(error).splitlines() or [""]
+        reason = unfit_torchvision(error) or one_line(f"{type(error).__name__}: {lines[0]}")
+        return {"state": "failed", "reason": reason}

@@ -1,0 +1,156 @@
+"""Measure a loader of any library, and a training step, alone and together."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tensorstore_ds.annex.diagnosis.measure_loading import finish
+from tensorstore_ds.annex.diagnosis.results import Verdict
+from tensorstore_ds.annex.diagnosis.verdicts import SLOWER
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.words import percent, rate
+
+#: Rounds of the three measurements, in which the loader, both, and the step take turns.
+ROUNDS = 3
+_LOOK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderDiagnosis:
+    """Result of `diagnose` for a `loader`: rates of the loader and of a training step.
+
+    Rates are in samples per second. Each is the median over 3 rounds, in which the measurements alternate.
+
+    Attributes:
+        batch_size: number of samples per batch.
+        first_batch: seconds from the start of the iteration to its first batch.
+        load_rate: rate of the loader alone.
+        step_rate: rate of the step alone, on one batch that stays on the device, or None without a step.
+        together_rate: rate of the step on batches of the loader, or None without a step.
+        verdicts: findings about what slows training down.
+        seconds: duration of the measurement.
+    """
+
+    batch_size: int
+    first_batch: float
+    load_rate: float
+    step_rate: float | None
+    together_rate: float | None
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+
+    @property
+    def wait(self) -> float | None:
+        """Share of a training step that is spent on loading, in [0, 1]; None without a step."""
+        if self.step_rate is None or self.together_rate is None:
+            return None
+        return max(0.0, 1 - self.together_rate / self.step_rate)
+
+
+def diagnose_loader(
+    loader: Iterable[Any], step: Callable[[Any], Any] | None, *, device: torch.device, seconds: float
+) -> LoaderDiagnosis:
+    """Measure a loader that can be iterated again and again; see `diagnose`.
+
+    Raises:
+        OptionError: it gives no batch, or a batch holds no tensor.
+    """
+    began = time.perf_counter()
+    batches = _endless(loader)
+    first = next(batches)
+    first_batch = time.perf_counter() - began
+    size, share = _samples_of(first), seconds / ROUNDS / (1 if step is None else 3)
+    if step is not None:
+        step(first)  # what a model does once in its life
+        finish(device)
+    rates: dict[str, list[float]] = {"load": [], "together": [], "step": []}
+    for _ in range(ROUNDS):
+        for _ in range(_waiting(loader)):  # batches that were made while the step was measured
+            next(batches)
+        rates["load"].append(_rate(batches, None, share, device))
+        if step is not None:
+            rates["together"].append(_rate(batches, step, share, device))
+            rates["step"].append(_rate(itertools.repeat(first), step, share, device))
+    medians = {name: statistics.median(found) for name, found in rates.items() if found}
+    load, alone, together = medians["load"], medians.get("step"), medians.get("together")
+    verdicts = (_verdict(load, alone, together, size),)
+    return LoaderDiagnosis(size, first_batch, load, alone, together, verdicts, time.perf_counter() - began)
+
+
+def _endless(loader: Iterable[Any]) -> Iterator[Any]:
+    """Batches, epoch after epoch."""
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            message = "expected a loader that gives batches each time it is iterated, found none."
+            raise OptionError(f"`loader`: {message} An iterator ends after one epoch: pass the loader itself.")
+
+
+def _rate(batches: Iterator[Any], step: Callable[[Any], Any] | None, seconds: float, device: torch.device) -> float:
+    """Samples per second."""
+    began, samples = time.perf_counter(), 0
+    for count, batch in enumerate(batches, 1):
+        samples += _samples_of(batch)
+        if step is not None:
+            step(batch)
+        if count % _LOOK == 0:  # steps in a GPU's queue are not done yet
+            finish(device)
+        if time.perf_counter() - began >= seconds:
+            break
+    finish(device)
+    return samples / (time.perf_counter() - began)
+
+
+def _waiting(loader: Any) -> int:
+    """How many batches of torch's DataLoader wait ready at most."""
+    workers, factor = getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", None)
+    return int(workers or getattr(loader, "num_threads", 0) or 0) * int(factor or 0)
+
+
+def _samples_of(batch: Any) -> int:
+    """Samples of a batch: the length of its first field, or of the batch if it is a list of dicts."""
+    found = _length(batch, is_batch=True)
+    if found is None:
+        message = f"expected batches of tensors, found {type(batch).__name__}"
+        raise OptionError(f"`loader`: {message}. Pass a loader whose batches are tensors, or lists or dicts of them.")
+    return found
+
+
+def _length(value: Any, *, is_batch: bool) -> int | None:
+    if isinstance(value, Mapping):
+        return next((n for n in (_length(each, is_batch=False) for each in value.values()) if n is not None), None)
+    if hasattr(value, "shape") and len(value.shape):
+        return int(value.shape[0])
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    if is_batch and not isinstance(value[0], Mapping):
+        return _length(value[0], is_batch=False)
+    return len(value)
+
+
+def _verdict(load: float, alone: float | None, together: float | None, size: int) -> Verdict:
+    evidence = {"load_rate": load, "step_rate": alone or 0.0, "together_rate": together or 0.0}
+    if alone is None or together is None:
+        line = f"The loader gives {rate(load)} in batches of {size}."
+        return Verdict("loading-alone", line, "Pass `step` to learn whether training waits for it.", evidence)
+    if together >= SLOWER * alone:
+        line = f"The step is the limit: {rate(alone)}, and {rate(together)} with this loader."
+        change = "A faster model trains faster: lower precision, torch.compile, smaller images."
+        return Verdict("model-bound", line, change, evidence)
+    wait = percent(1 - together / alone)
+    line = (
+        f"Training waits for the loader {wait} of the time: the step alone takes {rate(alone)}, the loader alone gives "
+        f"{rate(load)}, and both together come to {rate(together)}."
+    )
+    change = f"A loader that keeps up makes training {alone / together:.1f}x as fast. tsds doctor SRC measures a store."
+    return Verdict("loader-bound", line, change, evidence)

@@ -1,0 +1,272 @@
+"""The measurements of a diagnosis, in an order in which none spoils the next, and each within its share of the time."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorstore_ds.annex.diagnosis import measure_loading as loading, measure_training as training
+from tensorstore_ds.annex.diagnosis.measure_machine import (
+    measure_cores,
+    measure_gathers,
+    measure_memory,
+    measure_storage,
+)
+from tensorstore_ds.annex.diagnosis.options import DiagnoseOptions
+from tensorstore_ds.annex.diagnosis.results import Measured, ModelRun, Run, Settings
+from tensorstore_ds.annex.training.batch_fit import is_out_of_memory
+from tensorstore_ds.annex.training.crops import crops_in_words, decode_plan, how_of, image_size_of
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.errors import OptionError, TsdsError
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Decode, Plan, place, plans_of
+from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.loading.resident import choose
+from tensorstore_ds.machine import usable_cores
+
+#: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
+STORAGE, FIRST_EPOCH, WARM, CORES, GATHERS, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.02, 0.1, 0.05
+SWEEP, WORK, TOGETHER, COMPARED = 0.22, 0.1, 0.08, 0.14
+#: Share that one batch may take, to load or to learn from, so that there are several of them.
+BATCH = 0.02
+#: Turns in which settings are compared.
+ROUNDS = 3
+#: A batch so many times as large is tried, too.
+LARGER_TIMES = 4
+#: Images that are placed to learn what size a plan makes of them, at most.
+PLACED = 256
+#: Bytes that are copied to the device to try it from there, at most.
+DEVICE_NBYTES = 4 * 1024**3
+
+
+class Examination:
+    """One data set, on one device, with a step of the user's, the model of the options, or nothing that learns."""
+
+    def __init__(
+        self,
+        dataset: StoreDataset,
+        options: DiagnoseOptions,
+        device: torch.device,
+        step: Callable[[Any], Any] | None,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.batch_size = min(options.batch_size, len(dataset))  #: asked for, cut to the data
+        self.notes: list[str] = []  #: what could not be measured, or not wholly, and why
+        self._store = dataset.open_store()
+        self._options = options
+        self._device = device
+        self._progress = progress
+        self._used = Settings(options.num_threads, options.prefetch_factor, pin_memory=options.pin_memory)
+        self._load_batch = self._step_batch = self.batch_size
+        self._student = self._choose_student(dataset, step)
+        if self._student is not None and self._student.fields is not None:
+            dataset = loading.remade(dataset, self._student.fields, dataset.transform)
+        if self._student is not None and self._student.decode is not None and dataset.decode is None:
+            dataset = dataset.with_decode(self._student.decode)
+        if self._student is None and dataset.decode is None and dataset.transform is None and "image" in dataset.fields:
+            size = image_size_of(dataset.split, options.image_size)
+            how = how_of("random", objects="objects" in dataset.fields)
+            dataset = dataset.with_decode(decode_plan(size, how))
+            if size is not None:
+                self._note("whole images", f"they are decoded to {crops_in_words(size, how)}")
+        self._dataset = dataset
+        self._rows = dataset  # those that are in memory, once they have been brought there
+
+    @property
+    def decode(self) -> Plan | None:
+        """The plan by which images were decoded: the data set's own, or one that makes images of one size.
+
+        None if the data set has several of its own.
+        """
+        plan, *views = plans_of(self._dataset.decode)
+        return None if views else plan
+
+    def _choose_student(self, dataset: StoreDataset, step: Callable[[Any], Any] | None) -> training.Student | None:
+        model = self._options.model
+        if step is not None:
+            return training.Student("the step that was given", step, collate="list")
+        if model == "none":
+            self._note("training", "the model none was chosen, loading alone was examined")
+            return None
+        try:
+            size = self._options.image_size if dataset.decode is None else _decoded_size(dataset, dataset.decode)
+            options = TrainOptions(model=model, batch_size=self._options.batch_size, image_size=size)
+            return training.student_of(dataset.split, options, self._device)
+        except TsdsError as error:
+            self._note("training", f"no model learns from this store, loading alone was examined ({error})")
+            return None
+
+    def measure(self) -> Measured:
+        """All that verdicts follow from, but for the settings to use."""
+        dataset, seconds = self._dataset, self._options.seconds
+        columns = [(dataset.split_name, field) for field in dataset.fields]
+        self._progress("the storage")
+        memory = measure_memory(self._store, columns, self._options.memory)
+        self._note("how much was in memory", memory.reason)
+        storage = measure_storage(self._store, columns, seconds=STORAGE * seconds)
+        self._note("storage", storage.reason)
+        self._progress("the loader, as the store was found")
+        first_epoch = self._first_epoch()
+        self._progress("bringing the store into memory")
+        self._rows = rows = loading.warmed(self._store, dataset, memory, seconds=WARM * seconds)
+        if len(rows) < len(dataset):
+            self._note("all samples from memory", f"{len(rows):,} of {len(dataset):,} were brought there")
+        cores = measure_cores(self._options.cores, seconds=CORES * seconds)
+        gathers = measure_gathers(seconds=GATHERS * seconds)
+        model, together, copies = self._model(), None, None
+        if self._student is not None:
+            self._progress("model and loader together")
+            together = loading.median(self._in_turns([self._used], TOGETHER, self._student)[self._used])
+        self._progress("the loader, with other settings")
+        current, *runs = map(loading.median, self._in_turns(self._candidates(cores.threads), SWEEP, None).values())
+        self._progress("what its threads do")
+        seconds *= WORK
+        if self._device.type == "cuda":
+            size = self._step_batch if self._student is not None else self._load_batch
+            copies = training.measure_copies(rows, self._student, size, self._device, seconds=seconds)
+        else:
+            self._note("copies to a device", f"there is none to copy to, batches stay on the {self._device}")
+        return Measured(
+            device=self._device.type,
+            layout=self._store.layout,
+            encoding=loading.encoding_of(dataset),
+            sample_nbytes=memory.nbytes / len(dataset.split),
+            cores=cores,
+            memory=memory,
+            storage=storage,
+            gathers=gathers,
+            first_epoch=first_epoch,
+            current=current,
+            runs=tuple(runs),
+            model=model,
+            together=together,
+            copies=copies,
+            transform=loading.measure_transform(rows, self._load_batch, cores.threads, seconds=seconds),
+            decoding=loading.measure_decoding(rows, seconds=seconds / 2),
+        )
+
+    def gain(self, used: Settings, wanted: Settings) -> float:
+        """How many times as quick training (or loading, where nothing trains) is with `wanted`; measured in turns."""
+        if wanted == used:
+            return 1.0
+        self._progress("what is recommended")
+        runs = self._in_turns((used, wanted), COMPARED, self._student)
+        return loading.gain_of(runs[used], runs[wanted])
+
+    def _note(self, what: str, why: str) -> None:
+        if why:
+            self.notes.append(f"{what}: {why}")
+
+    # --- loading
+
+    def _first_epoch(self) -> Run:
+        """The loader from its start, with batches for which there is time."""
+        seconds, size = self._options.seconds, self.batch_size
+        self._load_batch = loading.loadable_batch(self._dataset, size, seconds=BATCH * seconds)
+        if self._load_batch < size:
+            some = f"batches of {self._load_batch} were measured instead, because one sample takes so long"
+            self._note(f"loading batches of {size}", some)
+        loader = self._loader(self._used, None)
+        return loading.run(loader, self._used, seconds=FIRST_EPOCH * seconds, first_epoch=True)
+
+    def _loader(self, settings: Settings, student: training.Student | None) -> DataLoader[Any]:
+        if student is None:
+            return loading.loader_of(self._rows, settings, self._load_batch, device=self._device)
+        more = {"device": self._device, "collate": student.collate, "batch_transform": student.transform}
+        return loading.loader_of(self._rows, settings, self._step_batch, **more)
+
+    def _in_turns(
+        self, candidates: Iterable[Settings], share: float, student: training.Student | None
+    ) -> dict[Settings, list[Run]]:
+        """Runs with each of these settings, by loaders that are kept from one turn to the next."""
+        step = None if student is None else student.step
+        loaders = {settings: self._loader(settings, student) for settings in candidates}
+        measure = {settings: partial(loading.run, loader, settings, step=step) for settings, loader in loaders.items()}
+        try:
+            rounds = ROUNDS if len(measure) > 1 else 1
+            return loading.in_turns(measure, seconds=share * self._options.seconds, rounds=rounds)
+        finally:
+            for loader in loaders.values():
+                loader._iterator = None  # torch's, whose worker processes end with it; a garbage collection takes 10 s
+
+    def _candidates(self, cores: int) -> list[Settings]:
+        """The settings in use, and others that may be better."""
+        used, rows, workers = self._used, self._rows, min(cores, usable_cores())
+        threads = [n for n in sorted({1, 2, 4, 8, cores}) if n <= max(4, 2 * cores)]
+        candidates = [used, *(replace(used, num_threads=n) for n in threads)]
+        candidates += [replace(used, num_threads=max(2, min(8, cores)), prefetch_factor=n) for n in (1, 4)]
+        if used.pin_memory is False and self._device.type == "cuda":
+            candidates.append(replace(used, pin_memory=None))
+        if rows.transform is not None and workers > 1:  # one that holds the GIL may want processes
+            method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+            if method == "fork":
+                candidates.append(replace(used, num_threads=None, num_workers=workers))
+            else:
+                self._note("worker processes", f"they are started by {method} here, which would run your script again")
+        if len(rows) == len(self._dataset) and choose("auto", rows, self._device) == "device":
+            if rows.nbytes <= DEVICE_NBYTES:
+                candidates.append(replace(used, residency="device"))
+            else:
+                self._note("residency='device'", "it would take too long to copy the split there")
+        return list(dict.fromkeys(candidates))
+
+    # --- the model
+
+    def _model(self) -> ModelRun | None:
+        """The model alone, on a batch as large as there is time and memory for."""
+        student, seconds = self._student, self._options.seconds
+        if student is None:
+            return None
+        self._progress("the model alone")
+        largest = min(self.batch_size, len(self._rows))
+        try:
+            size, why = training.fitting_batch(student, self._rows, largest, self._device, seconds=BATCH * seconds)
+        except Exception as error:
+            if self._dataset.transform is None:
+                raise
+            what = f"the model does not take what the transform makes ({type(error).__name__}: {error})"
+            self._note("training", what)
+            self._student = None
+            return None
+        if why:
+            self._note(f"steps of {self.batch_size} samples", f"steps of {size} were measured instead, because {why}")
+        self._step_batch = size
+        model = self._alone(student, size, MODEL)
+        if self._device.type == "cpu" and model.threads > 1:  # more threads than cores wait for each other
+            seconds_of = training.threads_alone(student, self._rows, size, self._device, seconds=LARGER * seconds)
+            fewer = min((n for n in seconds_of if n < model.threads), key=seconds_of.__getitem__)
+            rates = {n: size / taken for n, taken in seconds_of.items()}
+            model = replace(model, rate=rates[model.threads], fewer_threads=fewer, fewer_rate=rates[fewer])
+        larger = min(LARGER_TIMES * size, len(self._rows))
+        if not why and larger >= 2 * size and larger / model.rate <= LARGER * seconds:
+            try:
+                return replace(model, larger_batch=larger, larger_rate=self._alone(student, larger, LARGER).rate)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._note(f"steps of {larger} samples", f"they do not fit into the memory of {self._device}")
+            student.let_go(self._device)  # here, where the error does not hold it any more
+        return model
+
+    def _alone(self, student: training.Student, batch_size: int, share: float) -> ModelRun:
+        seconds = share * self._options.seconds
+        return training.model_alone(student, self._rows, batch_size, self._device, seconds=seconds)
+
+
+def _decoded_size(dataset: StoreDataset, decode: Decode) -> tuple[int, int]:
+    """(height, width) of images that a data set's own plan has placed; an `OptionError` where they have several."""
+    plan, *others = plans_of(decode)
+    if others:
+        raise OptionError("`decode`: expected one plan, found several views. Pass a step that learns from them.")
+    rows = dataset.store_rows(np.arange(min(PLACED, len(dataset))))
+    sizes = np.unique(place(plan, dataset.split.image_shapes[rows], rows, 0).size, axis=0).tolist()
+    if len(sizes) > 1:
+        raise OptionError("`decode`: expected a plan that makes images of one size, found several. Add a Resize.")
+    height, width = sizes[0]
+    return height, width

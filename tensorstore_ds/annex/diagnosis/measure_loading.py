@@ -1,0 +1,271 @@
+"""Measure loading: a loader at work for a second or so, alone or with a model, and what its threads do for a batch."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import statistics
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorstore_ds.annex.diagnosis.measure_machine import hashed
+from tensorstore_ds.annex.diagnosis.results import Decoding, Memory, Run, Settings, TransformRun
+from tensorstore_ds.format.kinds import ImageField
+from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.machine import threads_for_loading
+from tensorstore_ds.page_cache.warming import warm_in_background
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.stored_images import decode_stored
+
+#: Bytes that are brought into memory to measure with, at most.
+WARM_NBYTES = 4 * 1024**3
+#: Samples are taken to be there up to this part of what was read: two threads read at once, and not at the same pace.
+SURELY = 0.9
+#: Samples by which the time of a batch is estimated, and images that are decoded at a time.
+PILOT = 4
+#: Threads that a transform is tried in, at most: more do not tell more; and turns in which it is measured.
+MOST_THREADS, TRANSFORM_ROUNDS = 4, 3
+_NAP = 0.001
+
+Step = Callable[[Any], Any]
+
+
+# --- rows in memory ---------------------------------------------------------------------------------------------
+
+
+def remade(dataset: StoreDataset, fields: Sequence[str], transform: Callable[[Any], Any] | None) -> StoreDataset:
+    """The same samples with these fields and this transform."""
+    other = copy.copy(dataset)
+    other.fields, other.transform = tuple(fields), transform
+    other.as_pil = dataset.as_pil and transform is not None  # batches of PIL images are for transforms alone
+    return other
+
+
+def warmed(store: Store, dataset: StoreDataset, memory: Memory, *, seconds: float) -> StoreDataset:
+    """The samples that are in memory: all of them, or the first ones, as many as can be brought there in that time.
+
+    What is there of others' files may be dropped by the system in turn, so that it is not more than half of the memory
+    that this process may use, and not more than is needed to measure.
+    """
+    if memory.resident == 1:
+        return dataset
+    budget = min(WARM_NBYTES, memory.limit // 2, memory.nbytes)
+    with warm_in_background(store, splits=dataset.split_name, fields=dataset.fields, budget=budget) as warming:
+        warming.wait(seconds)
+        done = warming.nbytes_done
+    if done >= memory.nbytes:
+        return dataset
+    rows = dataset.store_rows(np.arange(len(dataset)))
+    resident = np.flatnonzero(rows < SURELY * len(dataset.split) * done / memory.nbytes)
+    return dataset.subset(resident if len(resident) else [0])
+
+
+def loadable_batch(dataset: StoreDataset, wanted: int, *, seconds: float) -> int:
+    """The batch that can be loaded in some seconds: less than wanted where a transform or an image takes very long."""
+    pilot = np.arange(min(PILOT, wanted))
+    for _ in range(2):  # the first one may come from storage
+        began = time.perf_counter()
+        list(dataset.__getitems__(pilot))
+        spent = time.perf_counter() - began
+    return max(1, min(wanted, int(seconds * len(pilot) / spent)))
+
+
+# --- a loader at work -------------------------------------------------------------------------------------------
+
+
+def loader_of(dataset: StoreDataset, settings: Settings, batch_size: int, **arguments: Any) -> DataLoader[Any]:
+    """A loader with these settings, and with other arguments of `DataLoader`."""
+    sampler = None
+    if settings.block_rows:
+        rows, blocks = settings.block_rows, settings.window_blocks
+        sampler = BlockShuffleSampler(dataset, block_rows=rows, window_blocks=blocks, rank=0, num_replicas=1)
+    arguments = {"collate": "packed", **arguments, **settings.arguments()}
+    return DataLoader(dataset, batch_size, sampler=sampler, shuffle=sampler is None, **arguments)
+
+
+def run(
+    loader: DataLoader[Any], settings: Settings, *, seconds: float, step: Step | None = None, first_epoch: bool = False
+) -> Run:
+    """Take batches of a loader with these settings for some seconds, over as many epochs as it takes.
+
+    Args:
+        loader: with `settings`.
+        settings: for the record.
+        seconds: to go on for; a batch that is under way is waited for.
+        step: called with each batch; None: they are dropped.
+        first_epoch: count from before the first batch to the end of the epoch at most; otherwise the first batch, which
+            threads, processes and kernels have to be started for, does not count.
+    """
+    device = loader.device or torch.device("cpu")
+    step = step or (lambda batch: None)
+    width = settings.num_workers or loader.num_threads or threads_for_loading()
+    with contextlib.closing(_batches(loader, once=first_epoch)) as batches:
+        if not first_epoch:
+            step(next(batches)[0])
+        finish(device)
+        before, faults, busy, began = loader.stats(), major_faults(), time.process_time(), time.perf_counter()
+        samples = 0
+        for batch, count in batches:
+            samples += count
+            step(batch)
+            del batch
+            if time.perf_counter() - began >= seconds:
+                # Threads that began together are ready together: a wave of tasks is counted wholly or not at all.
+                stats = loader.stats() - before
+                if first_epoch or (stats.requests if before.requests else stats.batches) % width == 0:
+                    break
+        finish(device)
+        spent, busy = time.perf_counter() - began, time.process_time() - busy
+        after, stats = major_faults(), loader.stats() - before
+    return Run(
+        settings,
+        loader.batch_size or 1,
+        rate=samples / spent,
+        batches=stats.batches,
+        wait=min(1.0, loader.starved(stats) / spent),
+        gather=stats.gather / stats.batches,
+        copy=stats.copy / stats.batches,
+        depth=stats.depth,
+        busy=busy / spent,
+        major_faults=None if after is None or faults is None else after - faults,
+    )
+
+
+def _batches(loader: DataLoader[Any], *, once: bool) -> Generator[tuple[Any, int], None, None]:
+    """Batches with the number of their samples, epoch after epoch."""
+    size, total = loader.batch_size or 1, len(loader.sampler)  # type: ignore[arg-type]
+    for _ in range(1) if once else itertools.count():
+        for number, batch in enumerate(loader):
+            yield batch, min(size, total - number * size)
+
+
+def in_turns(
+    measure: Mapping[Settings, Callable[..., Run]], *, seconds: float, rounds: int
+) -> dict[Settings, list[Run]]:
+    """Measure several settings in turns, so that what else the machine does disturbs all.
+
+    Each is measured once; after that, turns end with the time.
+    """
+    runs: dict[Settings, list[Run]] = {settings: [] for settings in measure}
+    end = time.perf_counter() + seconds
+    for number in range(rounds):
+        if number and time.perf_counter() >= end:
+            break
+        for settings, one in measure.items():
+            runs[settings].append(one(seconds=seconds / rounds / len(measure)))
+    return runs
+
+
+def median(runs: Sequence[Run]) -> Run:
+    """The one in the middle by its rate; of two the quicker one, which was disturbed less."""
+    return sorted(runs, key=lambda run: run.rate)[len(runs) // 2]
+
+
+def gain_of(used: Sequence[Run], wanted: Sequence[Run]) -> float:
+    """How many times as quick the second is, the median over turns; 1 if it was not quicker in each of them.
+
+    What is quicker in two turns and slower in the third was quicker by chance.
+    """
+    gains = sorted(b.rate / a.rate for a, b in zip(used, wanted, strict=True))
+    return gains[len(gains) // 2] if gains[0] > 1 else 1.0
+
+
+def finish(device: torch.device) -> None:
+    """Wait for what was begun on a device."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def major_faults() -> int | None:
+    """Pages that this process had to wait for while they were read from storage; None on Windows."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+# --- what threads do besides copying rows -----------------------------------------------------------------------
+
+
+def encoding_of(dataset: StoreDataset) -> str:
+    """How images are kept; empty where none are read."""
+    image = dataset.split.fields.get("image") if "image" in dataset.fields else None
+    return image.encoding if isinstance(image, ImageField) else ""
+
+
+def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | None:
+    """What decoding takes in one thread; None where images are pixels."""
+    if encoding_of(dataset) in ("", "raw"):
+        return None
+    column = dataset.split["image"]
+    rows = dataset.store_rows(np.arange(len(dataset)))
+    read = decode = 0.0
+    images = 0
+    while not images or read + decode < seconds:
+        chosen = [int(rows[(images + i) % len(rows)]) for i in range(PILOT)]
+        began = time.perf_counter()
+        files = [column[row] for row in chosen]
+        between = time.perf_counter()
+        for file, row in zip(files, chosen, strict=True):
+            decode_stored(file, key=dataset.key(row))
+        read, decode = read + between - began, decode + time.perf_counter() - between
+        images += PILOT
+    return Decoding(read / images, decode / images)
+
+
+def measure_transform(dataset: StoreDataset, batch_size: int, cores: int, *, seconds: float) -> TransformRun | None:
+    """What the data set's transform does to its loader: one thread, several, and none of it; None if it has none."""
+    if dataset.transform is None:
+        return None
+    threads = max(2, min(MOST_THREADS, cores))
+    plain = remade(dataset, dataset.fields, None)
+    share = seconds / TRANSFORM_ROUNDS / 5
+
+    def rate(loaded: StoreDataset, threads: int) -> float:
+        settings = Settings(num_threads=threads)
+        return run(loader_of(loaded, settings, batch_size), settings, seconds=share).rate
+
+    turns = []
+    for _ in range(TRANSFORM_ROUNDS):
+        without, one = rate(plain, threads), rate(dataset, 1)
+        several, wait = waiting_for_gil(lambda: rate(dataset, threads))
+        # As many threads, which do not hold it: what is left is the system's own delay.
+        together, idle = waiting_for_gil(lambda: hashed(threads, seconds=share))
+        turns.append((without, one, several, wait, idle, several / one, together / hashed(1, seconds=share)))
+    numbers = np.array(turns)
+    without, one, several, wait, idle = np.median(numbers[:, :5], axis=0).tolist()
+    speed_up, possible = float(numbers[:, 5].max()), float(numbers[:, 6].min())
+    return TransformRun(without, one, several, threads, speed_up, possible, gil_wait=max(0.0, wait - idle))
+
+
+def waiting_for_gil(work: Callable[[], float]) -> tuple[float, float]:
+    """What some work comes to, and how late another thread is meanwhile that sleeps and wakes over and over.
+
+    After it has woken it needs the interpreter's global lock (GIL) to go on: so late is whoever else wants it, such as
+    the training loop between two calls of torch. Seconds, the median; 0 if there was no time to sleep.
+    """
+    late: list[float] = []
+    stopping = threading.Event()
+
+    def nap() -> None:
+        while not stopping.is_set():
+            began = time.perf_counter()
+            time.sleep(_NAP)
+            late.append(time.perf_counter() - began - _NAP)
+
+    thread = threading.Thread(target=nap, name="tsds-doctor-gil", daemon=True)
+    thread.start()
+    try:
+        return work(), statistics.median(late or [0.0])
+    finally:
+        stopping.set()
+        thread.join()

@@ -1,0 +1,148 @@
+"""Measure the machine: the cores and the memory that this process gets, and the storage under a store."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import IO
+
+import numpy as np
+
+from tensorstore_ds.annex.diagnosis.results import Cores, Gathers, Memory, Storage
+from tensorstore_ds.machine import core_limits
+from tensorstore_ds.page_cache.residency import data_files, requirement, residency_of, total_residency
+from tensorstore_ds.reading.columns import aligned_empty
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import start_of
+
+#: Hashed at a time, without the interpreter's lock: half a millisecond or more.
+_BLOCK = bytes(1024**2)
+_TURNS = 3
+#: Bytes of storage that are read at most, and at a time.
+MOST_NBYTES, STEP_NBYTES = 512 * 1024**2, 8 * 1024**2
+#: Files that are smaller are left out, and a store of less than this much: a single request takes a time of its own.
+LEAST_NBYTES, LEAST_TOTAL = 1024**2, 8 * 1024**2
+#: Rows that are gathered to see how quick copies are: their size, how many there are, and how many are taken. The C
+#: library copies rows of this size in another way than all of them in one piece.
+ROW_NBYTES, ROWS, TAKEN = 64 * 1024, 512, 128
+#: Where `malloc` begins large arrays, after a page.
+MALLOC_OFFSET = 16
+
+
+def measure_cores(limit: int | None, *, seconds: float) -> Cores:
+    """The cores that there are, and the work that they do, by hashing; `limit` stands for the system's."""
+    machine = os.cpu_count() or 1
+    limits = core_limits() if limit is None else {"the option cores": float(limit)}
+    limited_by = min(limits, key=limits.__getitem__)
+    allowed = limits[limited_by]
+    cores = Cores(machine, allowed, limited_by if allowed < machine else "", 1.0)
+    if cores.threads == 1:
+        return cores
+    alone = together = 0.0
+    for _ in range(_TURNS):  # in turns, so that what else the machine does disturbs both
+        alone += hashed(1, seconds=seconds / _TURNS / 2)
+        together += hashed(cores.threads, seconds=seconds / _TURNS / 2)
+    return replace(cores, measured=together / alone)
+
+
+def hashed(threads: int, *, seconds: float) -> float:
+    """Blocks that threads hash per second, together."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="tsds-doctor") as pool:
+        return sum(pool.map(_hash, [seconds] * threads))
+
+
+def _hash(seconds: float) -> float:
+    began, blocks = time.perf_counter(), 0
+    while not blocks or time.perf_counter() < began + seconds:
+        hashlib.sha256(_BLOCK)
+        blocks += 1
+    return blocks / (time.perf_counter() - began)
+
+
+def measure_gathers(*, seconds: float, offset: int = MALLOC_OFFSET) -> Gathers:
+    """Random rows into an array that begins at a page, and into one `offset` bytes after it; and rows in one piece.
+
+    The best turn counts: what else the machine does can only make a copy slower.
+    """
+    source = aligned_empty((ROWS, ROW_NBYTES), np.uint8)
+    source.fill(1)
+    memory = aligned_empty(((TAKEN + 1) * ROW_NBYTES,), np.uint8)
+    memory.fill(1)
+    aligned, misaligned = (memory[i:][: TAKEN * ROW_NBYTES].reshape(TAKEN, ROW_NBYTES) for i in (0, offset))
+    rng, best, began = np.random.default_rng(0), [float("inf")] * 3, time.perf_counter()
+    turns = 0
+    while turns < _TURNS or time.perf_counter() - began < seconds:
+        turns += 1
+        rows, first = rng.permutation(ROWS)[:TAKEN], int(rng.integers(ROWS - TAKEN))
+        copies = (
+            partial(np.copyto, aligned, source[first : first + TAKEN]),
+            partial(np.take, source, rows, axis=0, out=aligned, mode="clip"),
+            partial(np.take, source, rows, axis=0, out=misaligned, mode="clip"),
+        )
+        for i, copy in enumerate(copies):
+            start = time.perf_counter()
+            copy()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return Gathers(*(aligned.nbytes / took for took in best))
+
+
+def measure_memory(store: Store, columns: Sequence[tuple[str, str]], limit: int | None) -> Memory:
+    """What these (split, field) take and may take, and how much of them is there; `limit` stands for the system's."""
+    nbytes, limits = requirement(store, columns)
+    if limit is not None:
+        limits = {"the option memory": limit}
+    limited_by = min(limits, key=limits.__getitem__)
+    total = total_residency(residency_of(store, columns))
+    return Memory(nbytes, limits[limited_by], limited_by, total.share, total.reason)
+
+
+def measure_storage(store: Store, columns: Sequence[tuple[str, str]], *, seconds: float) -> Storage:
+    """Read the files of these (split, field), the largest first, for some seconds.
+
+    With ``O_DIRECT`` the system copies from the disk into this process's memory, and leaves the page cache as it is,
+    which others may be using: nothing is dropped from it, nothing added.
+    """
+    if sys.platform != "linux":
+        return Storage(None, reason=f"reading past the page cache is not available on {sys.platform}")
+    if store.is_remote:
+        return Storage(None, reason="a part of the store is not on this disk yet")
+    files = [file for column in columns for file in data_files(store, *column) if file.nbytes >= LEAST_NBYTES]
+    if sum(file.nbytes for file in files) < LEAST_TOTAL:
+        return Storage(None, reason="the store is too small to tell how fast its storage is")
+    total, spent = 0, 0.0
+    with mmap.mmap(-1, STEP_NBYTES) as buffer:  # whose address is that of a page, as O_DIRECT wants it
+        for file in sorted(files, key=lambda file: file.nbytes, reverse=True):
+            if total >= MOST_NBYTES or spent >= seconds:
+                break
+            with store.open_file(file.path) as opened:
+                try:
+                    nbytes, took = _read_directly(opened, buffer, MOST_NBYTES - total, seconds - spent)
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                        raise
+                    return Storage(None, reason="this file system does not read past the page cache")
+            total, spent = total + nbytes, spent + took
+    return Storage(total / spent, total)
+
+
+def _read_directly(file: IO[bytes], buffer: mmap.mmap, most: int, seconds: float) -> tuple[int, float]:
+    """Bytes that were read from the beginning of a file, and the seconds that it took."""
+    import fcntl  # not on Windows
+
+    descriptor, start = file.fileno(), start_of(file)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+    began, done = time.perf_counter(), 0
+    while not done or (done < most and time.perf_counter() - began < seconds):
+        count = os.preadv(descriptor, [buffer], start + done)
+        done += count
+        if count < len(buffer):
+            break
+    return done, time.perf_counter() - began

@@ -1,0 +1,193 @@
+"""Measure training: the model of `tsds train` or a step of the user's, and copies of a batch to its device."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tensorstore_ds import words
+from tensorstore_ds.annex.diagnosis.measure_loading import Step, finish, loader_of
+from tensorstore_ds.annex.diagnosis.results import Copies, ModelRun, Settings
+from tensorstore_ds.annex.training.augmentation import train_plan, train_transform
+from tensorstore_ds.annex.training.batch_fit import is_out_of_memory, let_go
+from tensorstore_ds.annex.training.data import image_shape, task_of
+from tensorstore_ds.annex.training.learner import Learner, image_dtype
+from tensorstore_ds.annex.training.models import model_options
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.recipe import completed
+from tensorstore_ds.annex.training.torch_threads import halves, time_threads
+from tensorstore_ds.loading.collate import Collate, map_tensors
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
+from tensorstore_ds.loading.device import DevicePrefetcher, move
+from tensorstore_ds.reading.store import Split
+
+#: A batch is tried so many times as large as the one before, until a step takes too long.
+GROWTH = 4
+#: Calls between two looks at the clock on a GPU, which is waited for at each.
+_GPU_CALLS = 8
+
+
+@dataclass(frozen=True)
+class Student:
+    """Something that learns from batches."""
+
+    name: str  #: of the model
+    step: Step  #: one whole training step on a batch that went through `transform`
+    fields: tuple[str, ...] | None = None  #: of the store that it needs; None: all
+    transform: Callable[..., Any] | None = None  #: called as ``transform(batch, rows, epoch)`` on the device
+    collate: Collate = "packed"  #: the shape of objects that it takes
+    decode: Plan | None = None  #: how its images are placed before they are decoded
+    forget: Callable[[], object] = lambda: None  #: lets go of gradients
+
+    def whole_step(self, batch: Any, batch_size: int, epoch: int) -> None:
+        """Transform a batch and learn from it."""
+        if self.transform is not None:
+            batch = self.transform(batch, torch.arange(batch_size), epoch)
+        self.step(batch)
+
+    def let_go(self, device: torch.device) -> None:
+        """Give back what a step has left, after one for which memory was too small."""
+        self.forget()
+        let_go(device)
+
+    def batch(self, dataset: StoreDataset, batch_size: int, device: torch.device) -> Any:
+        """The first batch of a data set on the device, not transformed."""
+        return next(iter(loader_of(dataset, Settings(), batch_size, device=device, collate=self.collate)))
+
+
+def student_of(split: Split, options: TrainOptions, device: torch.device) -> Student:
+    """The model that `tsds train` would train on a split.
+
+    Raises:
+        OptionError: the store has nothing to learn from, or images that a model cannot take as they are.
+        FormatError: a label is not the index of a class.
+    """
+    task = task_of(split, model=options.model)
+    height, width, channels = image_shape(split)
+    vit = model_options(options, task, (height, width), channels)
+    options = completed(options, vit)
+    transform = train_transform(split, options, vit, dtype=image_dtype(options, device))
+    learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
+    plan, forget = train_plan(split, options, vit), learner.optimizer.zero_grad
+    return Student(options.model, learner.train_batch, task.fields, transform, decode=plan, forget=forget)
+
+
+# --- the model alone --------------------------------------------------------------------------------------------
+
+
+def fitting_batch(
+    student: Student, dataset: StoreDataset, wanted: int, device: torch.device, *, seconds: float
+) -> tuple[int, str]:
+    """The batch size of steps that take less than that, and why it is not the one that is wanted; empty if it is."""
+    size, larger = 0, 1
+    while True:
+        try:
+            batch = student.batch(dataset, larger, device)
+            for number in range(2):  # the first one starts up
+                finish(device)
+                began = time.perf_counter()
+                student.whole_step(batch, larger, number)
+                finish(device)
+                spent = time.perf_counter() - began
+                if spent > seconds:
+                    break
+            batch = None  # the next one wants its memory
+            full = False
+        except (RuntimeError, MemoryError) as error:
+            if not size or not is_out_of_memory(error):
+                raise
+            full = True  # the error holds what the step has made
+        if full:
+            batch = None
+            student.let_go(device)
+            return size, f"a step of {larger} does not fit into the memory of {device}"
+        size = larger
+        larger = min(wanted, GROWTH * size, int(size * seconds / spent))
+        if size == wanted:
+            return size, ""
+        if larger <= size:
+            return size, f"the model takes {words.duration(spent)} for that many"
+
+
+def model_alone(
+    student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, seconds: float
+) -> ModelRun:
+    """The model on one batch that stays on the device."""
+    batch = student.batch(dataset, batch_size, device)
+    step = _seconds_of(lambda number: student.whole_step(batch, batch_size, number), device, seconds=seconds)
+    return ModelRun(student.name, batch_size, batch_size / step, threads=torch.get_num_threads())
+
+
+def threads_alone(
+    student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, seconds: float
+) -> dict[int, float]:
+    """Seconds of a step on one batch, by the number of torch's threads: as many as now, a half of them, ..., 1."""
+    batch = student.batch(dataset, batch_size, device)
+    counts = halves(torch.get_num_threads())
+    return time_threads(lambda: student.whole_step(batch, batch_size, 0), counts, seconds=seconds)
+
+
+def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds: float) -> float:
+    """The mean time of a call, which gets its number, over some seconds; the first one, which starts up, aside."""
+    call(0)
+    finish(device)
+    calls, began = 0, time.perf_counter()
+    while True:
+        for _ in range(1 if device.type == "cpu" else _GPU_CALLS):
+            calls += 1
+            call(calls)
+        finish(device)
+        spent = time.perf_counter() - began
+        if spent >= seconds:
+            return spent / calls
+
+
+# --- copies -----------------------------------------------------------------------------------------------------
+
+
+def measure_copies(
+    dataset: StoreDataset, student: Student | None, batch_size: int, device: torch.device, *, seconds: float
+) -> Copies:
+    """How long the copy of a batch to a GPU takes; and steps with copies ahead and in turn, if there is a student."""
+    host = {"device": torch.device("cpu"), "collate": "packed" if student is None else student.collate}
+    loaders = (loader_of(dataset, Settings(pin_memory=pinned), batch_size, **host) for pinned in (True, False))
+    pinned, pageable = (next(iter(loader)) for loader in loaders)
+    seconds /= 2 if student is None else 4
+    copies = Copies(
+        nbytes_of(pinned),
+        _seconds_of(lambda _: move(pinned, device), device, seconds=seconds),
+        _seconds_of(lambda _: move(pageable, device), device, seconds=seconds),
+    )
+    if student is None:
+        return copies
+    queue = iter(DevicePrefetcher(itertools.repeat(pinned), device))
+
+    def in_turn(number: int) -> None:
+        moved = move(pageable, device)
+        finish(device)
+        student.whole_step(moved, batch_size, number)
+
+    ahead = _seconds_of(lambda number: student.whole_step(next(queue), batch_size, number), device, seconds=seconds)
+    return replace(copies, ahead=batch_size / ahead, in_turn=batch_size / _seconds_of(in_turn, device, seconds=seconds))
+
+
+def nbytes_of(batch: Any) -> int:
+    """Bytes of all tensors of a batch.
+
+    >>> nbytes_of({"image": torch.zeros(2, 3), "more": [torch.zeros(4), "a"]})
+    40
+    """
+    sizes: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    map_tensors(batch, note)
+    return sum(sizes)

@@ -1,0 +1,268 @@
+"""From numbers to verdicts: what holds training back, the heaviest first. Nothing is measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorstore_ds.annex.diagnosis.results import Gathers, Measured, TransformRun, Verdict
+from tensorstore_ds.words import duration, percent, rate, size
+
+#: The loader holds a model back where training is slower than the model alone by more than the first, and at least the
+#: second share of the time is spent waiting for batches.
+SLOWER, WAITING = 0.9, 0.05
+#: What is less than this many times quicker is not told from chance.
+QUICKER = 1.2
+#: Storage, or a transform, holds a loader back if it comes to less than this share of what it does without it.
+SLOWED = 0.7
+#: All of a store counts as being in memory from this share on: a kernel may take single pages back.
+RESIDENT = 0.99
+#: Threads that come to less than the first many times one thread's work hold each other up, if as many others came to
+#: the second at the same time.
+NO_SPEED_UP, SPEED_UP = 1.3, 1.6
+#: A thread that only computes in Python gives the GIL away between samples, when torch slices the next one, and after
+#: `sys.getswitchinterval`, 5 ms, at the latest. Who waits for it then waits for half a sample's time or more, where a
+#: thread that copies or decodes lets him go on at once. Less than the least is not told from the system's delays.
+HELD_SHARE, HELD_LEAST, HELD_MOST = 0.25, 0.0002, 0.002
+#: Shares: of the cores, from which on they are busy; of a step, that a copy may take beside it; of the cores, that
+#: loading may take from a model on the same ones.
+BUSY, COPYING, SHARED = 0.75, 0.8, 0.2
+#: Copies of rows are slow below this share of what they could be.
+COPIED = 0.6
+
+
+def judge(m: Measured) -> tuple[Verdict, ...]:
+    """All verdicts that the numbers bear out, at least one, the heaviest first.
+
+    Either the model is the limit, or training waits for the loader; then the kind of the store and what its threads do
+    always come to a verdict, whatever else there is.
+    """
+    causes = (storage_and_memory, model, store_and_threads, copies, slow_copies, processors, batch_size, alignment)
+    return tuple(verdict for cause in causes for verdict in cause(m))
+
+
+def starved(m: Measured) -> bool:
+    """Whether training waits for the loader; where no model trains, loading is all there is to look at."""
+    if m.model is None or m.together is None:
+        return True
+    return m.together.rate < SLOWER * m.model.rate and m.together.wait > WAITING
+
+
+def storage_and_memory(m: Measured) -> Iterator[Verdict]:
+    """Training waits for storage; or an epoch is larger than the memory for it."""
+    first, memory = m.first_epoch, m.memory
+    options = 'a smaller `size` or `encoding="jpeg"`' if m.encoding == "raw" else "a smaller `size`"
+    smaller = f"Shuffle by blocks, as below (BlockShuffleSampler); convert with {options}; or allow more memory."
+    from_memory = not first.major_faults if memory.resident is None else memory.resident > RESIDENT
+    enough = m.model is not None and first.rate >= m.model.rate
+    if not from_memory and not enough and first.rate < SLOWED * m.current.rate:
+        line, change = "Rows are read from storage in every epoch", smaller
+        if memory.fits:
+            line = "The store is not in memory yet"
+            change = "Read it in order before training, or while it begins: tsds warm, tsds.warm_in_background(store)."
+        line += "" if memory.resident is None else f" ({percent(memory.resident)} of it was there)"
+        line += f": {rate(first.rate)} are loaded in the first epoch, and {rate(m.current.rate)} from memory."
+        rates = {"first_epoch_rate": first.rate, "memory_rate": m.current.rate, "storage_rate": m.storage.rate or 0.0}
+        yield Verdict("storage-bound", line, change, rates | {"major_faults": float(first.major_faults or 0)})
+    if not memory.fits:
+        limit = f"{size(memory.limit)} ({memory.limited_by})"
+        line = (
+            f"An epoch takes {size(memory.nbytes)}, this process may use {limit}: every epoch reads from storage again"
+        )
+        evidence = {"nbytes": float(memory.nbytes), "limit": float(memory.limit)}
+        if m.storage.rate:
+            most = m.storage.rate / m.sample_nbytes
+            line += f", at most {rate(most)} in order"
+            evidence |= {"storage_rate": m.storage.rate, "most_rate": most}
+        yield Verdict("does-not-fit", f"{line}.", smaller, evidence)
+
+
+def model(m: Measured) -> Iterator[Verdict]:
+    """Torch's threads wait for each other; or the model is the limit, and the loader is not the problem."""
+    run, both = m.model, m.together
+    if run is not None and run.fewer_rate >= QUICKER * run.rate:
+        fewer = run.fewer_threads
+        line = (
+            f"Torch computes {rate(run.rate)} with {run.threads} threads, and {rate(run.fewer_rate)} with {fewer}: "
+            f"this process gets the work of {m.cores.measured:.1f} cores, and threads wait for one that has no core."
+        )
+        change = f"Call torch.set_num_threads({fewer}), set OMP_NUM_THREADS={fewer}, or let nothing else run beside it."
+        evidence = {"rate": run.rate, "fewer_rate": run.fewer_rate, "fewer_threads": float(fewer)}
+        yield Verdict("too-many-torch-threads", line, change, evidence | {"threads": float(run.threads)})
+    if run is not None and both is not None and not starved(m):
+        line = (
+            f"The model is the limit, the loader is not: a step takes {duration(run.seconds)}, and "
+            f"{percent(both.wait)} of the time is spent waiting for batches."
+        )
+        change = "A faster model trains faster: lower precision, torch.compile, smaller images, fewer weights."
+        evidence = {"model_rate": run.rate, "together_rate": both.rate, "wait": both.wait}
+        yield Verdict("model-bound", line, change, evidence)
+
+
+def store_and_threads(m: Measured) -> Iterator[Verdict]:
+    """Threads hold each other up, the store has to be decoded, or other settings of the loader load more."""
+    t, d, rates = _slow_transform(m), m.decoding, {"rate": m.best.rate}
+    if t is not None and holds_gil(t):
+        line = (
+            f"The transform holds Python's global lock: {rate(t.one)} in one thread, {rate(t.several)} in {t.threads}, "
+            f"{rate(t.without)} without it. Other threads wait {duration(t.gil_wait)} for the lock."
+        )
+        change = (
+            "Transform whole batches on the device (tsds.Compose as batch_transform), use operations of NumPy or torch "
+            "on whole images, or load with worker processes (num_workers)."
+        )
+        yield Verdict("transform-holds-gil", line, change, _rates(t))
+    if m.layout == "zarr" and starved(m):
+        line = f"The store is compressed (layout zarr): {_best(m)}."
+        change = 'Train from a copy that is not: repack the store with `layout="memmap"`.'
+        yield Verdict("compressed", line, change, rates | {"gather": m.best.gather})
+    if d is not None and starved(m):
+        line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
+        change = (
+            "Decode only the crop: pass RandomResizedCrop or Resize as `decode`, and keep JPEG files with restart "
+            'markers, as `encoding="jpeg"` writes them. Or keep pixels: `encoding="smart"` within the '
+            'available memory, or `encoding="raw"` if all of them fit (see `dry_run`).'
+        )
+        yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
+    used, wanted = m.current.settings, m.wanted
+    if wanted is None or wanted.num_workers or m.gain < QUICKER:
+        return
+    if (used.num_threads, used.prefetch_factor) != (wanted.num_threads, wanted.prefetch_factor):
+        line = f"{rate(m.current.rate)} are loaded with the settings in use, {rate(m.best.rate)} with the best ones."
+        settings = ", ".join(f"{name}={value!r}" for name, value in wanted.arguments().items())
+        evidence = {"rate": m.current.rate, "best_rate": m.best.rate, "gain": m.gain, "depth": m.current.depth}
+        yield Verdict("too-few-threads", line, f"Load with {settings or 'the defaults of the loader'}.", evidence)
+
+
+def copies(m: Measured) -> Iterator[Verdict]:
+    """Batches come to the device more slowly than it takes them, or from memory that is not page-locked."""
+    run, c = m.together or m.best, m.copies
+    step = run.batch_size / run.rate
+    if run.copy and starved(m) and run.copy >= COPYING * step:
+        nbytes = size(c.nbytes if c is not None else 0)
+        line = f"The copy of a batch of {nbytes} to the device takes {duration(run.copy)}, nearly all of the time."
+        change = "Keep the split on the device (residency='device'), or send less: uint8 images, a smaller `size`."
+        yield Verdict("copy-bound", line, change, {"copy": run.copy, "step": step})
+    if c is not None and m.current.settings.pin_memory is False and c.pageable >= QUICKER * c.pinned:
+        line = (
+            f"Batches are copied from pageable memory: {duration(c.pageable)} each, and {duration(c.pinned)} from "
+            "pinned memory. The training script waits for such copies, even with non_blocking."
+        )
+        evidence = {"pageable": c.pageable, "pinned": c.pinned, "ahead_rate": c.ahead, "in_turn_rate": c.in_turn}
+        yield Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
+
+
+def slow_copies(m: Measured) -> Iterator[Verdict]:
+    """The C library copies rows more slowly than one large piece, wherever they are copied to."""
+    g = m.gathers
+    if _only_copies(m) and g.aligned < COPIED * g.whole:
+        line = f"Rows are copied at {size(g.aligned)}/s, and as much in one piece at {size(g.whole)}/s."
+        change = (
+            "The C library's way to copy may not suit this processor: with glibc on x86-64, try "
+            "GLIBC_TUNABLES=glibc.cpu.hwcaps=-ERMS,-FSRM in the environment of Python."
+        )
+        yield Verdict("slow-copies", line, change, _speeds(g))
+
+
+def alignment(m: Measured) -> Iterator[Verdict]:
+    """Rows are copied slowly to where NumPy's own arrays begin; those of the loader begin elsewhere."""
+    g = m.gathers
+    if g.aligned >= COPIED * g.whole and g.misaligned < COPIED * g.aligned:
+        line = (
+            f"Rows are copied at {size(g.misaligned)}/s into an array that begins 16 bytes after a cache line, as "
+            f"numpy.empty may return, and at {size(g.aligned)}/s into one that begins at a page, as the loader's do."
+        )
+        change = "If you call `take` with `out`, pass an array that `take` returned, or another that begins at a page."
+        yield Verdict("misaligned-copies", line, change, _speeds(g))
+
+
+def _speeds(g: Gathers) -> dict[str, float]:
+    return {"whole": g.whole, "aligned": g.aligned, "misaligned": g.misaligned}
+
+
+def processors(m: Measured) -> Iterator[Verdict]:
+    """The work of the threads takes the time: transforms, more threads than cores, or memory alone."""
+    t = _slow_transform(m)
+    if t is not None and not holds_gil(t):
+        line = (
+            f"Samples are transformed and stacked one by one: {rate(t.several)} in {t.threads} threads, "
+            f"{rate(t.without)} as whole batches without the transform."
+        )
+        change = "Transform whole batches on the device instead: tsds.Compose as batch_transform."
+        yield Verdict("transform-bound", line, change, _rates(t))
+    yield from _cores_limited(m, t)
+    if _only_copies(m):
+        speed = m.best.rate * m.sample_nbytes
+        line = f"Batches are put together from memory at {size(speed)}/s: {_best(m)}."
+        change = "This does not hold back a model that takes fewer samples."
+        if m.model is not None:
+            change = "Load less per sample (a smaller `size`, fewer fields), or keep it on a GPU (residency='device')."
+        yield Verdict("gather-bound", line, change, {"rate": m.best.rate, "nbytes_per_second": speed})
+
+
+def _cores_limited(m: Measured, slow: TransformRun | None) -> Iterator[Verdict]:
+    """Threads want more cores than there are."""
+    cores, allowed, both = m.cores, m.cores.allowed, m.together
+    evidence = {"cores": allowed, "machine": float(cores.machine), "measured": cores.measured}
+    name = f"{allowed:g} core{'' if allowed == 1 else 's'}"
+    if cores.measured < BUSY * allowed:
+        name += f" (effective cores: {cores.measured:.1f})"
+    more = "Take a machine with more, or give them less to do: raw pixels, smaller images, transforms on the device."
+    if cores.limited_by:
+        more = f"Allow more of the machine's {cores.machine} ({cores.limited_by} sets the limit), or load less."
+    if both is not None and m.device == "cpu" and m.current.settings.num_workers == 0:
+        share = both.gather * both.rate / both.batch_size / allowed
+        if share > SHARED and both.rate < SLOWER * (m.model.rate if m.model else 0.0):
+            line = f"Model and loader share {name}, and loading takes {percent(share)} of them."
+            yield Verdict("cores-limited", line, more, evidence | {"share": share})
+            return
+    at_work = m.decoding is not None or m.layout == "zarr" or slow is not None
+    busiest = max(run.busy for run in (m.current, *m.runs))
+    if not at_work or not starved(m) or (slow is not None and holds_gil(slow)):
+        return
+    if busiest >= BUSY * min(allowed, max(1.0, cores.measured)):
+        each = m.best.rate / busiest
+        line = f"{name} {'is' if allowed == 1 else 'are'} busy with loading: {rate(each)} each."
+        if m.model is not None:
+            evidence["wanted"] = m.model.rate / each
+            line += f" The model could take {rate(m.model.rate)}: that would need {evidence['wanted']:.1f} cores."
+        yield Verdict("cores-limited", line, more, evidence | {"busy": busiest, "each_rate": each})
+
+
+def batch_size(m: Measured) -> Iterator[Verdict]:
+    """A larger batch trains more samples."""
+    run = m.model
+    if run is not None and not starved(m) and run.larger_rate >= QUICKER * run.rate:
+        line = (
+            f"Batches of {run.batch_size} do not fill the device: {rate(run.rate)}, and {rate(run.larger_rate)} in "
+            f"batches of {run.larger_batch}."
+        )
+        change = f"Try `batch_size={run.larger_batch}`, with a learning rate to match."
+        evidence = {"rate": run.rate, "larger_rate": run.larger_rate, "larger_batch": float(run.larger_batch)}
+        yield Verdict("batch-too-small", line, change, evidence)
+
+
+def holds_gil(t: TransformRun) -> bool:
+    """Whether its threads hold the GIL: others wait long for it, or several come to no more than one."""
+    long = max(HELD_LEAST, min(HELD_MOST, HELD_SHARE / t.one))
+    return t.gil_wait >= long or (t.speed_up < NO_SPEED_UP and t.possible >= SPEED_UP)
+
+
+def _slow_transform(m: Measured) -> TransformRun | None:
+    """The transform, if training waits for it."""
+    t = m.transform
+    return t if t is not None and starved(m) and t.several < SLOWED * t.without else None
+
+
+def _only_copies(m: Measured) -> bool:
+    """Whether training waits for the loader, which does nothing but copy rows."""
+    return starved(m) and m.decoding is None and m.layout != "zarr" and _slow_transform(m) is None
+
+
+def _rates(t: TransformRun) -> dict[str, float]:
+    return {"without_rate": t.without, "one_rate": t.one, "several_rate": t.several, "gil_wait": t.gil_wait}
+
+
+def _best(m: Measured) -> str:
+    count = m.best.settings.num_threads
+    threads = "the default number of threads" if count is None else f"{count} thread{'s' if count > 1 else ''}"
+    return f"{rate(m.best.rate)} at best, in {threads}"

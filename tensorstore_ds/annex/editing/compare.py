@@ -1,0 +1,378 @@
+"""What differs between two stores, sample by sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.editing.keys import key_table
+from tensorstore_ds.annex.editing.rows import opened_for_editing, reading_progress
+from tensorstore_ds.conversion.options import ImageOptions
+from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.joining import class_numbers, unknown_object
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, LabelsField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
+from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.stored_images import decode_stored, netpbm_pixels
+from tensorstore_ds.reading.verification import require_whole
+
+#: What says which samples belong together.
+By = Literal["key", "row"]
+
+_ROWS = 256  # that are compared together
+#: Keys of samples that are named, of each difference.
+NAMED = 5
+
+
+@dataclass
+class SampleCount:
+    """Number of samples, and the keys of the first ones.
+
+    Attributes:
+        count: number of samples.
+        keys: keys of the first 5 of them.
+    """
+
+    count: int = 0
+    keys: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, keys: Iterable[str]) -> Self:
+        """Samples with these keys."""
+        made = cls()
+        for key in keys:
+            made.add(key)
+        return made
+
+    def add(self, *keys: str) -> None:
+        """Count samples."""
+        self.count += len(keys)
+        self.keys += keys[: NAMED - len(self.keys)]
+
+    def add_rows(self, rows: Sequence[int] | NDArray[np.int64], key: Callable[[int], str]) -> None:
+        """Count the samples of some rows, whose keys a function knows."""
+        self.keys += [key(int(row)) for row in rows[: NAMED - len(self.keys)]]
+        self.count += len(rows)
+
+
+@dataclass
+class SplitDifference:
+    """Differences of a split.
+
+    Attributes:
+        both: number of samples that are in both stores, by their keys.
+        only_first: samples that are only in the first store.
+        only_second: samples that are only in the second store.
+        fields: samples with different values, by the name of the field. For images, ``NAME`` counts different pixels,
+            and ``NAME (file)`` counts different files with equal pixels.
+    """
+
+    both: int = 0
+    only_first: SampleCount = field(default_factory=SampleCount)
+    only_second: SampleCount = field(default_factory=SampleCount)
+    fields: dict[str, SampleCount] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no differences in this split."""
+        return not (self.only_first.count or self.only_second.count or self.fields)
+
+
+@dataclass
+class StoreDifference:
+    """Result of `compare_stores`.
+
+    Attributes:
+        is_same: whether both stores have the same digest. All their bytes are then equal.
+        fields: lines about fields that differ in name, type or classes.
+        splits: differences of each split.
+    """
+
+    is_same: bool
+    fields: list[str] = field(default_factory=list)
+    splits: dict[str, SplitDifference] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both stores contain the same samples, even if they are stored differently."""
+        return not self.fields and all(split.is_empty for split in self.splits.values())
+
+
+def compare_stores(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    by: By = "key",
+    progress: OnProgress | None = None,
+) -> StoreDifference:
+    """Compare the fields and samples of two stores. Samples are matched by key, or by row if there are no keys.
+
+    >>> tsds.relabel_store("photos.tsds", "other.tsds", {"cat": "tiger"}).rows["train"]
+    8
+    >>> found = tsds.compare_stores("photos.tsds", "other.tsds")
+    >>> found.is_same, found.splits["train"].both, found.splits["train"].fields["label"].count
+    (False, 8, 4)
+
+    Labels are compared by the names of their classes. If the bytes of two images differ, their pixels are compared.
+    Layouts, shards, statistics and provenance are not compared.
+
+    Args:
+        first: path or URL of the first store.
+        second: path or URL of the second store.
+        by: ``key``, or ``row`` to match samples at the same row of the same split, whatever their keys are. Use ``row``
+            to compare a store with a store that was converted from its export.
+        progress: function that is called with the progress, as in `convert`.
+
+    Raises:
+        OptionError: `by` is neither ``key`` nor ``row``.
+        FormatError: a store is damaged.
+        SourceError: an image cannot be decoded.
+    """
+    if by not in get_args(By):
+        raise OptionError(f"`by`: expected key or row, found {by!r}.")
+    notify = progress or in_notebook()
+    one, other = opened_for_editing(first, notify), opened_for_editing(second, notify)
+    for store in (one, other):
+        require_whole(store, "Copy the store again.", reading_progress(notify))
+    found = StoreDifference(one.sha256 == other.sha256, list(_fields(one, other)))
+    total, done = sum(len(one[name]) for name in one), 0
+    for name in dict.fromkeys((*one, *other)):
+        found.splits[name] = split = SplitDifference()
+        pairs = _pairs(one, other, name, split, by)
+        for start in range(0, len(pairs), _ROWS):
+            part = pairs[start : start + _ROWS]
+            _compare(one[name], other[name], part, split, by)
+            done += len(part)
+            notify(Progress("compare", done, total))
+    return found
+
+
+def _fields(one: Store, other: Store) -> Iterator[str]:
+    """A line for each field, or value of objects, that is not the same in both."""
+    first, second = one.manifest.fields, other.manifest.fields
+    for name in dict.fromkeys((*first, *second)):
+        if name not in first or name not in second:
+            yield f"{name}: only in the {'first' if name in first else 'second'}"
+            continue
+        a, b = first[name], second[name]
+        if type(a) is not type(b) and not isinstance(a, ImageField):
+            yield f"{name}: {a.describe()}, and {b.describe()}"
+            continue
+        if isinstance(a, ObjectsField) and isinstance(b, ObjectsField):
+            for value in dict.fromkeys((*a.values, *b.values)):
+                if value not in a.values or value not in b.values:
+                    yield f"{name}.{value}: only in the {'first' if value in a.values else 'second'}"
+        gone, new = set(a.classes) - set(b.classes), set(b.classes) - set(a.classes)
+        if gone or new:
+            only = {"first": sorted(gone)[:NAMED], "second": sorted(new)[:NAMED]}
+            parts = [f"only in the {which} {', '.join(some)}" for which, some in only.items() if some]
+            yield f"{name}: classes {'; '.join(parts)}"
+
+
+def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) -> NDArray[np.int64]:
+    """(n, 2) the rows of each sample in both stores; those that one store alone has are noted."""
+    splits = [store[name] for store in (one, other) if name in store]
+    tables = [key_table(each) if by == "key" else None for each in splits]
+    pairs = np.empty((0, 2), np.int64)
+    if len(splits) == 2:
+        first, second = tables
+        if first is not None and second is not None:
+            pairs = np.concatenate([pairs, *_pairs_by_key(first, second)])
+        elif first is second:  # neither has keys
+            pairs = np.repeat(np.arange(min(map(len, splits)))[:, None], 2, 1)
+    split.both = len(pairs)
+    for each in splits:
+        is_first = each is splits[0] and name in one
+        is_alone = np.ones(len(each), np.bool_)
+        is_alone[pairs[:, 0 if is_first else 1]] = False
+        lonely = split.only_first if is_first else split.only_second
+        lonely.add_rows(np.flatnonzero(is_alone), partial(_named_row, each, by))
+    return pairs
+
+
+def _pairs_by_key(first: RaggedColumn, second: RaggedColumn) -> Iterator[NDArray[np.int64]]:
+    """(n, 2) the rows of each key that is in both tables, some at a time."""
+    index = KeyIndex(second)
+    for start, keys in key_pieces(first):
+        rows = index.find(keys)
+        found = np.flatnonzero(rows >= 0)
+        yield np.stack([start + found, rows[found]], 1)
+
+
+def _named_row(split: Split, by: By, row: int) -> str:
+    """What a difference calls a sample."""
+    return split.key(row) if by == "key" and key_table(split) is not None else f"row {row}"
+
+
+def _compare(one: Split, other: Split, rows: NDArray[np.int64], split: SplitDifference, by: By) -> None:
+    called = partial(_named_row, one, by)
+    for name, each in one.fields.items():
+        if name not in other.fields or isinstance(each, KeyField):
+            continue
+        a, b = one[name], other[name]
+        theirs, are_labels = (
+            other.fields[name],
+            isinstance(each, LabelsField) and type(each) is type(other.fields[name]),
+        )
+        is_like = isinstance(a, Column) and isinstance(b, Column) and a.spec.shape == b.spec.shape
+        if isinstance(a, Column) and isinstance(b, Column) and a.dtype == b.dtype and (is_like or are_labels):
+            left, right = a.take(rows[:, 0]), b.take(rows[:, 1])
+            if are_labels:
+                both = LabelsField.of([*dict.fromkeys((*each.classes, *theirs.classes))], absent=0)
+                left, right = (
+                    both.renumbered(values, class_numbers({name: own}, {name: both}, {})[name])
+                    for values, own in ((left, each), (right, theirs))
+                )
+            if isinstance(each, LabelField):
+                left, right = _named(left, each.classes), _named(right, theirs.classes)
+            same = (left == right) | (_nan(left) & _nan(right))
+            wrong = np.flatnonzero(~same.reshape(len(rows), -1).all(axis=1))
+            if len(wrong):
+                split.fields.setdefault(name, SampleCount()).add_rows(rows[wrong, 0], called)
+            continue
+        for first, second in rows.tolist():
+            key = called(first)
+            what = _difference(name, one, first, other, second, f"{one.name}/{key}")
+            if what:
+                split.fields.setdefault(what, SampleCount()).add(key)
+
+
+def _difference(name: str, one: Split, first: int, other: Split, second: int, key: str) -> str:
+    """The name under which a value that differs is counted; empty if it does not."""
+    a, b = one[name][first], other[name][second]
+    field_a, field_b = one.fields[name], other.fields[name]
+    if isinstance(field_a, ImageField):
+        if isinstance(a, bytes) and isinstance(b, bytes) and a == b:
+            return ""
+        left, right = (decode_stored(each, key=key) if isinstance(each, bytes) else each for each in (a, b))
+        is_same = left.shape == right.shape and np.array_equal(left, right)
+        return name if not is_same else f"{name} (file)" if isinstance(a, bytes) and isinstance(b, bytes) else ""
+    if isinstance(field_a, ObjectsField) and isinstance(field_b, ObjectsField):
+        both = field_a.values.keys() & field_b.values.keys()
+        a, b = ({value: each[value] for value in both} for each in (a, b))
+        if "labels" in a and field_a.classes and field_b.classes:
+            a["labels"], b["labels"] = _named(a["labels"], field_a.classes), _named(b["labels"], field_b.classes)
+    return "" if _same(a, b) else name
+
+
+#: A store, a split of it, a row of that, and the new numbers of the store's classes, as `JoinedFields.numbers`.
+Row = tuple[Store, str, int, Mapping[str, NDArray[np.int64]]]
+
+
+def differing_fields(one: Row, other: Row, joined: Mapping[str, Field]) -> list[str]:
+    """The fields of the second of two rows of which the first has not the same stored values.
+
+    Both are of stores of the same `joined` fields: what the first lacks is unknown there, and what the second lacks is
+    not compared. Images are not decoded: encoders make the same bytes of the same pixels.
+    """
+    (store, split, a, numbers), (other_store, other_split, b, others) = one, other
+    first, second = store[split], other_store[other_split]
+    found = []
+    for name, each in second.fields.items():
+        own, value = first.fields.get(name), second[name][b]
+        if isinstance(each, KeyField):
+            continue
+        if isinstance(each, ObjectsField):
+            known = first[name][a] if isinstance(own, ObjectsField) else {}
+            same = _same_objects((known, own, numbers.get(name)), (value, each, others.get(name)))
+        elif isinstance(each, EncodedImageField) and each.encoding == "smart":
+            same = _same_files((store, first[name][a]), (other_store, value))
+        elif own is None:
+            same = _same(value, _unknown(each)) if isinstance(each, ArrayField) else not len(value)
+        else:
+            pair = ((first[name][a], numbers.get(name)), (value, others.get(name)))
+            same = _same(*(_renumbered(joined[name], *each) for each in pair))
+        if not same:
+            found.append(name)
+    return found
+
+
+def _same_files(one: tuple[Store, bytes], other: tuple[Store, bytes]) -> bool:
+    """Whether two files are equal, or one is what its store's encoder makes of the pixels in the other."""
+    if one[1] == other[1]:
+        return True
+    for (store, file), (_, plain) in ((one, other), (other, one)):
+        pixels = netpbm_pixels(plain)
+        if pixels is not None and file[:2] == JPEG:
+            noted = store.manifest.conversion_options
+            with suppress(OptionError):  # anybody may have written these
+                options = ImageOptions(**{name: noted[name] for name in ("quality", "subsampling") if name in noted})
+                return encode_jpeg(pixels, options.quality, options.subsampling) == file
+    return False
+
+
+#: Labels of objects get the numbers of joined classes as labels of samples do.
+_LABELS = LabelField()
+#: The objects of a row, their field, and the new numbers of its classes.
+_Objects = tuple[Mapping[str, Any], Field | None, NDArray[np.int64] | None]
+
+
+def _same_objects(one: _Objects, other: _Objects) -> bool:
+    """Whether the values that the second has are those of the first, or unknown there."""
+    (known, own, numbers), (values, each, others) = one, other
+    count = len(next(iter(values.values())))
+    if not isinstance(each, ObjectsField) or len(next(iter(known.values()), ())) != count:
+        return False
+    for name, value in values.items():
+        value = _renumbered(_LABELS, value, others) if name == "labels" else value
+        stored: Any
+        if name in ("keypoints", "visibility") and isinstance(own, ObjectsField):
+            places = {keypoint: i for i, keypoint in enumerate(own.keypoints)}
+            there = [i for i, keypoint in enumerate(each.keypoints) if keypoint in places]
+            from_ = [places[each.keypoints[i]] for i in there]
+            stored = unknown_object(each, name, count)
+            if name in known:
+                stored[:, there] = known[name][:, from_]
+            elif "keypoints" in known:
+                stored[:, there] = 2 * ~np.isnan(known["keypoints"][:, from_]).any(axis=2)
+        elif name in known:
+            stored = _renumbered(_LABELS, known[name], numbers) if name == "labels" else known[name]
+        elif name == "labels":
+            stored = np.full(count, -1)
+        else:
+            is_list = each.values[name].is_ragged
+            stored = [value[i][:0] for i in range(count)] if is_list else unknown_object(each, name, count)
+        if not _same(stored, value):
+            return False
+    return True
+
+
+def _renumbered(field: Field, value: Any, numbers: NDArray[np.int64] | None) -> Any:
+    """A value by the classes of a joined field."""
+    return value if numbers is None else field.renumbered(np.asarray(value)[None], numbers)[0]
+
+
+def _unknown(field: ArrayField) -> NDArray[Any]:
+    return np.full(field.spec.shape, 0 if field.unknown is None else field.unknown, field.spec.dtype)
+
+
+def _named(labels: NDArray[np.int64], classes: tuple[str, ...]) -> NDArray[Any]:
+    return np.array([*classes, ""], object)[labels]
+
+
+def _nan(values: NDArray[Any]) -> Any:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are equal, also where both are NaN. Values of fields of different kinds differ."""
+    if isinstance(a, np.ndarray | np.generic) and isinstance(b, np.ndarray | np.generic):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)

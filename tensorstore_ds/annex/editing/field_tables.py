@@ -1,0 +1,132 @@
+"""Tables with fields for samples: CSV and Parquet, column by column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.sources.parquet import element_of, is_text, numbers_of, opened_parquet, read_group, values_of
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.sources.list.table import Table
+
+#: Values of a column for some rows of a file: an array, or a list of numbers or texts, with None for an empty cell.
+Cells = NDArray[Any] | list[Any]
+#: Some rows of a file: their columns.
+Rows = Mapping[str, Cells]
+
+
+class FieldTable(Protocol):
+    """A table.
+
+    Attributes:
+        names: of its columns.
+    """
+
+    names: tuple[str, ...]
+
+    def empty(self, column: str) -> NDArray[Any] | None:
+        """An array of no row with the dtype and shape of a column; None for texts."""
+
+    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[Rows]:
+        """All rows, some at a time: texts of some columns, and the values of others."""
+
+
+class CsvTable:
+    """A table as text, with a header; all of it is read, to tell numbers from texts."""
+
+    def __init__(self, path: Path) -> None:
+        where, suffix = str(path), path.suffix.lower()
+        for separator in ("\t",) if suffix == ".tsv" else (",", ";"):
+            self.names = tuple(next(Table(path, where, True, separator).rows(), (0, []))[1])
+            if len(self.names) > 1:
+                break
+        if len({*self.names}) < len(self.names) or len(self.names) < 2:
+            message = f"expected a header with two names or more that differ, found {', '.join(self.names)[:200]}."
+            raise SourceError(Problem(f"{where}:1", "list-line", message), "Correct the header.")
+        cells: list[list[str]] = []
+        for number, row in Table(path, where, True, separator, self.names, len(self.names)).rows():
+            if len(row) != len(self.names):
+                message = f"expected {len(self.names)} columns, found {len(row)}."
+                raise SourceError(Problem(f"{where}:{number}", "list-line", message), "Correct the line.")
+            cells.append(row)
+        self._cells = {name: [row[i] for row in cells] for i, name in enumerate(self.names)}
+
+    def empty(self, column: str) -> NDArray[Any] | None:
+        """An array of no row with the dtype of a column; None for texts."""
+        kind = self._kind(column)
+        return None if kind is str else np.empty(0, np.int64 if kind is int else np.float64)
+
+    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[Rows]:
+        """All rows: texts of some columns, and the values of others."""
+        found: dict[str, Cells] = {name: list(self._cells[name]) for name in named}
+        for column in columns:
+            kind = self._kind(column)
+            found[column] = [kind(cell) if cell else None for cell in self._cells[column]]
+        yield found
+
+    def _kind(self, column: str) -> type[int] | type[float] | type[str]:
+        """What the cells of a column are that are not empty; whole numbers beyond int64 are texts."""
+        cells = [cell for cell in self._cells[column] if cell]
+        if not cells:
+            return str
+        if all(re.fullmatch(r"[+-]?[0-9]+", cell) for cell in cells):
+            return int if all(len(cell) < 40 and -(2**63) <= int(cell) < 2**63 for cell in cells) else str
+        return float if all(map(_is_number, cells)) else str
+
+
+class ParquetTable:
+    """A Parquet file, which is read in row groups."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._where = path, str(path)
+        with opened_parquet(path, self._where) as parquet:
+            self._schema = parquet.schema_arrow
+        self.names = tuple(self._schema.names)
+        if len({*self.names}) < len(self.names):
+            raise OptionError(f"{path}: expected columns whose names differ, found {', '.join(self.names)[:200]}.")
+
+    def empty(self, column: str) -> NDArray[Any] | None:
+        """As of `CsvTable`; raises `OptionError` for a column that is neither numbers nor texts."""
+        kind = self._schema.field(column).type
+        dtype, shape = numbers_of(kind)
+        if dtype:
+            return np.empty((0, *shape), dtype)
+        if is_text(element_of(kind)):
+            return None
+        advice = "Lists of numbers need a fixed size. Choose other columns with `columns`."
+        raise OptionError(f"{self._path}: expected numbers or texts in {column}, found {str(kind)[:80]}. {advice}")
+
+    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[Rows]:
+        """The rows of each row group."""
+        with opened_parquet(self._path, self._where) as parquet:
+            for group in range(parquet.num_row_groups):
+                table = read_group(parquet, group, [*named, *columns], self._where)
+                found: dict[str, Cells] = {name: list(map(str, values_of(table.column(name)))) for name in named}
+                for column in columns:
+                    like, cells = self.empty(column), table.column(column)
+                    found[column] = (
+                        values_of(cells) if like is None or cells.null_count else _array(column, cells, like)
+                    )
+                yield found
+
+
+def _array(name: str, column: Any, like: Any) -> NDArray[Any]:
+    """The numbers of a column without nulls: (n, ...)."""
+    flat = [each if like.ndim == 1 else each.flatten() for each in column.chunks]
+    if any(each.null_count for each in flat):
+        raise OptionError(f"{name}: expected numbers, found null in a list. Write a number there, such as NaN.")
+    parts = [each.to_numpy(zero_copy_only=False) for each in flat]
+    return np.concatenate([np.empty(0, like.dtype), *parts]).astype(like.dtype).reshape(-1, *like.shape[1:])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # which float() would take

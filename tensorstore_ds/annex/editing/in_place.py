@@ -1,0 +1,513 @@
+"""Change a store in place: new shards, and after them the manifest that lists them, in one step.
+
+No file of a shard is changed: a shard with other samples or other fields is a new one with a number of its own. Files
+that are the same in both have two names, where the file system can do that. Shards that are replaced stay for readers
+that have the store open, until the store is changed once more. `erase` and `drop_fields` remove them at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds import words
+from tensorstore_ds.annex.editing.rows import (
+    Piece,
+    Rows,
+    count_changed,
+    count_rows,
+    reading_progress,
+    shards_of,
+    stays,
+    weight_of,
+    write_shard,
+)
+from tensorstore_ds.conversion.history import note_state, with_step
+from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
+from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
+from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
+from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
+from tensorstore_ds.format.joining import Numbers
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, dump, shard_path
+from tensorstore_ds.format.root import change_root, parse_root
+from tensorstore_ds.format.statistics import Statistics, join_summaries
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import SKIPPED
+from tensorstore_ds.reading.verification import require_whole_shards
+from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.remote.location import is_url
+
+#: A split and a row of it.
+Place = tuple[str, int]
+#: What ``skipped.jsonl`` is to be, while its lines are removed. Until then the manifest lists both, and of
+#: ``skipped.jsonl`` only the lines that stay at its beginning: each state of the disk is a valid store.
+REST = "skipped-rest"
+_NO_ROWS = np.empty(0, np.int64)
+#: Rows that are looked at together: a multiple of what is written together.
+_ROWS = 100_000
+
+
+class Replaced:
+    """Rows of a split of which some fields get the values of the store of known samples.
+
+    Attributes:
+        owners: (n,) number of the split there, for each row of the split here; -1 for those that stay as they are.
+        rows: (n,) the row there.
+        fields: by name, whether each row gets this field, (n,).
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.owners, self.rows = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
+        self.fields = dict[str, NDArray[np.bool_]]()
+
+    def put(self, row: int, place: tuple[int, int], fields: Sequence[str]) -> None:
+        """Take these fields of a row from a place there: the number of the split, and its row."""
+        self.owners[row], self.rows[row] = place
+        for name in fields:
+            self.fields.setdefault(name, np.zeros(len(self.rows), np.bool_))[row] = True
+
+    def places(self, name: str, splits: Sequence[str]) -> Iterator[Place]:
+        """Where the values of a field come from."""
+        for row in np.flatnonzero(self.fields.get(name, ())).tolist():
+            yield splits[self.owners[row]], int(self.rows[row])
+
+
+@dataclass
+class Changes:
+    """What becomes of a store.
+
+    Attributes:
+        added: for each split rows of that split of the store of new samples, which come to its end.
+        replaced: for each split, where in the store of known samples values are taken from.
+        erased: rows of each split that are removed, in order; a split with some has no `replaced` values.
+        given: for each field and split values of all rows, which take the place of what is there.
+    """
+
+    added: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    replaced: dict[str, Replaced] = field(default_factory=dict)
+    erased: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    given: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changes."""
+        return not self.added and not self.replaced and not self.erased and not self.given
+
+
+class InPlace:
+    """A store that is changed.
+
+    Args:
+        own: the store, which is locked, and the new numbers of its classes.
+        sources: the same of the store of ``new`` samples, and of that of ``known`` ones.
+        fields: of all of them.
+        skipped: what its ``skipped.jsonl`` gets or loses.
+
+    Raises:
+        FormatError: a file is damaged whose values would be written again.
+    """
+
+    def __init__(
+        self,
+        own: tuple[Store, Numbers],
+        sources: Mapping[str, tuple[Store, Numbers]],
+        fields: Mapping[str, Field],
+        changes: Changes,
+        notify: OnProgress,
+        skipped: MoreSkipped,
+    ) -> None:
+        (self._store, self._numbers), self._sources = own, sources
+        self._fields, self._changes, self._notify, self._skipped = fields, changes, notify, skipped
+        store, before = self._store, self._store.manifest.fields
+        self._reshaped = [n for n, f in fields.items() if n not in before or before[n].arrays != f.arrays]
+        self._drops = not before.keys() <= fields.keys()
+        self._made: list[Path] = []
+        self._done, self._total = 0, sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store)
+        advice = "Nothing was changed: a damaged shard would get new checksums. "
+        advice += "Copy the store again, or convert it anew."
+        require_whole_shards(store, dict(self._rewritten()), advice, reading_progress(notify))
+
+    def run(
+        self,
+        step: Mapping[str, Any],
+        edited: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> Manifest:
+        """Write what is new, and replace the manifest last.
+
+        Args:
+            step: for the provenance: ``command`` and what it did.
+            edited: gives the provenance that the step is added to, from that of before.
+
+        Raises:
+            ConversionError: there is something in the store that is not of it.
+        """
+        store, manifest = self._store, self._store.manifest
+        root = store.path / "zarr.json"
+        entries, files, before = dict(manifest.splits), dict(manifest.files), root.read_bytes()
+        try:
+            for name in dict.fromkeys((*store, *self._changes.added)):
+                files |= self._split_folder(name)
+                entries[name] = self._split(name)
+                sync(store.path / name)
+            files |= self._skipped_file()
+            changed = replace(manifest, fields=self._fields, splits=entries, files=files)
+            counts = self._skipped.counts
+            data = change_root(
+                before,
+                partial(
+                    _change,
+                    changed,
+                    lambda known: with_step({**edited(known), **counts}, **step, before=[store.sha256]),
+                ),
+            )
+            parse_root(data)  # a manifest that nobody could open is not written
+            write_file(root, data)
+        except BaseException:
+            with suppress(OSError):  # what cannot be removed now is removed by the next call
+                if root.read_bytes() == before:  # else what was made belongs to the store
+                    for folder in self._made:
+                        shutil.rmtree(folder, ignore_errors=True)
+                    _cut_skipped(store.path, manifest)
+                    _remove_rest(store.path, manifest)
+            raise
+        return changed
+
+    def _rewritten(self) -> Iterator[tuple[tuple[str, int], list[str]]]:
+        """Each shard, a split and its place there, with values that are written again, and the fields of these."""
+        for name in self._store:
+            for index, (first, last) in enumerate(pairwise(self._store[name].starts.tolist())):
+                kept, changed = self._kept(name, first, last), self._changed(name, first, last)
+                piece, is_whole = Piece(self._store, name, kept, self._numbers), len(kept) == last - first
+                own = {each: field for each, field in self._fields.items() if not self._given(name, each)}
+                read = [n for n, f in own.items() if not is_whole or n in changed or not stays(n, f, piece)]
+                if len(kept) and read and (changed or not is_whole or self._drops):
+                    yield (name, index), read
+
+    def _split(self, name: str) -> SplitEntry:
+        """A split with what is new of it."""
+        before = self._store.manifest.splits.get(name, SplitEntry(()))
+        shards, gone, first = list[Shard](), list[int](), 0
+        free = max((*before.numbers, *before.replaced), default=-1) + 1
+        for shard, number in zip(before.shards, before.numbers, strict=True):
+            kept = self._kept(name, first, first + shard.rows)
+            changed = self._changed(name, first, first + shard.rows)
+            if changed or self._drops or len(kept) < shard.rows:
+                gone.append(number)
+                if len(kept):
+                    piece = Piece(self._store, name, kept, self._numbers)
+                    shards.append(self._write(name, len(shards), free, [piece], changed))
+                    free += 1
+                self._advance(shard.rows - len(kept))
+            else:
+                shards.append(replace(shard, number=None if number == len(shards) else number))
+                self._advance(shard.rows)
+            first += shard.rows
+        if added := self._added(name):
+            most = max(shard.rows for shard in added.store.manifest.splits[name].shards)
+            for group in shards_of([added], max(1, most)):
+                shards.append(self._write(name, len(shards), free, group, {}))
+                free += 1
+        entry = SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
+        # a number is never used again, also that of a last shard of which nothing is left
+        last = max((*entry.numbers, *gone), default=-1)
+        there = (n for n in before.replaced if n > last or (self._store.path / shard_path(name, n)).is_dir())
+        return replace(entry, replaced=(*gone, *there))
+
+    def _write(
+        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Iterable[Rows]]
+    ) -> Shard:
+        folder = self._store.path / shard_path(name, number)
+        self._made.append(folder)  # before anything is in it
+        args = folder, pieces, self._fields, self._store, Statistics(), self._advance, self._fields
+        shard = write_shard(*args, changed=changed)
+        return replace(shard, number=None if number == place else number)
+
+    def _kept(self, name: str, first: int, last: int) -> NDArray[np.int64]:
+        """The rows in ``[first, last)`` that are not erased."""
+        rows, erased = np.arange(first, last), _between(self._changes.erased.get(name, _NO_ROWS), first, last)
+        return np.delete(rows, erased - first) if len(erased) else rows
+
+    def _changed(self, name: str, first: int, last: int) -> dict[str, Iterator[Rows]]:
+        """The pieces of the fields that are not those of before in some of the rows ``[first, last)``."""
+        replaced, found = self._replaced(name), {}
+        for each in self._fields:
+            is_replaced = each in replaced and replaced[each][first:last].any()
+            if is_replaced or each in self._reshaped or self._given(name, each):
+                found[each] = self._pieces(name, each, first, last)
+        return found
+
+    def _replaced(self, name: str) -> Mapping[str, NDArray[np.bool_]]:
+        """By field, whether the value of each row of a split is replaced."""
+        return self._changes.replaced[name].fields if name in self._changes.replaced else {}
+
+    def _given(self, name: str, each: str) -> Rows | None:
+        return self._changes.given.get(each, {}).get(name)
+
+    def _pieces(self, name: str, each: str, first: int, last: int) -> Iterator[Rows]:
+        """Where the values of a field come from, for the rows ``[first, last)``."""
+        if (given := self._given(name, each)) is not None:
+            yield given.part(first, last)
+            return
+        taken = self._replaced(name).get(each)
+        if taken is None:
+            yield Piece(self._store, name, np.arange(first, last), self._numbers)
+            return
+        replaced, (store, numbers) = self._changes.replaced[name], self._sources["known"]
+        splits = [*store]
+        for start in range(first, last, _ROWS):
+            own = np.arange(start, min(start + _ROWS, last))
+            owners, rows = np.where(taken[own], replaced.owners[own], -1), np.where(taken[own], replaced.rows[own], own)
+            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(own)]):
+                if owners[begin] < 0:
+                    yield Piece(self._store, name, rows[begin:end], self._numbers)
+                else:
+                    yield Piece(store, splits[owners[begin]], rows[begin:end], numbers)
+
+    def _statistics(self, name: str, before: SplitEntry) -> dict[str, Any]:
+        """Of all samples of a split; a field that stays as it is in them is not counted again."""
+        added, taken = self._added(name), self._replaced(name)
+        found: dict[str, Any] = {}
+        for each, own in self._fields.items():
+            known = before.statistics.get(each)
+            changes = name in self._changes.erased or each in taken or each in self._reshaped
+            if before.rows and (changes or self._given(name, each)):
+                known = self._counted(name, each, before)
+            if added:
+                whole = Piece(self._store, name, np.arange(before.rows))
+                parts = [(known, weight_of(whole, each, own))] if before.rows else []
+                parts += [(count_rows([added], each, own), weight_of(added, each, own))]
+                known = join_summaries(own.kind, parts)
+            if isinstance(known, Mapping) and isinstance(known.get("class_counts"), list):
+                missing = len(own.classes) - len(known["class_counts"])
+                known = {**known, "class_counts": [*known["class_counts"], *[0] * missing]}
+            found |= {each: known} if known else {}
+        return found
+
+    def _counted(self, name: str, each: str, before: SplitEntry) -> dict[str, Any]:
+        """Statistics of a field in which values are other ones, or of which rows are erased."""
+        field, taken = self._fields[each], self._replaced(name).get(each)
+        after: Iterable[Rows] = self._pieces(name, each, 0, before.rows)
+        if (gone := self._changes.erased.get(name)) is not None:
+            after = [self._own(name, self._kept(name, 0, before.rows))] if len(gone) < before.rows else []
+        elif taken is not None:
+            gone = np.flatnonzero(taken)
+        if gone is not None and each not in self._reshaped and self._given(name, each) is None:
+            come = (piece for piece in after if isinstance(piece, Piece) and piece.store is not self._store)
+            whole = self._own(name, np.arange(before.rows))
+            found = count_changed(before.statistics.get(each), whole, self._own(name, gone), come, each, field)
+            if found is not None:
+                return found
+            after = after if taken is None else self._pieces(name, each, 0, before.rows)
+        return count_rows(after, each, field)
+
+    def _own(self, name: str, rows: NDArray[np.int64]) -> Piece:
+        """Rows of the store as it is."""
+        return Piece(self._store, name, rows, self._numbers)
+
+    def _added(self, name: str) -> Piece | None:
+        """The rows that come to the end of a split."""
+        if name not in self._changes.added:
+            return None
+        store, numbers = self._sources["new"]
+        return Piece(store, name, self._changes.added[name], numbers)
+
+    def _skipped_file(self) -> dict[str, File]:
+        """``skipped.jsonl`` with more lines, behind those that readers of the store as it was go on to see.
+
+        Or with fewer: the lines before the first one that goes are listed, and the others wait in a file of their own.
+        """
+        if self._skipped.left is not None:
+            left, before = self._skipped.left, skipped_bytes(self._store)
+            lines = zip(before.splitlines(keepends=True), left.splitlines(keepends=True), strict=False)
+            first = b"".join(line for line, _ in takewhile(lambda pair: pair[0] == pair[1], lines))
+            if first == left:
+                return {SKIPPED: _listed(left)}
+            write_file(self._store.path / REST, left)
+            return {SKIPPED: _listed(first), REST: _listed(left)}
+        if not self._skipped.lines:
+            return {}
+        data = skipped_bytes(self._store) + skipped_lines(self._skipped.lines)
+        write_file(self._store.path / SKIPPED, data)
+        return {SKIPPED: _listed(data)}
+
+    def _advance(self, rows: int) -> None:
+        self._done += rows
+        self._notify(Progress("copy", self._done, self._total))
+
+    def _split_folder(self, name: str) -> dict[str, File]:
+        """The metadata of a split's folder, which is made if it is new."""
+        listed = f"{name}/zarr.json"
+        if listed in self._store.manifest.files:
+            return {}
+        folder = self._store.path / name
+        if os.path.lexists(folder):
+            expected = "expected no such name, found something that is not of the store. Remove it."
+            raise ConversionError(f"{folder}: {expected}")
+        self._made.append(folder)
+        folder.mkdir()
+        data = dump_json(GROUP)
+        write_file(folder / "zarr.json", data)
+        return {listed: _listed(data)}
+
+
+def _between(rows: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+    """Those of sorted rows that are in ``[first, last)``."""
+    return rows[slice(*rows.searchsorted([first, last]))]
+
+
+def _listed(data: bytes) -> File:
+    return File(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _change(changed: Manifest, provenance: Callable[[dict[str, Any]], dict[str, Any]], data: dict[str, Any]) -> None:
+    """Change a manifest, as JSON has it; members that this version does not know stay."""
+    dumped = dump(changed)
+    for name in ("fields", "splits", "files"):
+        data[name] = dumped[name]
+    data["provenance"] = provenance(data.get("provenance", {}))
+
+
+def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
+    """The path of a store that can be changed in place; raises `OptionError` if it is packed, or given by URL.
+
+    Args:
+        what: to do, for the advice: "erase the samples".
+    """
+    if is_url(store):
+        advice = f"Pull it, {what}, and push it with `update=True`."
+        raise OptionError(f"{words.place(store)}: expected a store on this disk, found a URL. {advice}")
+    path = tidied(store)
+    if path.is_file():
+        opened = open_store(path)  # says what is wrong if it is no store
+        advice = f"Unpack it with tsds unpack, {what}, and pack it again."
+        raise OptionError(f"{opened.path}: expected a store that is a folder, found a packed one. {advice}")
+    with one_line_for_failures(path, goes_on=False):
+        if path.is_dir() and (chunk_size := open_store(path).manifest.chunk_size) != CHUNK_SIZE:
+            raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found {chunk_size}. Repack the store.")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Shards that were removed because no manifest lists them, and their bytes."""
+
+    shards: int = 0
+    nbytes: int = 0
+
+
+def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store, Leftovers]:
+    """Remove what no manifest lists: what an interrupted call has left, and shards that were replaced before.
+
+    Args:
+        all_replaced: False keeps replaced shards that take no room, because their data are those of other shards, too:
+            who has opened the store before several fields were added reads on.
+
+    Returns:
+        The store, opened again if its manifest was replaced for that, and what was removed.
+    """
+    path = store.path
+    if REST in store.manifest.files:
+        _take_rest(path, store.manifest)
+        store = open_store(path)
+    manifest, removed = store.manifest, Leftovers()
+    for name in ("zarr.json", SKIPPED, REST):
+        partial_of(path / name).unlink(missing_ok=True)
+    _cut_skipped(path, manifest)
+    _remove_rest(path, manifest)
+    for folder in [path / entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]:
+        split = manifest.splits.get(folder.name)
+        entries = list(os.scandir(folder))
+        listed = set[int]() if split is None else {*split.numbers}
+        if split is not None and not all_replaced:
+            listed |= {n for n in split.replaced if not own_nbytes(path / shard_path(folder.name, n), "zarr.json")}
+        shards = [entry.path for entry in entries if _is_unlisted(entry, listed)]
+        others = {entry.name for entry in entries} - {Path(shard).name for shard in shards}
+        if split is None and others <= {"zarr.json", "zarr.json.partial"}:
+            shutil.rmtree(folder)
+        elif split is not None:
+            for shard in shards:
+                removed = Leftovers(removed.shards + 1, removed.nbytes + _remove_shard(Path(shard)))
+            if shards:
+                sync(folder)
+    return store, removed
+
+
+def removed_after(path: Path, done: str) -> Leftovers:
+    """Open a store again, and remove what its manifest does not list, after that was replaced.
+
+    Args:
+        done: what was done to the store, for the error: "the samples are erased from the store".
+
+    Raises:
+        ConversionError: something cannot be removed.
+    """
+    try:
+        _, removed = remove_leftovers(open_store(path))
+        sync(path)
+    except (OSError, OutputError, FormatError) as error:
+        name = getattr(error, "filename", None)
+        reason = f"{name}: {error.strerror}" if isinstance(error, OSError) and isinstance(name, str) else str(error)
+        what = f"{done}, but their old files could not all be removed ({reason})"
+        raise ConversionError(f"{path}: {what}. Run the same command again to remove them.") from error
+    return removed
+
+
+def _remove_shard(folder: Path) -> int:
+    """Remove a shard, its list of files first, by which readers see that it is gone; returns its bytes."""
+    nbytes = own_nbytes(folder)
+    (folder / "zarr.json").unlink(missing_ok=True)
+    shutil.rmtree(folder)
+    return nbytes
+
+
+def _take_rest(path: Path, manifest: Manifest) -> None:
+    """Let the lines of `REST` be ``skipped.jsonl``."""
+    data = (path / REST).read_bytes()
+    if _listed(data) != manifest.files[REST]:
+        raise FormatError(
+            Problem(REST, "checksum", "expected the bytes that are listed, found others."), "Copy it again."
+        )
+    write_file(path / SKIPPED, data)
+
+    root = (path / "zarr.json").read_bytes()
+
+    def change(data: dict[str, Any]) -> None:
+        data["files"][SKIPPED] = data["files"].pop(REST)
+        note_state(data["provenance"], parse_root(root)[1])
+
+    write_file(path / "zarr.json", change_root(root, change))
+
+
+def _remove_rest(path: Path, manifest: Manifest) -> None:
+    if REST not in manifest.files:
+        (path / REST).unlink(missing_ok=True)
+
+
+def _is_unlisted(entry: os.DirEntry[str], listed: Set[int]) -> bool:
+    """Whether an entry of a split's folder is a shard that is not listed."""
+    number = entry.name.removesuffix(".partial")
+    if not entry.is_dir(follow_symlinks=False) or not number.isdecimal() or len(number) < 5:
+        return False
+    return int(number) not in listed or entry.name != number
+
+
+def _cut_skipped(path: Path, manifest: Manifest) -> None:
+    """Take away the lines of ``skipped.jsonl`` that the manifest does not list."""
+    if SKIPPED not in manifest.files:
+        (path / SKIPPED).unlink(missing_ok=True)
+    elif (path / SKIPPED).is_file() and (path / SKIPPED).stat().st_size > manifest.files[SKIPPED].size:
+        os.truncate(path / SKIPPED, manifest.files[SKIPPED].size)
+        sync(path / SKIPPED)

@@ -1,0 +1,145 @@
+"""Write a store again: in the other layout, exactly; or with its images in another encoding."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from tensorstore_ds.annex.editing.reencode import Reencoding
+from tensorstore_ds.annex.editing.stored_samples import copy_arrays
+from tensorstore_ds.conversion.history import with_step
+from tensorstore_ds.conversion.options import RepackOptions
+from tensorstore_ds.conversion.result import (
+    OnProgress,
+    Progress,
+    Summary,
+    in_notebook,
+    one_line_for_failures,
+    summarize,
+)
+from tensorstore_ds.conversion.shard_writer import FinishedShard, complete_shard
+from tensorstore_ds.conversion.skipped import skipped_in
+from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.durable import sync
+from tensorstore_ds.errors import OptionError, one_line
+from tensorstore_ds.format.kinds import ImageField
+from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
+from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.keywords import RepackKeywords
+from tensorstore_ds.options import chosen, takes_options
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import damage
+from tensorstore_ds.reading.verification import verify
+from tensorstore_ds.regular_files import tidied
+
+
+@takes_options(RepackOptions)
+def repack(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: RepackOptions | None = None,
+    *,
+    progress: OnProgress | None = None,
+    **keywords: Unpack[RepackKeywords],
+) -> Summary:
+    """Write the store at `path` again at `out`, in a different layout or with its images in a different encoding.
+
+    >>> _ = tsds.repack("photos.tsds", "shared.tsds", layout="zarr")
+    >>> tsds.open("shared.tsds").layout
+    'zarr'
+    >>> _ = tsds.repack("photos.tsds", "small.tsds", encoding="jpeg", quality=80, workers=0)
+    >>> tsds.open("small.tsds")["train"].fields["image"].encoding
+    'jpeg'
+
+    A change of `layout` alone keeps every value, statistic and name. A change of `encoding` changes the images and the
+    statistics of their pixels. If images are resized, boxes, keypoints and masks are transformed with them. Everything
+    else stays equal, including splits, shards and order. JPEG files that are encoded as JPEG again lose some quality,
+    and a note reports it. The new store records how it was made.
+
+    The store is verified first, so that damaged data do not get valid checksums. If a call is interrupted, the
+    same call continues after the finished shards.
+
+    Args:
+        path: path or URL of the store, which is not changed. A store given by URL is fetched completely first.
+        out: path of the new store, which must not exist.
+        options: all options as one object.
+        progress: function that is called with the progress, as in `convert`.
+        keywords: options by name. Each overrides `options`.
+
+    Raises:
+        FormatError: the store is damaged.
+        StoreExistsError: `out` exists.
+        OptionError: nothing would change, or options contradict each other, the store, or the interrupted conversion.
+        SourceError: an image cannot be decoded, or cannot be stored in the encoding.
+        RemoteError, OutputError: a store given by URL cannot be fetched, see `tensorstore_ds.open`.
+        ConversionError: the disk or the memory is full, or a worker process died.
+    """
+    options, notify = chosen(options, RepackOptions, keywords), progress or in_notebook()
+    if options.layout is None and options.encoding is None:
+        raise OptionError("expected what is to change, found nothing: give `layout`, `encoding` or both.")
+    store, target = open_store(path), tidied(out)
+    if store.is_remote:
+        store.fetch(lambda done, total: notify(Progress("checksum", done, total)))
+        store = open_store(store.path)
+    store.check_rewritable()
+    is_encoded = _changes_images(store, options)
+    if not is_encoded and options.layout in (None, store.layout):
+        have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"
+        raise OptionError(f"{store.path}: this store has the {have} already. Copy it as it is.")
+    Workspace(target).check_free()
+    problems = verify(store.path, progress=lambda done, total: notify(Progress("checksum", done, total)))
+    if problems:
+        raise damage(problems, "Copy the store again; a damaged one is not repacked.")
+    with one_line_for_failures(target):
+        if is_encoded:
+            return Reencoding(store, target, options, notify, skipped_in(store)).run()
+        return _with_layout(store, target, options.layout or store.layout, notify)
+
+
+def _changes_images(store: Store, options: RepackOptions) -> bool:
+    """Whether images change; pixels that stay what they are do not."""
+    if options.encoding is None:
+        return False
+    image = store.manifest.fields.get("image")
+    if not isinstance(image, ImageField):
+        found = "none" if image is None else image.describe()
+        raise OptionError(f"{store.path}: expected images that can be encoded, found {found}. Give `layout` alone.")
+    is_same = options.size is None and options.max_side is None and options.color == "auto"
+    return not (options.encoding == image.encoding == "raw" and is_same)
+
+
+def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:
+    skipped = skipped_in(store)  # first: a damaged list of them leaves nothing behind
+    with Workspace(out, on_note=lambda note: notify(Progress("compress", 0, 0, 0, note))) as workspace:
+        workspace.begin({"repacked": one_line(str(store.path)), "layout": layout, "sha256": store.sha256})
+        finished = {name: made for name in workspace.finished_names() if (made := workspace.finished(*name))}
+        workspace.clean(finished)
+        total, done = sum(len(store[name]) for name in store), 0
+        splits = {}
+        for name in store:
+            shards = []
+            for index in range(len(store.manifest.splits[name].shards)):
+                if (made := finished.get((name, index))) is None:
+                    shard = _repack_shard(store, name, index, workspace.store, layout)
+                    made = FinishedShard(shard, store.manifest.fields, Statistics(), (), shard.rows, store.sha256)
+                    workspace.finish(name, index, made)
+                shards.append(made.shard)
+                done += made.shard.rows
+                notify(Progress("compress", done, total))
+            splits[name] = SplitEntry(tuple(shards), store[name].statistics)
+        provenance = with_step(store.manifest.provenance, "repack", sha256=store.sha256, options={"layout": layout})
+        manifest = replace(store.manifest, layout=layout, splits=splits, provenance=provenance)
+        manifest = workspace.commit(manifest, skipped)
+    return summarize(out, manifest, workspace.began, {}, (), len(finished), tuple(workspace.notes))
+
+
+def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:
+    shard, fields = store.manifest.splits[name].shards[index], store[name].fields
+    directory = root / shard_path(name, index)
+    copy_arrays(store, name, index, fields, directory)
+    whole = complete_shard(directory, fields, shard.rows, shard.lengths, layout, store.manifest.chunk_size)
+    sync(directory.parent)
+    return whole

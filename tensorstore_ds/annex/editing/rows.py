@@ -1,0 +1,706 @@
+"""Write a store of the rows of others: what they hold is copied, and classes get other numbers where asked."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.editing.behind import Behind
+from tensorstore_ds.annex.editing.tombstones import Tombstones
+from tensorstore_ds.conversion.blocks import raw_path
+from tensorstore_ds.conversion.history import with_step
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, FinishedShard, complete_shard
+from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.durable import copied, linked, sync, write_all
+from tensorstore_ds.errors import OptionError, one_line
+from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
+from tensorstore_ds.format.joining import unknown_object
+from tensorstore_ds.format.kinds import ImageField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
+from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
+from tensorstore_ds.format.schema import ArraySpec, Layout
+from tensorstore_ds.format.statistics import Statistics, Sums, join_summaries, parse_summary
+from tensorstore_ds.reading.columns import Column, RaggedColumn, spans
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.verification import require_whole
+
+#: Runs of rows: (n, 2) first row, and the one behind the last.
+Runs = NDArray[np.int64]
+#: Rows that are written together, so that what is known of them needs little memory.
+_ROWS = 10_000
+#: Bytes of a file that wait for the disk at most.
+_UNSYNCED = 256 * 1024**2
+
+
+class Rows(Protocol):
+    """Values of some rows, which are appended to a shard: a `Piece` of a store, or values that were given."""
+
+    @property
+    def rows(self) -> Sized:
+        """As many as there are rows."""
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Rows ``[start, stop)`` of these."""
+
+    def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
+        """Write the values of some fields."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a split of a store.
+
+    Attributes:
+        rows: (n,) int64, in the order in which they are written.
+        classes: for each field with classes that are other ones in the new store, the new number of each, (n,) int64,
+            -1 for those that are gone.
+        prefix: what keys begin with in the new store.
+    """
+
+    store: Store
+    split: str
+    rows: NDArray[np.int64]
+    classes: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    prefix: str = ""
+
+    def part(self, start: int, stop: int) -> Piece:
+        """Rows ``[start, stop)`` of these."""
+        return replace(self, rows=self.rows[start:stop])
+
+    def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
+        """As `Rows.append`: what the store lacks is unknown."""
+        rows = _PieceRows(writer, self)
+        for name in names:
+            rows.append(name, writer.fields[name])
+
+
+def write_store(
+    out: Path,
+    splits: Mapping[str, Sequence[Piece]],
+    fields: Mapping[str, Field],
+    step: Mapping[str, Any],
+    notify: OnProgress,
+    tombstones: Tombstones | None = None,
+) -> Summary:
+    """Write a store of rows, each split of its pieces one after the other.
+
+    The stores that rows come from are verified before, so that damage is not given a fresh checksum. Shards that an
+    interrupted call has finished of the same rows are not written again.
+
+    Args:
+        fields: of the new store.
+        step: what is done, for the provenance: ``command`` and its options.
+        tombstones: of the new store; None joins the tombstones of all stores that rows come from.
+
+    Raises:
+        FormatError: a store is damaged.
+        OptionError: no row is left.
+        StoreExistsError: `out` exists.
+        ConversionError: the disk is full.
+    """
+    stores = {piece.store.sha256: piece.store for pieces in splits.values() for piece in pieces}
+    total = sum(len(piece.rows) for pieces in splits.values() for piece in pieces)
+    if not total:
+        raise OptionError(f"{out}: expected rows for the new store, found none. Nothing was written.")
+    workspace = Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note)))
+    workspace.check_free()
+    for store in stores.values():
+        store.check_rewritable()
+        require_whole(store, "Copy the store again; no store is made of a damaged one.", reading_progress(notify))
+    first = next(iter(stores.values()))
+    done = 0
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done += rows
+        notify(Progress("copy", done, total))
+
+    with one_line_for_failures(out), workspace:
+        workspace.begin({"made of": "rows of stores"})  # each shard says of which
+        most = max(
+            shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards
+        )
+        groups = {name: list(shards_of(pieces, max(1, most))) for name, pieces in splits.items()}
+        known_of = {name: _known_statistics(pieces, fields) for name, pieces in splits.items()}
+        origins = {
+            (name, index): _origin(group, first.layout, known_of[name])
+            for name, some in groups.items()
+            for index, group in enumerate(some)
+        }
+        names = workspace.finished_names()
+        finished = {
+            name: made
+            for name in names
+            if (made := workspace.finished(*name)) and made.origin == origins.get(name) and made.fields == fields
+        }
+        if others := len(names) - len(finished):
+            some = "1 finished shard is" if others == 1 else f"{others:,} finished shards are"
+            workspace.note(f"{workspace.path}: {some} removed: of other rows, stores or fields.")
+        workspace.clean(finished)
+        entries = {}
+        for name in splits:
+            shards, statistics, known = [], Statistics(), known_of[name]
+            for index, group in enumerate(groups[name]):
+                if (made := finished.get((name, index))) is None:
+                    folder, own = workspace.store / shard_path(name, index), Statistics()
+                    shard = write_shard(folder, group, fields, first, own, advance, known)
+                    made = FinishedShard(shard, fields, own, (), shard.rows, origins[name, index])
+                    sync(folder.parent)
+                    workspace.finish(name, index, made)
+                else:
+                    advance(made.shard.rows)
+                shards.append(made.shard)
+                statistics.add(made.statistics)
+            summary = {**statistics.summary(), **known}
+            entries[name] = SplitEntry(tuple(shards), {each: summary[each] for each in fields if each in summary})
+        before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
+        if tombstones is None:
+            tombstones = Tombstones(*(store.manifest.provenance for store in stores.values()))
+        manifest = replace(
+            first.manifest,
+            chunk_size=CHUNK_SIZE,
+            fields=fields,
+            splits=entries,
+            provenance=tombstones.noted(with_step(before, **step, sha256=list(stores))),
+            **{name: _common(stores, name, workspace) for name in ("license", "citation")},
+        )
+        manifest = workspace.commit(manifest, [], check_keys="key" in fields)
+    return summarize(out, manifest, workspace.began, {}, (), len(finished), tuple(workspace.notes))
+
+
+def _origin(pieces: Sequence[Piece], layout: Layout, uncounted: Iterable[str]) -> str:
+    """Digest of what makes a shard: which rows of which stores, and what becomes of their classes and keys."""
+    digest = hashlib.sha256(repr((layout, sorted(uncounted))).encode())
+    for piece in pieces:
+        digest.update(repr((piece.store.sha256, piece.split, len(piece.rows), piece.prefix)).encode())
+        digest.update(np.ascontiguousarray(piece.rows).tobytes())
+        for name, numbers in piece.classes.items():
+            digest.update(name.encode() + numbers.tobytes())
+    return digest.hexdigest()
+
+
+def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any:
+    """What all stores say of their license or citation; None where they differ, which is told."""
+    values = dict.fromkeys(getattr(store.manifest, name) for store in stores.values())
+    if len(values) == 1:
+        return next(iter(values))
+    said = "; ".join(one_line(value or "none")[:80] for value in values)
+    workspace.note(f"the stores say different things of their {name} ({said}). Note with tsds annotate what holds.")
+    return None
+
+
+def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
+    """Pieces of at most so many rows together; a whole shard stays one, unless it is small."""
+    group, room = list[Piece](), most
+    for piece in pieces:
+        start = 0
+        for stop, is_whole in _bounds(piece):
+            if is_whole and 2 * (stop - start) > most:
+                if group:
+                    yield group
+                yield [piece.part(start, stop)]
+                group, room, start = [], most, stop
+            while start < stop:
+                part = piece.part(start, min(stop, start + room))
+                start, room = start + len(part.rows), room - len(part.rows)
+                group.append(part)
+                if not room:
+                    yield group
+                    group, room = [], most
+    if group:
+        yield group
+
+
+def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
+    """Where to stop in the rows of a piece, and whether they are all rows of a shard from the last stop to there."""
+    rows = piece.rows
+    if len(rows) and (np.diff(rows) > 0).all():
+        starts = piece.store[piece.split].starts
+        stops = np.searchsorted(rows, starts)
+        for count, (start, stop) in zip(np.diff(starts).tolist(), pairwise(stops.tolist()), strict=True):
+            if start < stop:
+                yield stop, stop - start == count
+    else:
+        yield len(rows), False
+
+
+@dataclass(frozen=True)
+class _WholeShard:
+    """A shard of a store whose files can be files of another."""
+
+    store: Store
+    split: str
+    index: int
+
+    @property
+    def shard(self) -> Shard:
+        return self.store.manifest.splits[self.split].shards[self.index]
+
+    def data_files(self, names: Sequence[str]) -> dict[str, str]:
+        """The data files of fields, by path relative to the shard, and their SHA-256."""
+        fields = {name: self.store.manifest.fields[name] for name in names}
+        arrays = shard_arrays(fields, self.shard.rows, self.shard.lengths, self.store.layout, CHUNK_SIZE)
+        listing = self.store.listing(self.split, self.index)
+        paths = [f"{array}/{geometry.data_path}" for array, geometry in arrays.items() if geometry.rows]
+        return {path: listing[path].sha256 for path in paths}
+
+    def link(self, path: str, folder: Path) -> bool:
+        """Let a file of a shard of the same store be one of its files; False if it has to be copied."""
+        name = f"{self.store.manifest.shard_path(self.split, self.index)}/{path}"
+        if self.store.path not in folder.parents:
+            return False
+        with self.store.open_file(name) as source:  # it is still the file of this store
+            return linked(self.store.path / name, folder / path, os.fstat(source.fileno()))
+
+    def copy(self, path: str, file: BinaryIO, copying: Behind, syncing: Behind) -> None:
+        """Copy one of its files, and sync it behind; stops where `copying` does."""
+        unsynced = 0
+        with self.store.open_file(f"{self.store.manifest.shard_path(self.split, self.index)}/{path}") as source:
+            for nbytes in copied(source, file):
+                if copying.is_stopped:
+                    return
+                unsynced += nbytes
+                if unsynced >= _UNSYNCED:
+                    syncing.do(os.fsync, file.fileno())
+                    unsynced = 0
+        syncing.do(os.fsync, file.fileno())
+
+
+def _whole_shard(pieces: Sequence[Piece], layout: Layout) -> _WholeShard | None:
+    """The shard whose rows these are, all of them in order, if its files can be those of a store of that layout."""
+    piece = pieces[0]
+    manifest, rows = piece.store.manifest, piece.rows
+    if len(pieces) > 1 or not len(rows) or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
+        return None
+    starts = piece.store[piece.split].starts
+    index = int(starts.searchsorted(rows[0], "right")) - 1  # of several that begin there, the one that has rows
+    if not np.array_equal(rows, np.arange(*starts[index : index + 2])):
+        return None
+    return _WholeShard(piece.store, piece.split, index)
+
+
+def write_shard(
+    folder: Path,
+    pieces: Sequence[Piece],
+    fields: Mapping[str, Field],
+    first: Store,
+    statistics: Statistics,
+    advance: Callable[[int], None],
+    uncounted: Collection[str] = (),
+    changed: Mapping[str, Iterable[Rows]] = MappingProxyType({}),
+) -> Shard:
+    """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
+
+    Where they are all rows of a shard, the data files of fields in which nothing changes are copied as they are; within
+    a store, they are linked if the file system can do that. A field, or a value of objects, that a piece's store lacks
+    is unknown in its rows.
+
+    Args:
+        changed: other rows, as many, that some fields are taken from.
+        first: the store whose layout it has.
+        statistics: receives the sums of its values.
+        advance: called with the number of rows that were written.
+        uncounted: fields whose sums are not needed.
+    """
+    rows = sum(len(piece.rows) for piece in pieces)
+    whole = _whole_shard(pieces, first.layout)
+    kept = [name for name in fields if whole and name not in changed and stays(name, fields[name], pieces[0])]
+    lengths = (
+        {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
+    )
+    copies = whole.data_files(kept) if whole else {}
+    sums: Mapping[str, Callable[..., Sums | None]] = {
+        name: each.sums
+        for name, each in fields.items()
+        if isinstance(each, ArrayField | ObjectsField) and name not in uncounted
+    }
+    read = [name for name in fields if name not in kept or name in sums]
+    is_final = {}  # by array that is written: whether its bytes are not compressed after
+    for name, each in fields.items():
+        for path, spec in array_paths(name, each).items():
+            (folder / path).mkdir(parents=True, exist_ok=True)
+            if name not in kept:
+                is_final[path] = (spec.layout or first.layout) == "memmap"
+    behinds = hashing, syncing, counting, copying = [Behind() for _ in range(4)]
+
+    def count(name: str, *values: Any) -> None:
+        if name in sums:
+            counting.do(lambda: statistics.add({name: sums[name](*values)}))
+
+    with ExitStack() as stack:
+        opened = {path: stack.enter_context(raw_path(folder, path).open("xb", buffering=0)) for path in is_final}
+        files = {path: _File(file, is_final[path], hashing, syncing) for path, file in opened.items()}
+        for path in copies:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        rest = [path for path in copies if whole and not whole.link(path, folder)]
+        targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in rest}
+        for behind in behinds:  # files are closed after they are stopped
+            stack.callback(behind.stop)  # if an interrupt comes while they are waited for
+            stack.enter_context(behind)
+        for path in rest:
+            if whole:
+                copying.do(whole.copy, path, targets[path], copying, syncing)
+        writer = FieldWriter({name: fields[name] for name in read}, files, count)
+        for name, own in changed.items():
+            for part in _parts(own):
+                writer.append(part, [name])
+        for part in _parts(pieces):
+            writer.append(part, [name for name in read if name not in changed])
+            advance(len(part.rows))
+    lengths |= writer.lengths
+    digests = {path: file.sha256 for path, file in files.items() if file.is_final}
+    return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE, digests, copies)
+
+
+def count_rows(rows: Iterable[Rows], name: str, field: Field) -> dict[str, Any]:
+    """Count a field's statistics in some rows; statistics of image files are joined instead."""
+    if not isinstance(field, ArrayField | ObjectsField):
+        return joined_statistics([piece for piece in rows if isinstance(piece, Piece)], name, field)
+    return dict(_counted(rows, name, field).summary().get(name, {}))
+
+
+def count_changed(
+    known: object, whole: Piece, gone: Piece, come: Iterable[Rows], name: str, field: Field
+) -> dict[str, Any] | None:
+    """Count a field's statistics after some rows of a split are gone, and others have come, without those that stay.
+
+    Args:
+        known: statistics of all rows before.
+
+    Returns:
+        None if they do not follow from these, or if fewer rows stay than are gone.
+    """
+    if not isinstance(field, ArrayField | ObjectsField) or 2 * len(gone.rows) > len(whole.rows):
+        return None
+    sums, part = (
+        parse_summary(field.kind, known, weight_of(whole, name, field)),
+        _counted([gone], name, field).get(name),
+    )
+    rest = None if sums is None or part is None else sums.less(part)
+    if rest is None:
+        return None
+    statistics = Statistics({name: rest})
+    statistics.add(_counted(come, name, field))
+    return dict(statistics.summary().get(name, {}))
+
+
+def _counted(rows: Iterable[Rows], name: str, field: ArrayField | ObjectsField) -> Statistics:
+    """The sums of a field in some rows; none if it has none."""
+    statistics, sums = Statistics(), field.sums
+    if type(field) is not ArrayField:
+        writer = FieldWriter({name: field}, {}, lambda name, *values: statistics.add({name: sums(*values)}))
+        for part in _parts(rows):
+            writer.append(part, [name])
+    return statistics
+
+
+def _parts(pieces: Iterable[Rows]) -> Iterator[Rows]:
+    for piece in pieces:
+        for start in range(0, len(piece.rows), _ROWS):
+            yield piece.part(start, start + _ROWS)
+
+
+def stays(name: str, field: Field, piece: Piece) -> bool:
+    """Whether the values of a field are written as they are."""
+    numbers, own = piece.classes.get(name), piece.store.manifest.fields.get(name)
+    is_same = numbers is None or np.array_equal(numbers, np.arange(len(numbers)))
+    return is_same and own is not None and own.arrays == field.arrays and not (name == "key" and piece.prefix)
+
+
+def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """Statistics that need no counting: of image files, and of pixels and masks if all pieces are whole splits."""
+    splits = [(np.sort(piece.rows), len(piece.store[piece.split])) for piece in pieces if len(piece.rows)]
+    is_whole = all(np.array_equal(rows, np.arange(count)) for rows, count in splits)
+    found = {
+        name: joined_statistics(pieces, name, field)
+        for name, field in fields.items()
+        if isinstance(field, ImageField | MaskField) and (is_whole or isinstance(field, TableField))
+    }
+    return {name: known for name, known in found.items() if known}
+
+
+def joined_statistics(pieces: Sequence[Piece], name: str, field: Field) -> dict[str, Any]:
+    """A field's statistics, joined from the splits of the pieces; empty if one of the splits lacks them.
+
+    The weight of each split is the number of pixels of these rows for images, else the number of rows.
+    """
+    filled = [piece for piece in pieces if len(piece.rows)]
+    parts = ((piece.store[piece.split].statistics.get(name), weight_of(piece, name, field)) for piece in filled)
+    return join_summaries(field.kind, parts)
+
+
+def weight_of(piece: Piece, name: str, field: Field) -> int:
+    """The weight of a piece's rows in the statistics of a field: pixels of images, else samples."""
+    if not isinstance(field, ImageField):
+        return len(piece.rows)
+    if isinstance(field, ArrayField):
+        return len(piece.rows) * math.prod(field.spec.shape[:2])
+    split = piece.store[piece.split]
+    shape = split.table(name).per_row["shape"] if name in split.fields else None
+    shapes = shape.take(piece.rows) if isinstance(shape, Column) else np.empty((0, 2))
+    return int(shapes[:, :2].astype(np.int64).prod(axis=1).sum())
+
+
+class _File:
+    """A file that is written from its beginning on.
+
+    Attributes:
+        is_final: whether its bytes are hashed, which spares it from being read again.
+        sha256: of what was hashed so far.
+    """
+
+    def __init__(self, file: BinaryIO, is_final: bool, hashing: Behind, syncing: Behind) -> None:
+        self._file = file
+        self._hashing, self._syncing = hashing, syncing
+        self._unsynced = 0
+        self.is_final = is_final
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: memoryview) -> None:
+        """Write bytes; hash them, and let the disk begin with them, behind."""
+        write_all(self._file, data)
+        if self.is_final:
+            self._hashing.do(self.sha256.update, data)
+        self._unsynced += len(data)
+        if self._unsynced >= _UNSYNCED:
+            self._syncing.do(os.fsync, self._file.fileno())
+            self._unsynced = 0
+
+
+class FieldWriter:
+    """Appends rows to the files of a shard.
+
+    Args:
+        fields: that are written.
+        files: of its arrays, by path; what has none is only counted.
+        count: called with the name of a field, and values that its `sums` are of.
+
+    Attributes:
+        lengths: of its tables, as `Shard.lengths`.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], files: Mapping[str, _File], count: Callable[..., None]) -> None:
+        self.fields = fields
+        self._files = files
+        self.count = count
+        self.lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
+        for group in self.lengths:
+            self.write(f"{group}/offsets", bytes(8))
+
+    def append(self, rows: Rows, names: Iterable[str]) -> None:
+        """Some fields of some rows."""
+        rows.append(self, names)
+
+    def offsets(self, name: str, lengths: NDArray[np.int64]) -> None:
+        """Rows of a table that have these numbers of values."""
+        ends = self.lengths[name] + np.cumsum(lengths, dtype=np.int64)
+        self.write(f"{name}/offsets", ends.astype("<i8"))
+        self.lengths[name] += int(lengths.sum())
+
+    def write(self, path: str, values: NDArray[Any] | bytes) -> None:
+        """Values of an array."""
+        flat = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.ascontiguousarray(values)
+        data = flat.reshape(-1).view(np.uint8).data
+        if path in self._files:
+            self._files[path].write(data)
+
+
+class _PieceRows:
+    """The rows of a piece, appended to a shard field by field."""
+
+    def __init__(self, writer: FieldWriter, piece: Piece) -> None:
+        self._piece = piece
+        self._split = piece.store[piece.split]
+        self._runs = runs_of(piece.rows)
+        self._write, self._offsets, self._count = writer.write, writer.offsets, writer.count
+
+    def append(self, name: str, each: Field) -> None:
+        """One field of them."""
+        if name not in self._split.fields:
+            self._unknown(name, each)
+            return
+        column, numbers = self._split[name], self._piece.classes.get(name)
+        if isinstance(each, ArrayField) and isinstance(column, Column):
+            self._fixed(name, each, column, numbers)
+        elif isinstance(each, ObjectsField) and isinstance(column, RaggedColumn):
+            self._objects(name, each, column, numbers)
+        elif isinstance(each, TableField) and isinstance(column, RaggedColumn):
+            if name == "key" and self._piece.prefix:
+                self._prefixed(name, column)
+            else:
+                self._table(name, column, self._runs)
+                self._per_row(name, each, column)
+
+    def _unknown(self, name: str, each: Field) -> None:
+        """A field that the piece's store lacks: for each row what stands for unknown."""
+        rows = len(self._piece.rows)
+        if isinstance(each, ArrayField):
+            step = _at_once(each.spec)
+            for start in range(0, rows, step):
+                shape = min(step, rows - start), *each.spec.shape
+                values = np.full(shape, each.unknown, each.spec.dtype)
+                self._write(name, values)
+                self._count(name, values)
+            return
+        none = np.zeros(rows, np.int64)
+        self._offsets(name, none)
+        if isinstance(each, ObjectsField):
+            self._count(name, none, {"labels": np.empty(0, np.int64)} if each.classes else {})
+
+    def _fixed(self, name: str, each: ArrayField, column: Column, numbers: NDArray[np.int64] | None) -> None:
+        for values in _pieces(column, self._runs):
+            if numbers is not None:
+                values = each.renumbered(values, numbers)
+            self._write(name, values)
+            self._count(name, values)
+
+    def _objects(self, name: str, each: ObjectsField, column: RaggedColumn, numbers: NDArray[np.int64] | None) -> None:
+        """Objects whose class is gone are left out."""
+        lengths = np.diff(column.offsets)[self._piece.rows]
+        values = value_runs(column, self._runs)
+        labels: NDArray[np.int64] | None = None
+        if "labels" in column.values:
+            labels = np.concatenate([np.empty(0, np.int64), *_pieces(column["labels"], values)])
+        elif "labels" in each.values:
+            labels = unknown_object(each, "labels", int(lengths.sum()))
+        if numbers is not None and labels is not None:
+            labels = numbers[labels]
+            if (labels < 0).any():
+                keep = labels >= 0
+                rows = np.repeat(np.arange(len(lengths)), lengths)[keep]
+                lengths, labels = np.bincount(rows, minlength=len(lengths)), labels[keep]
+                values = runs_of(rows_of(values)[keep])
+        self._offsets(name, lengths)
+        for value, spec in each.values.items():
+            if value == "labels" and labels is not None:
+                self._write(f"{name}/labels", labels)
+            elif value in ("keypoints", "visibility"):
+                self._keypoints(name, value, each, column, values)
+            elif value in column.values:
+                self._column(f"{name}/{value}", column.values[value], values)
+            elif value in column.lists:
+                self._table(f"{name}/{value}", column.lists[value], values)
+            elif spec.is_ragged:
+                self._offsets(f"{name}/{value}", np.zeros(int(lengths.sum()), np.int64))
+            else:
+                self._write(f"{name}/{value}", unknown_object(each, value, int(lengths.sum())))
+        self._per_row(name, each, column)
+        self._count(name, lengths, {} if labels is None else {"labels": labels})
+
+    def _keypoints(self, name: str, value: str, each: ObjectsField, column: RaggedColumn, runs: Runs) -> None:
+        """Keypoints or their visibility, at the places that their names have."""
+        own = self._split.fields[name]
+        known = own.keypoints if isinstance(own, ObjectsField) else ()
+        if value in column.values and known == each.keypoints:
+            self._column(f"{name}/{value}", column.values[value], runs)
+            return
+        places = [each.keypoints.index(keypoint) for keypoint in known]
+        rows = rows_of(runs)
+        step = _at_once(each.values[value])
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            filled = unknown_object(each, value, len(some))
+            if value in column.values:
+                filled[:, places] = column.values[value].take(some)
+            elif value == "visibility" and "keypoints" in column.values:  # seen, for all that is known
+                filled[:, places] = 2 * ~np.isnan(column.values["keypoints"].take(some)).any(axis=2)
+            self._write(f"{name}/{value}", filled)
+
+    def _table(self, name: str, column: RaggedColumn, runs: Runs) -> None:
+        rows = rows_of(runs)
+        self._offsets(name, column.offsets[rows + 1] - column.offsets[rows])
+        values = value_runs(column, runs)
+        for value, part in column.values.items():
+            self._column(f"{name}/{value}", part, values)
+        for value, lists in column.lists.items():
+            self._table(f"{name}/{value}", lists, values)
+
+    def _per_row(self, name: str, each: TableField, column: RaggedColumn) -> None:
+        """Lists that the piece's store lacks are empty."""
+        for value in each.per_row:
+            part = column.per_row.get(value)
+            if part is None:
+                self._offsets(f"{name}/{value}", np.zeros(len(self._piece.rows), np.int64))
+            elif isinstance(part, RaggedColumn):
+                self._table(f"{name}/{value}", part, self._runs)
+            else:
+                self._column(f"{name}/{value}", part, self._runs)
+
+    def _prefixed(self, name: str, column: RaggedColumn) -> None:
+        keys = [f"{self._piece.prefix}{column[row]}".encode() for row in self._piece.rows.tolist()]
+        self._offsets(name, np.array([len(key) for key in keys], np.int64))
+        self._write(f"{name}/bytes", b"".join(keys))
+
+    def _column(self, path: str, column: Column, runs: Runs) -> None:
+        for values in _pieces(column, runs):
+            self._write(path, values)
+
+
+def runs_of(rows: NDArray[np.int64]) -> Runs:
+    """(n, 2) the runs of rows that follow one another.
+
+    >>> runs_of(np.array([3, 4, 5, 9, 2])).tolist()
+    [[3, 6], [9, 10], [2, 3]]
+    """
+    if not len(rows):
+        return np.empty((0, 2), np.int64)
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1, [len(rows)]])
+    return np.stack([rows[edges[:-1]], rows[edges[1:] - 1] + 1], axis=1)
+
+
+def rows_of(runs: Runs) -> NDArray[np.int64]:
+    """(n,) the rows of runs, in their order: what `runs_of` was made of.
+
+    >>> rows_of(np.array([[3, 6], [9, 10], [2, 3]])).tolist()
+    [3, 4, 5, 9, 2]
+    """
+    return spans(runs[:, 0], runs[:, 1])
+
+
+def value_runs(column: RaggedColumn, runs: Runs) -> Runs:
+    """(n, 2) the runs of values that some runs of rows have."""
+    return column.offsets[runs].reshape(-1, 2)
+
+
+def _at_once(spec: ArraySpec) -> int:
+    """How many rows are copied together."""
+    return max(1, COPY_NBYTES // max(1, spec.row_nbytes))
+
+
+def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
+    """The rows of runs, some at a time."""
+    step = _at_once(column.spec)
+    if len(runs) > 1 and (runs[:, 1] - runs[:, 0]).mean() < step / 4:  # many short ones: gathered together
+        rows = rows_of(runs)
+        for start in range(0, len(rows), step):
+            yield column.take(rows[start : start + step])
+        return
+    for first, last in runs.tolist():
+        for start in range(first, last, step):
+            yield column[start : min(start + step, last)]
+
+
+def reading_progress(notify: OnProgress) -> Callable[[int, int], None]:
+    """What a store is read with, which tells of the bytes."""
+    return lambda done, total: notify(Progress("checksum", done, total))
+
+
+def opened_for_editing(path: str | os.PathLike[str], notify: OnProgress, sha256: str | None = None) -> Store:
+    """A store on this disk, the one of a digest if there is one: of one by URL, all is fetched first."""
+    store = open_store(path, sha256=sha256)
+    if store.is_remote:
+        store.fetch(reading_progress(notify))
+        store = open_store(store.path)
+    return store

@@ -1,0 +1,113 @@
+"""What a format is that a store is exported to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, samples_of
+from tensorstore_ds.durable import sync
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
+from tensorstore_ds.format.kinds.base import of_image, of_kind
+
+if TYPE_CHECKING:
+    from tensorstore_ds.reading.store import Store
+
+
+class Exporter:
+    """Write the samples of a store into a new folder, split by split. Derive from it to add your own format.
+
+    Attributes:
+        folder: folder to write to.
+        splits: names of the splits to write.
+        left_out: number of values that are not written, by kind.
+        missing: number of samples of each split that are not written.
+        notes: remarks for the user.
+        files: number of files written.
+    """
+
+    name: ClassVar[str]
+    #: Kinds of fields that this format can store, besides images and keys.
+    takes: ClassVar[tuple[type, ...]] = (LabelField, ObjectsField)
+
+    def __init__(
+        self, store: Store, folder: Path, splits: Sequence[str], advance: Callable[[int], None] = lambda samples: None
+    ) -> None:
+        self.store = store
+        self.folder = folder
+        self.splits = splits
+        self.advance = advance
+        self.left_out: Counter[str] = Counter()
+        self.missing: Counter[str] = Counter()
+        self.notes: list[str] = []
+        self.files = 0
+        fields = store.manifest.fields
+        self.label = next(iter(of_kind(fields, LabelField).values()), None)
+        self.labels = next(iter(of_kind(fields, LabelsField).values()), None)
+        self.objects = next(iter(of_image(fields, ObjectsField).values()), None)
+        self.check()
+
+    def check(self) -> None:
+        """Raise `OptionError` if the store lacks a field that the format requires."""
+
+    def export_split(self, split: str) -> None:
+        """Write the samples of a split."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Write files that belong to all splits. It is called once, after the last split."""
+
+    # --- for those that derive from it ---
+
+    def samples(self, split: str, names: Mapping[int, Names] | Names) -> Iterator[ExportedSample]:
+        """Iterate over the samples of a split, as `samples_of`, and report the progress."""
+        for sample in samples_of(self.store[split], names):
+            yield sample
+            self.advance(1)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a new file below the folder. All files are synced to disk at the end."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(data)
+        self.files += 1
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names of the objects, or else of the labels."""
+        field = self.objects or self.label or self.labels
+        return () if field is None else field.classes
+
+    def need_objects(self) -> ObjectsField:
+        """Return the field of objects, which must have boxes.
+
+        Raises:
+            OptionError: the store has no objects with boxes.
+        """
+        if self.objects is None or "boxes" not in self.objects.values:
+            found = "none" if self.objects is None else ", ".join(self.objects.values)
+            raise OptionError(f"{self.store.path}: expected objects with boxes, found {found}. Export to folders.")
+        return self.objects
+
+    def leave_out(self, values: Mapping[str, Any], *known: str) -> None:
+        """Count the values of a sample's objects that the format cannot store.
+
+        The values in `known`, and values that are 0 for all objects, do not count.
+        """
+        for name, value in values.items():
+            is_there = any(len(each) for each in value) if isinstance(value, list) else np.any(value)
+            if name not in known and is_there:
+                self.left_out[name] += 1
+
+
+def sync_all(folder: Path) -> None:
+    """Wait until all files and folders are on disk."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        sync(path)
+    sync(folder)

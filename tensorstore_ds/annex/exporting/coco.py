@@ -1,0 +1,127 @@
+"""COCO: annotations/instances_SPLIT.json and captions_SPLIT.json, and a folder of images for each split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from tensorstore_ds.annex.exporting.base import Exporter
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, extent, short
+from tensorstore_ds.format.kinds import ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.imaging.oriented import oriented_to_corners
+from tensorstore_ds.imaging.outlines import dump_counts, split_polygons
+
+
+class CocoExporter(Exporter):
+    """Ids of categories count from 1, in the order of the classes; those of images and annotations too."""
+
+    name: ClassVar[str] = "coco"
+    takes: ClassVar[tuple[type, ...]] = (ObjectsField, TextField)
+
+    def check(self) -> None:
+        self._has_captions = bool(of_kind(self.store.manifest.fields, TextField))
+        if not self._has_captions or self.objects is not None:
+            self.need_objects()
+
+    def export_split(self, split: str) -> None:
+        images = list[dict[str, Any]]()
+        folder = self.folder / "annotations"
+        folder.mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            instances = captions = None
+            if self.objects is not None:
+                instances = stack.enter_context(_File(folder / f"instances_{split}.json", self._categories()))
+            if self._has_captions:
+                captions = stack.enter_context(_File(folder / f"captions_{split}.json", []))
+            for sample in self.samples(split, Names()):
+                self.write(f"{split}/{sample.name}", sample.image)
+                height, width = sample.size
+                images.append({"id": len(images) + 1, "file_name": sample.name, "height": height, "width": width})
+                if instances is not None:
+                    instances.add(images[-1]["id"], self._annotations(sample))
+                if captions is not None:
+                    texts = chain.from_iterable(sample.texts.values())
+                    captions.add(images[-1]["id"], ({"caption": text} for text in texts))
+            for each in filter(None, (instances, captions)):
+                each.finish(images)
+                self.files += 1
+
+    def _categories(self) -> list[dict[str, Any]]:
+        field = self.need_objects()
+        shared: dict[str, Any] = {}
+        if field.keypoints:
+            lines = [[a + 1, b + 1] for a, b in field.skeleton]
+            shared = {"keypoints": list(field.keypoints), "skeleton": lines}
+        names = field.classes or ("object",)
+        return [{"id": i, "name": name, **shared} for i, name in enumerate(names, 1)]
+
+    def _annotations(self, sample: ExportedSample) -> Iterator[dict[str, Any]]:
+        values = sample.objects or {}
+        known = ("boxes", "oriented_boxes", "labels", "keypoints", "visibility", "iscrowd", "area", "polygons", "rle")
+        self.leave_out(values, *known)
+        return annotations_of(values, sample.size)
+
+
+def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    """The annotations of an image, without their ids; `values` are its objects as ``split["objects"][row]``."""
+    oriented = np.asarray(values.get("oriented_boxes", np.full((len(values["boxes"]), 5), np.nan)), np.float64)
+    corners = oriented_to_corners(oriented)
+    for i, (x1, y1, x2, y2) in enumerate(values["boxes"].tolist()):
+        width, height = extent(x1, x2), extent(y1, y2)
+        area = float(values["area"][i]) if "area" in values else np.nan  # as it is also where it is not known
+        rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
+        runs = values["rle"][i] if "rle" in values else np.empty(0, np.uint32)
+        is_turned = not len(runs) and not rings and not np.isnan(oriented[i, 0])
+        around = short(oriented[i, 2:4].prod()) if is_turned else width * height
+        each: dict[str, Any] = {
+            "category_id": int(values["labels"][i]) + 1 if "labels" in values else 1,
+            "bbox": [short(x1), short(y1), width, height],
+            "area": around if np.isnan(area) else short(area),
+            "iscrowd": int(values["iscrowd"][i]) if "iscrowd" in values else 0,
+        }
+        if len(runs):
+            each["segmentation"] = {"counts": dump_counts(runs), "size": list(size)}
+        elif is_turned or "polygons" in values:
+            rings = [corners[i]] if is_turned else rings
+            each["segmentation"] = [[short(v) for v in ring.reshape(-1).tolist()] for ring in rings]
+        if "keypoints" in values:
+            points = values["keypoints"][i]
+            absent = np.isnan(points[:, 0])
+            seen = values["visibility"][i] if "visibility" in values else np.where(absent, 0, 2)
+            rows = zip(np.where(absent[:, None], 0, points).tolist(), seen.tolist(), strict=True)
+            each["keypoints"] = [v for (x, y), visible in rows for v in (short(x), short(y), visible)]
+            each["num_keypoints"] = int((~absent).sum())
+        yield each
+
+
+class _File:
+    """A JSON file of COCO, whose annotations are written one after the other."""
+
+    def __init__(self, path: Path, categories: list[dict[str, Any]]) -> None:
+        self._file = path.open("x", encoding="utf-8")
+        self._file.write(f'{{"info": {{}}, "categories": {json.dumps(categories)}, "annotations": [')
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, image: int, annotations: Iterable[dict[str, Any]]) -> None:
+        """The annotations of an image, by its id."""
+        for each in annotations:
+            self._count += 1
+            line = json.dumps({"id": self._count, "image_id": image, **each})
+            self._file.write(f"{',' if self._count > 1 else ''}\n{line}")
+
+    def finish(self, images: list[dict[str, Any]]) -> None:
+        """All images, with which the file ends."""
+        self._file.write(f'\n], "images": {json.dumps(images)}}}\n')

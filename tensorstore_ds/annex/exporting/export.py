@@ -1,0 +1,120 @@
+"""Write a store as files in the format of somebody else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensorstore_ds.annex.exporting import EXPORT_FORMATS
+from tensorstore_ds.annex.exporting.base import Exporter, sync_all
+from tensorstore_ds.conversion.work_folder import WorkFolder, check_new
+from tensorstore_ds.durable import partial_of, writing
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds.base import ArrayField
+from tensorstore_ds.options import meant
+from tensorstore_ds.progress import notebook_bar
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.verification import require_whole
+from tensorstore_ds.regular_files import tidied
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSummary:
+    """Result of `export`.
+
+    Attributes:
+        path: path of the new folder.
+        samples: number of samples written, by split.
+        files: number of files.
+        left_out: number of samples by the name of a field or value that the format cannot store.
+        seconds: wall time.
+        notes: remarks that are not errors.
+    """
+
+    path: Path
+    samples: Mapping[str, int]
+    files: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def export(
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    to: str,
+    *,
+    splits: Collection[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExportSummary:
+    """Write the samples of a store as files in a common format. It is the inverse of `convert`.
+
+    >>> tsds.export("photos.tsds", "exported", "folders").files
+    12
+    >>> sorted(path.name for path in Path("exported/train").iterdir())
+    ['cat', 'dog']
+
+    Images are written as the stored files, or as PNG files of the stored pixels. The name of a file is the key without
+    its folders. If this name is unsafe, the number of the row replaces it. If it is taken, the number of the row is
+    appended. Boxes, keypoints and polygons are in pixels of the written image. The store and the checksums of its data
+    are verified first.
+
+    Args:
+        store: path or URL of the store.
+        out: path of the new folder, which must not exist. It is written to ``OUT.partial`` and renamed when it is
+            complete.
+        to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``dota``, ``cvat``, ``labelme``, ``csv``,
+            ``npy``, ``webdataset``, ``parquet``, ``huggingface``.
+        splits: names of the splits to write. None writes all.
+        progress: function that is called with (samples done, samples in total).
+
+    Raises:
+        OptionError: the format or a split does not exist, or the store lacks a field that the format requires.
+        FormatError: the store is damaged.
+        StoreExistsError: `out` exists.
+        OutputError: a file cannot be written, for example because the disk is full.
+    """
+    if to not in EXPORT_FORMATS:
+        known = ", ".join(EXPORT_FORMATS)
+        raise OptionError(f"`to`: expected one of {known}, found {to!r}.{meant(to, EXPORT_FORMATS)}")
+    began, opened, target = time.monotonic(), open_store(store), tidied(out)
+    names = list(opened if splits is None else splits)
+    if unknown := [name for name in names if name not in opened]:
+        raise OptionError(f"{opened.path}: expected one of {', '.join(opened)}, found {unknown[0]!r} as a split.")
+    work = WorkFolder(partial_of(target), "export")
+    check_new(target, work)
+    draw = notebook_bar()
+    total, done = sum(len(opened[name]) for name in names), 0
+    notify = progress or (lambda done, total: draw(f"Exporting {done:,}/{total:,} samples", done, total))
+
+    def advance(samples: int) -> None:
+        nonlocal done
+        done += samples
+        notify(done, total)
+
+    require_whole(opened, "Copy the store again; nothing was exported.")
+    made: type[Exporter] = EXPORT_FORMATS[to].load()
+    with writing(target), work:
+        folder = work.new_store()
+        exporter = made(opened, folder, names, advance)
+        for name in names:
+            exporter.export_split(name)
+        exporter.finish()
+        sync_all(folder)
+        note = work.put_store(target)
+    left_out = Counter(exporter.left_out)
+    for name, each in opened.manifest.fields.items():
+        firsts = exporter.label, exporter.labels, exporter.objects
+        is_second = isinstance(each, LabelField | LabelsField | ObjectsField) and all(each is not own for own in firsts)
+        is_second = is_second and ArrayField not in exporter.takes
+        if is_second or not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
+            left_out[name] += sum(len(opened[split]) for split in names)
+    left_out |= dict.fromkeys(opened.manifest.unreadable, sum(len(opened[split]) for split in names))
+    samples = {name: len(opened[name]) - exporter.missing[name] for name in names}
+    notes = (*exporter.notes, note) if note else tuple(exporter.notes)
+    return ExportSummary(target, samples, exporter.files, dict(left_out), time.monotonic() - began, notes)

@@ -1,0 +1,119 @@
+"""labelme: SPLIT/NAME.json beside SPLIT/NAME, and labels.txt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.exporting.base import Exporter
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, short
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.imaging.oriented import oriented_to_corners
+from tensorstore_ds.imaging.outlines import split_polygons
+from tensorstore_ds.imaging.placement import clip
+from tensorstore_ds.sources.base import FLAGS
+
+_VERSION = "5.4.1"  # of labelme, which has written files of this form since 5.0
+
+_ROUNDING = 0.01  # pixels
+
+
+class LabelmeExporter(Exporter):
+    """An object is its polygons, or a rectangle, turned where it has an oriented box.
+
+    What is of one object, such as its keypoints, has one group.
+    """
+
+    name: ClassVar[str] = "labelme"
+    takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
+
+    def check(self) -> None:
+        field = self.need_objects()
+        for name in (*field.classes, *field.keypoints):
+            if name.splitlines() != [name.strip()]:  # which labelme would change, or refuse
+                message = f"expected names of one line, without white space around, found {name!r}. Export to parquet."
+                raise OptionError(f"{self.store.path}: {message}")
+
+    def export_split(self, split: str) -> None:
+        for sample in self.samples(split, Names()):
+            height, width = sample.size
+            data: dict[str, Any] = {
+                "version": _VERSION,
+                "flags": {},
+                "shapes": list(self._shapes(sample)),
+                "imagePath": sample.name,
+                "imageData": None,
+                "imageHeight": height,
+                "imageWidth": width,
+            }
+            self.write(f"{split}/{sample.name}", sample.image)
+            self.write(f"{split}/{sample.stem}.json", f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
+
+    def finish(self) -> None:
+        """The class names, a line each, as ``labelme --labels`` and ``tsds convert --classes`` read them."""
+        if self.classes:
+            self.write("labels.txt", "".join(f"{name}\n" for name in self.classes).encode())
+
+    def _shapes(self, sample: ExportedSample) -> Iterator[dict[str, Any]]:
+        """The shapes of a sample; what its objects have besides is counted."""
+        field, values = self.need_objects(), sample.objects or {}
+        self.leave_out(values, "boxes", "oriented_boxes", "labels", "keypoints", "polygons", *FLAGS)
+        unlike: set[str] = set()
+        oriented = (
+            values["oriented_boxes"] if "oriented_boxes" in values else np.full((len(values["boxes"]), 5), np.nan)
+        )
+        corners = oriented_to_corners(oriented.astype(np.float64))
+        for i, box in enumerate(values["boxes"]):
+            label = field.classes[int(values["labels"][i])] if "labels" in values else "object"
+            rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
+            drawn = _drawable(rings, sample.size)
+            if len(drawn) < len(rings):
+                unlike.add("polygons without an area")
+            if drawn and not np.array_equal(_hull(drawn, sample.size), box):
+                unlike.add("boxes that are not the hulls of their polygons")
+            points = values["keypoints"][i] if "keypoints" in values else np.empty((0, 2))
+            named = [(name, at) for name, at in zip(field.keypoints, points, strict=False) if not np.isnan(at[0])]
+            group = i + 1 if named or len(drawn) > 1 else None
+            flags = {flag: bool(values[flag][i]) for flag in FLAGS if flag in values}
+            for ring in drawn:
+                yield _shape("polygon", label, ring, group, flags)
+            is_turned = not np.isnan(oriented[i, 0])
+            if drawn and is_turned:
+                unlike.add("oriented boxes beside polygons")
+            elif is_turned:
+                if not np.allclose(_hull([corners[i]], sample.size), box, atol=_ROUNDING):
+                    unlike.add("boxes that are not the hulls of their oriented boxes")
+                turned = _shape("rotation", label, corners[i], group, flags)
+                yield {**turned, "direction": short(oriented[i, 4] % (2 * np.pi))}  # as X-AnyLabeling has it
+            elif not drawn:
+                yield _shape("rectangle", label, box.reshape(2, 2), group, flags)
+            for name, at in named:
+                yield _shape("point", name, at[None], group, {})
+        self.left_out.update(unlike)
+
+
+def _shape(form: str, label: str, places: NDArray[Any], group: int | None, flags: dict[str, bool]) -> dict[str, Any]:
+    """A shape with points (n, 2) in pixels."""
+    points = [[short(x), short(y)] for x, y in places.tolist()]
+    return {"label": label, "points": points, "group_id": group, "shape_type": form, "flags": flags}
+
+
+def _drawable(rings: list[NDArray[Any]], size: tuple[int, int]) -> list[NDArray[Any]]:
+    """Those polygons (k, 2) that labelme can draw; none if together they cover nothing of the image."""
+    drawn = [ring for ring in rings if len(ring) > 2]
+    if not drawn:
+        return []
+    x1, y1, x2, y2 = _hull(drawn, size)
+    return drawn if x1 < x2 and y1 < y2 else []
+
+
+def _hull(rings: list[NDArray[Any]], size: tuple[int, int]) -> NDArray[np.float64]:
+    """The box (4,) of polygons in an image of (height, width), as a conversion makes it."""
+    corners = np.concatenate(rings)
+    box: NDArray[np.float64] = np.concatenate([corners.min(0), corners.max(0)]).astype(np.float64)
+    return clip(box[None], size).reshape(4)

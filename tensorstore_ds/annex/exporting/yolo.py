@@ -1,0 +1,126 @@
+"""Ultralytics' YOLO: data.yaml, images/SPLIT and labels/SPLIT."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.exporting.base import Exporter
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.imaging.oriented import oriented_to_corners
+from tensorstore_ds.imaging.outlines import split_polygons
+
+#: Ultralytics' task by the value that rows are made of.
+_TASKS = {"oriented_boxes": "obb", "polygons": "segment"}
+
+
+class YoloExporter(Exporter):
+    """Rows are those of poses if there are keypoints; else of oriented boxes, or else of segments, if all objects have
+    one; else of boxes.
+    """
+
+    name: ClassVar[str] = "yolo"
+    takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
+
+    def check(self) -> None:
+        field = self.need_objects()
+        forms = (name for name in _TASKS if name in field.values and not field.keypoints)
+        self._form = next((name for name in forms if self._all_have(name)), "boxes")
+
+    def _all_have(self, form: str) -> bool:
+        """Whether each object of all splits has an oriented box, or one polygon: a row can only have one."""
+        for split in (self.store[name] for name in self.splits):
+            column = next(split[name] for name in split.fields if split.fields[name] is self.objects)
+            for row in range(len(split)):
+                values = column[row][form]
+                lacks = (
+                    np.isnan(values).any()
+                    if form == "oriented_boxes"
+                    else any(len(split_polygons(each)) != 1 for each in values)
+                )
+                if lacks:
+                    return False
+        return True
+
+    def export_split(self, split: str) -> None:
+        for sample in self.samples(split, Names()):
+            self.write(f"images/{split}/{sample.name}", sample.image)
+            self.write(f"labels/{split}/{sample.stem}.txt", "".join(self._rows(sample)).encode())
+
+    def finish(self) -> None:
+        """``data.yaml``: JSON's texts, lists and mappings are YAML's."""
+        field = self.need_objects()
+        lines = [f"{split}: images/{split}" for split in self.splits]
+        if "val" not in self.splits:  # Ultralytics wants one
+            lines.append(f"val: images/{'test' if 'test' in self.splits else self.splits[0]}")
+        names = field.classes or ("object",)
+        lines += ["names:", *(f"  {i}: {json.dumps(name, ensure_ascii=False)}" for i, name in enumerate(names))]
+        if self._form in _TASKS:  # a row of 4 corners may be either
+            lines.append(f"task: {_TASKS[self._form]}")
+        if field.keypoints:
+            lines += [f"kpt_shape: [{len(field.keypoints)}, 3]", f"flip_idx: {flip_indices(field)}"]
+            lines.append(f"kpt_names: {json.dumps({0: list(field.keypoints)}, ensure_ascii=False)}")
+        self.write("data.yaml", ("\n".join(lines) + "\n").encode())
+
+    def _rows(self, sample: ExportedSample) -> Iterator[str]:
+        values, (height, width) = sample.objects or {}, sample.size
+        known = ("boxes", "labels", "keypoints", *(("visibility",) if "keypoints" in values else ()))
+        self.leave_out(values, *known, *(("polygons", "area") if self._form == "polygons" else (self._form,)))
+        scale = np.array([width, height], np.float64)
+        rows = centered_boxes(values["boxes"], scale)
+        if self._form == "oriented_boxes":
+            corners = oriented_to_corners(values["oriented_boxes"].astype(np.float64)) / scale
+            inside = corners_inside(corners)
+            if cut := int((inside != corners).any((1, 2)).sum()):
+                self.left_out["parts of oriented boxes outside of the image"] += cut
+            rows = inside.reshape(-1, 8)
+        elif "keypoints" in values:
+            triples = keypoint_triples(values, scale)
+            rows = np.concatenate([rows, triples.reshape(len(rows), 3 * triples.shape[1])], axis=1)
+        for i, row in enumerate(rows):
+            numbers = (values["polygons"][i] / scale).reshape(-1).clip(0, 1) if self._form == "polygons" else row
+            label = int(values["labels"][i]) if "labels" in values else 0
+            yield f"{label} {' '.join(f'{number:.10g}' for number in numbers)}\n"
+
+
+def centered_boxes(boxes: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Boxes (M, 4) x1 y1 x2 y2 in pixels as center x, y and sides in fractions of the images.
+
+    Args:
+        scale: (2,) or (M, 2), width and height of the image of all, or of each.
+    """
+    low, high = boxes[:, :2] / scale, boxes[:, 2:] / scale
+    return np.concatenate([(low + high) / 2, high - low], axis=1)
+
+
+def keypoint_triples(values: Mapping[str, Any], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(M, K, 3) x and y in fractions of the images and the visibility, of the values `keypoints` and `visibility`.
+
+    Three zeros where a keypoint is absent, or outside of the image, which Ultralytics refuses. `scale` is that of
+    `centered_boxes`.
+    """
+    points = values["keypoints"] / scale.reshape(-1, 1, 2)
+    seen = values["visibility"] if "visibility" in values else np.full(points.shape[:2], 2)
+    triples = np.concatenate([points, seen[..., None]], axis=2)
+    triples[~((points >= 0) & (points <= 1)).all(axis=2)] = 0
+    return triples
+
+
+def corners_inside(corners: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Corners (M, 4, 2) in fractions of the image; cut at its edge where Ultralytics would refuse them, which looks at
+    the center and the sides of the box around them.
+    """
+    low, high = corners.min(1), corners.max(1)
+    refused = ((low + high < 0) | (low + high > 2) | (high - low > 1)).any(axis=1)
+    return np.where(refused[:, None, None], corners.clip(0, 1), corners)
+
+
+def flip_indices(field: ObjectsField) -> list[int]:
+    """For each keypoint the number of the one that takes its place in a mirrored image: Ultralytics' `flip_idx`."""
+    partners = {a: b for pair in field.flip_pairs for a, b in (pair, pair[::-1])}
+    return [partners.get(i, i) for i in range(len(field.keypoints))]

@@ -1,0 +1,1 @@
+"""Images that are larger than memory, read and stored by parts."""

@@ -1,0 +1,179 @@
+"""Parts of images: of TIFF files as they are read by parts, and of all other images, which are decoded once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.large_images.tiff import TiffImage, is_tiff_name, open_tiff
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.imaging import Color
+from tensorstore_ds.imaging.codecs import (
+    FURTHER_FRAMES,
+    check_pixels,
+    color_of,
+    dtype_of,
+    from_array,
+    from_image,
+    further_frames,
+    lost_alpha,
+    open_decoded,
+    open_image,
+    oriented_size,
+    read_image_header,
+)
+from tensorstore_ds.regular_files import open_file, read_file
+
+_BAND_NBYTES = 8 << 20  # pixels of a decoded image that are copied at a time
+_CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
+
+
+class Readable(Protocol):
+    """An image of which parts can be read: (H, W, C) in `shape`, and `dtype`."""
+
+    shape: tuple[int, int, int]
+    dtype: np.dtype[Any]
+
+    def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
+        """(bottom - top, right - left, C) pixels of a part inside of the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an image, read when its pixels are asked for; beyond the right and lower edge it is black.
+
+    Attributes:
+        image: that it is from.
+        corner: (y, x) of its upper left pixel.
+        size: (height, width).
+    """
+
+    image: Readable
+    corner: tuple[int, int]
+    size: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C)."""
+        return (*self.size, self.image.shape[2])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the pixels."""
+        return self.image.dtype
+
+    def pixels(self) -> NDArray[Any]:
+        """(H, W, C) pixels: a copy; raises `SourceError` as decoding the image does."""
+        (top, left), (height, width, _) = self.corner, self.image.shape
+        bottom, right = min(top + self.size[0], height), min(left + self.size[1], width)
+        inside = self.image.read(top, left, bottom, right)
+        if inside.shape[:2] == self.size:
+            return np.ascontiguousarray(inside)
+        result = np.zeros((*self.size, inside.shape[2]), inside.dtype)
+        result[: bottom - top, : right - left] = inside
+        return result
+
+
+class WholeImage:
+    """An image that is decoded as a whole when its first part is asked for. Arrays are made of its parts alone.
+
+    Attributes:
+        shape: (height, width, channels) as it is shown, in the colors asked for, from its header.
+        dtype: of the pixels.
+        left_out: what the file has and is not read; after `bands` also that alpha is lost.
+    """
+
+    def __init__(self, image: Any, color: Color, max_pixels: int, key: str) -> None:
+        self._image, self._color, self._max_pixels, self._key = image, color, max_pixels, key
+        self._decoded: Any = None
+        self.left_out: tuple[Problem, ...] = ()
+        if isinstance(image, np.ndarray):
+            self._decoded = from_array(image, color, key)
+            self.shape: tuple[int, int, int] = self._decoded.shape
+            self.dtype = self._decoded.dtype
+            return
+        if isinstance(image, bytes):
+            header = read_image_header(image, max_pixels=max_pixels, key=key)
+            size, channels, dtype, opened = header.size, header.channels, header.dtype, header.image
+        else:
+            check_pixels((image.height, image.width), max_pixels, key)
+            size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
+            dtype, opened = dtype_of(image.mode), image
+        self.left_out = () if opened is None else further_frames(opened, key)
+        self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
+
+    def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
+        """As of `Readable`."""
+        return self._pixels(self._part(top, left, bottom, right))
+
+    def bands(self) -> Iterator[NDArray[Any]]:
+        """The image from top to bottom, in bands (h, W, C) of all columns; raises as `read` does."""
+        height, width, channels = self.shape
+        lines = max(1, _BAND_NBYTES // (width * channels * self.dtype.itemsize))
+        for top in range(0, height, lines):
+            part = self._part(top, 0, min(top + lines, height), width)
+            if self._color != "rgba" and not isinstance(part, np.ndarray):
+                self.left_out = tuple(dict.fromkeys((*self.left_out, *lost_alpha(part, self._key))))
+            yield self._pixels(part)
+
+    def close(self) -> None:
+        """Let the image go."""
+        self._image = self._decoded = None
+
+    def _part(self, top: int, left: int, bottom: int, right: int) -> Any:
+        if self._decoded is None:
+            self._decoded = open_decoded(self._image, color=self._color, key=self._key, max_pixels=self._max_pixels)
+            self._image = None
+        if isinstance(self._decoded, np.ndarray):
+            return self._decoded[top:bottom, left:right]
+        return self._decoded.crop((left, top, right, bottom))
+
+    def _pixels(self, part: Any) -> NDArray[Any]:
+        return part if isinstance(part, np.ndarray) else from_image(part, self._color, self._key)
+
+
+def open_parts(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[Readable, tuple[Problem, ...]]:
+    """An image of which parts can be read, and what its file has besides.
+
+    Args:
+        image: as of a `Sample`.
+        max_pixels: of an image that is decoded as a whole.
+
+    Raises:
+        SourceError: its header is damaged or states sizes that cannot be, or it has too many pixels.
+    """
+    if (tiff := opened_tiff(image, color, key)) is not None:
+        return tiff, left_out_of(tiff, key)
+    whole = WholeImage(read_file(image, key) if isinstance(image, str | Path) else image, color, max_pixels, key)
+    return whole, whole.left_out
+
+
+def size_of(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[int, int]:
+    """(height, width) of an image as it is shown, from its header alone; raises as `open_parts` does."""
+    if (tiff := opened_tiff(image, color, key)) is not None:
+        tiff.close()
+        return tiff.shape[:2]
+    if isinstance(image, str | Path):
+        # Where the header is wrong, the bytes of the file tell what it is.
+        with open_file(image, key) as file, contextlib.suppress(SourceError):
+            return oriented_size(open_image(file, max_pixels=max_pixels, key=key))
+        image = read_file(image, key)
+    return WholeImage(image, color, max_pixels, key).shape[:2]
+
+
+def opened_tiff(image: Any, color: Color, key: str) -> TiffImage | None:
+    """The image of a TIFF file that is to be read by parts, or that Pillow cannot read; None of all others."""
+    if not isinstance(image, str | Path) or not is_tiff_name(str(image)):
+        return None
+    return open_tiff(open_file(image, key), color=color, key=key)
+
+
+def left_out_of(image: TiffImage, key: str) -> tuple[Problem, ...]:
+    """The note that a TIFF file has several pages, if it has."""
+    return (Problem(key, "further-frames", FURTHER_FRAMES),) if image.has_pages else ()

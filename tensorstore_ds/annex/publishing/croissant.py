@@ -1,0 +1,262 @@
+"""The data as Croissant describes them, for search engines, reviewers and tools: https://docs.mlcommons.org/croissant."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tensorstore_ds.annex.publishing.citing import license_url
+from tensorstore_ds.annex.publishing.facts import COUNTED, Facts, options_of
+from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.reading.store_files import open_file
+
+#: A store of more files has a FileSet for each field instead.
+_MOST_FILES = 300
+
+#: What the names of version 1.1 stand for.
+_CONTEXT: Mapping[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "arrayShape": "cr:arrayShape",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "containedIn": "cr:containedIn",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "description": {"@container": "@language"},
+    "equivalentProperty": "cr:equivalentProperty",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileObject": "cr:fileObject",
+    "fileProperty": "cr:fileProperty",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isArray": "cr:isArray",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "name": {"@container": "@language"},
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+
+#: Answers by the name that Croissant's vocabulary for responsible AI gives them.
+_RAI = {
+    "rai:dataCollection": "collection",
+    "rai:dataBiases": "biases",
+    "rai:personalSensitiveInformation": "sensitive_information",
+    "rai:dataUseCases": "use_cases",
+    "rai:dataSocialImpact": "social_impact",
+    "rai:dataReleaseMaintenancePlan": "maintenance",
+}
+
+
+def croissant_json(facts: Facts, previews: Mapping[str, bytes]) -> str:
+    """The text of ``croissant.json``, which lies beside the folder of the store.
+
+    Args:
+        facts: what is known.
+        previews: the bytes of the preview of each split that has one.
+    """
+    manifest, answers = facts.store.manifest, facts.answers
+    document: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"],
+        "name": facts.title,
+        "description": facts.description or f"{facts.rows} images.",
+        "version": facts.version,
+        "keywords": [*dict.fromkeys((*facts.tasks, *answers.get("tags", ()), "tsds", "zarr"))],
+    }
+    optional = {
+        "license": license_url(manifest.license or "") or manifest.license,
+        "url": answers.get("url"),
+        "citeAs": manifest.citation,
+        "datePublished": facts.published,
+        "creator": [_party(name) for name in facts.creators],
+        "publisher": [_party(answers["publisher"])] if "publisher" in answers else None,
+        **_responsible(facts),
+    }
+    document |= {name: value for name, value in optional.items() if value}
+    document["distribution"] = [*_files(facts), *(_preview_file(name, data) for name, data in previews.items())]
+    classes = [_classes(name, kind_and_names[1]) for name, kind_and_names in facts.classes.items()]
+    document["recordSet"] = [_splits(facts), *classes, *(_preview(facts, name) for name in previews)]
+    return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
+
+
+def _party(name: str) -> dict[str, str]:
+    """A person as ``Family, Given``, or an organization."""
+    family, comma, given = (part.strip() for part in name.partition(","))
+    return {"@type": "sc:Person", "name": f"{given} {family}"} if comma else {"@type": "sc:Organization", "name": name}
+
+
+def _responsible(facts: Facts) -> dict[str, Any]:
+    """What NeurIPS and others ask for, from the answers and from what the conversion did."""
+    answers = facts.answers
+    found: dict[str, Any] = {name: answers[answer] for name, answer in _RAI.items() if answer in answers}
+    options = ", ".join(f"{name}: {value}" for name, value in options_of(facts.store).items())
+    converted = [f"Converted to a Zarr store by tensorstore-ds with the options {options}."] if options else []
+    found["rai:dataPreprocessingProtocol"] = [*filter(None, [answers.get("preprocessing")]), *converted]
+    totals = {name: sum(facts.totals(name).values()) for name in facts.classes}
+    counted = [f"{n} {COUNTED.get(facts.classes[name][0], 'values')} in {name}" for name, n in totals.items() if n]
+    noted = [f"With a class are {', '.join(counted)}."] if counted and "annotation" in answers else []
+    found["rai:dataAnnotationProtocol"] = [*filter(None, [answers.get("annotation")]), *noted]
+    left_out = ", ".join(f"{fault.reason} {fault.count}" for fault in facts.faults)
+    faults = [f"Left out by the conversion, by reason: {left_out}."] if left_out else []
+    found["rai:dataLimitations"] = [*filter(None, [answers.get("limitations")]), *faults]
+    return found
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def _files(facts: Facts) -> list[dict[str, Any]]:
+    """The files of the store: each, or where there are many those of each field together."""
+    store = facts.store
+    with open_file(store.path, "zarr.json") as file:
+        root = file.read()
+    found = [_file(facts, "zarr.json", len(root), hashlib.sha256(root).hexdigest())]
+    found += [_file(facts, name, file.size, file.sha256) for name, file in store.manifest.files.items()]
+    shards = [(name, i) for name in store for i in range(len(store.manifest.splits[name].shards))]
+    lists: list[dict[str, Any]] = []
+    for split, number in shards:
+        path = f"{store.manifest.shard_path(split, number)}/"
+        with open_file(store.path, f"{path}zarr.json") as file:
+            lists.append(
+                _file(facts, f"{path}zarr.json", len(file.read()), store.manifest.splits[split].shards[number].sha256)
+            )
+        lists += [
+            _file(facts, path + name, file.size, file.sha256) for name, file in store.listing(split, number).items()
+        ]
+        if len(lists) > _MOST_FILES:
+            return [*found, *_file_sets(facts)]
+    return found + lists
+
+
+def _file(facts: Facts, path: str, size: int, sha256: str) -> dict[str, Any]:
+    full = f"{facts.name}/{path}"
+    kind = "application/json" if path.endswith(".json") else "application/octet-stream"
+    kind = "application/jsonlines" if path.endswith(".jsonl") else kind
+    named = {"@type": "cr:FileObject", "@id": full, "name": full, "contentUrl": full}
+    return {**named, "contentSize": f"{size} B", "encodingFormat": kind, "sha256": sha256}
+
+
+def _file_sets(facts: Facts) -> list[dict[str, Any]]:
+    """Their digests are in the `zarr.json` of each shard, whose digests are in that of the root."""
+    fields = facts.store.manifest.fields
+    told = "The zarr.json of each shard lists its files with size and SHA-256; the root's has the SHA-256 of these."
+    lists = {"shards": ("The lists of files of the shards.", f"{facts.name}/*/*/zarr.json", "application/json")}
+    sets = {f"files-of-{n}": (f"The arrays of the field {n}. {told}", f"{facts.name}/*/*/{n}/**", None) for n in fields}
+    return [
+        {
+            "@type": "cr:FileSet",
+            "@id": name,
+            "name": name,
+            "description": text,
+            "includes": includes,
+            "encodingFormat": kind or "application/octet-stream",
+        }
+        for name, (text, includes, kind) in {**lists, **sets}.items()
+    ]
+
+
+def _preview_file(split: str, data: bytes) -> dict[str, Any]:
+    path = f"preview/{split}.parquet"
+    return {
+        "@type": "cr:FileObject",
+        "@id": path,
+        "name": path,
+        "description": f"Some small samples of the split {split}, for viewers.",
+        "contentUrl": path,
+        "contentSize": f"{len(data)} B",
+        "encodingFormat": "application/x-parquet",
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+
+def _splits(facts: Facts) -> dict[str, Any]:
+    fields = [
+        _field("splits/name", "sc:Text", "The name of the split."),
+        _field("splits/samples", "sc:Integer", "Its samples."),
+    ]
+    data = [{"splits/name": name, "splits/samples": len(facts.store[name])} for name in facts.store]
+    named = {"@type": "cr:RecordSet", "@id": "splits", "name": "splits", "dataType": "cr:Split"}
+    return {**named, "key": {"@id": "splits/name"}, "field": fields, "data": data}
+
+
+def _classes(field: str, classes: tuple[str, ...]) -> dict[str, Any]:
+    name = f"classes-{field}"
+    fields = [
+        _field(f"{name}/index", "sc:Integer", "The number that stands for the class."),
+        _field(f"{name}/name", "sc:Text", "The name of the class."),
+    ]
+    data = [{f"{name}/index": i, f"{name}/name": each} for i, each in enumerate(classes)]
+    named = {"@type": "cr:RecordSet", "@id": name, "name": name, "dataType": "sc:Enumeration"}
+    return {**named, "key": {"@id": f"{name}/index"}, "field": fields, "data": data}
+
+
+def _preview(facts: Facts, split: str) -> dict[str, Any]:
+    name, fields = f"preview-{split}", facts.store.manifest.fields
+    found = [_column(name, split, "image", "sc:ImageObject", "The image, made small.", path="bytes")]
+    if any(isinstance(field, ObjectsField | MaskField) for field in fields.values()):
+        found.append(
+            _column(name, split, "drawn", "sc:ImageObject", "With what is annotated drawn on it.", path="bytes")
+        )
+    for each in of_kind(fields, LabelField):
+        found.append(_column(name, split, each, "sc:Integer", f"The class: an index of classes-{each}."))
+    for each in of_kind(fields, LabelsField):
+        told = f"The classes that apply: indices of classes-{each}."
+        found.append(_column(name, split, each, "sc:Integer", told, shape="-1"))
+    for each, field in of_kind(fields, ObjectsField).items():
+        if "boxes" in field.values:
+            told = "Boxes of the objects: x, y, width and height in pixels of the small image."
+            found.append(_column(name, split, each, "sc:Float", told, path="bbox", shape="-1,4"))
+        if "labels" in field.values:
+            told = f"Classes of the objects: indices of classes-{each}."
+            found.append(_column(name, split, each, "sc:Integer", told, path="category", shape="-1"))
+    for each in of_kind(fields, TextField):
+        found.append(_column(name, split, each, "sc:Text", "Texts of the image, such as captions.", shape="-1"))
+    if of_kind(fields, KeyField):
+        found.append(_column(name, split, "key", "sc:Text", "What the sample is called in its source."))
+    told = f"Some samples of the split {split}, with small images. The data themselves are in {facts.name}."
+    return {"@type": "cr:RecordSet", "@id": name, "name": name, "description": told, "field": found}
+
+
+def _field(name: str, data_type: str, description: str) -> dict[str, Any]:
+    return {"@type": "cr:Field", "@id": name, "name": name, "description": description, "dataType": data_type}
+
+
+def _column(
+    records: str, split: str, column: str, data_type: str, description: str, *, path: str = "", shape: str = ""
+) -> dict[str, Any]:
+    """A field of the preview's records, of a column, or of a member of its values."""
+    member = f"/{path}" if path and path != "bytes" else ""
+    field = _field(f"{records}/{column}{member}", data_type, description)
+    source: dict[str, Any] = {"fileObject": {"@id": f"preview/{split}.parquet"}, "extract": {"column": column}}
+    if path:
+        source["transform"] = {"jsonPath": path}
+    return {**field, "source": source, **({"isArray": True, "arrayShape": shape} if shape else {})}

@@ -1,0 +1,1 @@
+"""`tsds serve`: stores by HTTP."""

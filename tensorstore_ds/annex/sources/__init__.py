@@ -1,0 +1,1 @@
+"""Rarer formats of data sets: `tensorstore_ds.sources.FORMATS` lists them."""

@@ -1,0 +1,141 @@
+"""From stored images to what a model takes: placed and decoded, or as pixels; augmented, normalized, on its device.
+
+Pixels of one size are gathered as they are, and batches of them are resized and augmented on the device. Other images
+are placed by a decode plan, so that little more is decoded than the model sees; the rest happens on the device, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from tensorstore_ds.annex.augment.affine import RandomAffine
+from tensorstore_ds.annex.augment.color import ColorJitter
+from tensorstore_ds.annex.augment.mosaic import Mosaic
+from tensorstore_ds.annex.training.options import DetectorOptions, ModelOptions, TrainOptions
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.fitting import Fitting, Letterbox, Resize
+from tensorstore_ds.loading.augment.geometry import (
+    Geometry,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
+from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.reading.store import Split
+
+#: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.
+SHIFT = 8
+#: Smallest and largest share of an image that `strong` enlarges.
+SHARES = (0.35, 1.0)
+#: Of detectors: how much images are enlarged by `light` and `strong`, their largest move in shares of the image, and
+#: the share of a box that must be seen.
+ZOOMS = {"light": (0.8, 1.25), "strong": (0.5, 1.5)}
+MOVE, VISIBLE = 0.1, 0.25
+#: Where no image is.
+GRAY = 114
+#: Mean and standard deviation of ImageNet's photographs, which torchvision's models are trained with.
+PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class RandomStretchedCrop(RandomResizedCrop):
+    """`RandomResizedCrop` whose `ratio` is relative to the image's own: `Resize` stretches whole images, too."""
+
+    def _ratios(self, aspects: NDArray[np.float64]) -> tuple[ArrayLike, ArrayLike]:
+        return self.ratio[0] * aspects, self.ratio[1] * aspects
+
+
+def train_plan(split: Split, options: TrainOptions, vit: ModelOptions) -> Compose | None:
+    """How images of a training split are placed before they are decoded; None if they are pixels of one size.
+
+    ``light``: parts of eight ninths of the height and width. ``strong``: parts of a third of the image or more.
+    """
+    if not is_decoded(split.fields["image"]):
+        return None
+    if isinstance(vit, DetectorOptions):
+        return Compose([fitted(vit, exact=False)], seed=options.seed)
+    steps: list[Geometry] = [Resize(vit.image_size, exact=False)]
+    if options.augment == "strong":
+        steps = [RandomStretchedCrop(vit.image_size, scale=SHARES)]
+    elif options.augment == "light":
+        height, width = vit.image_size
+        steps = [Resize((height + height // SHIFT, width + width // SHIFT)), RandomCrop(vit.image_size)]
+    return Compose(steps, seed=options.seed)
+
+
+def fitted(vit: ModelOptions, *, exact: bool | None = None) -> Fitting:
+    """How whole images are brought to the size of a model: those with boxes keep their aspect ratio."""
+    if isinstance(vit, DetectorOptions):
+        return Letterbox(vit.image_size, fill=GRAY, exact=exact)
+    return Resize(vit.image_size, exact=exact)
+
+
+def eval_plan(split: Split, vit: ModelOptions) -> Fitting | None:
+    """How images of an evaluation are placed before they are decoded; None if they are pixels of one size."""
+    return fitted(vit) if is_decoded(split.fields["image"]) else None
+
+
+def train_transform(
+    split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
+) -> Compose:
+    """What batches of a training split go through: ``transform(batch, rows, epoch)``. Plans have placed their images.
+
+    ``light``: shifted by up to an eighth of the image, and brightness and contrast changed by a fifth. ``strong``:
+    parts of a third of the image or more, enlarged; brightness, contrast and saturation changed by two fifths.
+    Detectors see images as a whole: `light` moves and scales them, `strong` also puts parts of four together.
+    """
+    height, width = vit.image_size
+    steps: list[nn.Module] = []
+    if isinstance(vit, DetectorOptions):
+        steps += [] if is_decoded(split.fields["image"]) else [fitted(vit)]
+        if options.augment == "strong":
+            steps.append(Mosaic(p=0.5, min_visibility=VISIBLE))
+        if zoom := ZOOMS.get(options.augment):
+            moves = {"interpolation": "bilinear", "fill": GRAY, "min_visibility": VISIBLE}
+            steps.append(RandomAffine(0, (MOVE, MOVE), zoom, **moves))  # type: ignore[arg-type]
+    elif not is_decoded(split.fields["image"]):
+        strong = options.augment == "strong"
+        steps.append(RandomStretchedCrop(vit.image_size, scale=SHARES) if strong else Resize(vit.image_size))
+        if options.augment == "light":
+            # Continued by the pixels at the edge: black is up to ten standard deviations away in bright, even images.
+            padding = (width // SHIFT, height // SHIFT)
+            steps.append(RandomCrop(vit.image_size, padding=padding, padding_mode="edge"))
+    if vit.channels in (1, 3) and options.augment == "strong":
+        steps.append(ColorJitter(0.4, 0.4, 0.4 if vit.channels == 3 else None))
+    elif vit.channels in (1, 3) and options.augment == "light":
+        steps.append(ColorJitter(0.2, 0.2))
+    if options.flip:
+        has_objects = isinstance(split.fields.get("objects"), ObjectsField)
+        steps.append(RandomHorizontalFlip.from_split(split) if has_objects else RandomHorizontalFlip())
+    return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
+
+
+def eval_transform(
+    split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
+) -> Compose:
+    """What batches of an evaluation go through: resized, and normalized as in training; `split` is that of training."""
+    steps: list[nn.Module] = [] if is_decoded(split.fields["image"]) else [fitted(vit)]
+    return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
+
+
+def normalize(split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
+    """By the split's mean and standard deviation; a channel that is constant is only moved to 0.
+
+    By those of photographs, if the store keeps none: of files that are gray and in color, or that were not decoded.
+    """
+    channels = split.channel_moments
+    if channels is None and isinstance(split.fields["image"], EncodedImageField):
+        is_gray = split.image_shapes[:, 2].max() == 1
+        return Normalize(*(values[1:2] if is_gray else values for values in PHOTOGRAPHS), dtype=dtype)
+    if channels is None:
+        raise OptionError(
+            f"{split.name}: expected images of one number of channels, found none in the statistics. "
+            'Convert with `color="gray"` or `color="rgb"`.'
+        )
+    mean, std, _ = channels
+    return Normalize(mean, [deviation or 1.0 for deviation in std], dtype=dtype)

@@ -1,0 +1,301 @@
+"""Checkpoints: plain values and tensors in torch's file format, loaded without executing anything.
+
+A checkpoint may come from anywhere: nothing in it is believed before it was looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor, nn
+
+from tensorstore_ds.annex.training.history import plain
+from tensorstore_ds.annex.training.models import build
+from tensorstore_ds.annex.training.options import CHOSEN, DetectorOptions, ModelOptions, TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.tasks import Detection, Task, task_from_data
+from tensorstore_ds.durable import replacing
+from tensorstore_ds.errors import OptionError, TrainingError, one_line
+from tensorstore_ds.imaging import MAX_PIXELS
+from tensorstore_ds.imaging.placement import FITS, Fit
+from tensorstore_ds.options import deciding, user_path, with_changes
+
+#: What a checkpoint says that it is; the number changes when older ones can no longer be read.
+FORMAT = ("tensorstore-ds checkpoint", 1)
+
+#: What a checkpoint has of a run, beside the weights.
+_STATE: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("learner", "options", "tally", "loader"), (dict,)),
+    **dict.fromkeys(("epoch", "batch", "ranks"), (int,)),
+    **dict.fromkeys(("seconds", "wait"), (int, float)),
+}
+#: What those of earlier versions lack.
+_LATER: Mapping[str, tuple[type, ...]] = {"torch_threads": (int,), "computed": (int, float)}
+#: Of a member's attributes in a zip archive.
+_FOLDER = 0x10
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Description of a trained model, with everything that is needed to use it."""
+
+    vit: ModelOptions  #: Shape of the model, a vision transformer or a detector.
+    task: Task  #: What the model has learned.
+    mean: tuple[float, ...]  #: Mean of each channel, to normalize images; of values in [0, 1] for uint8.
+    std: tuple[float, ...]  #: Standard deviation of each channel, to normalize images; of values in [0, 1] for uint8.
+    #: (height, width) of all images in the store; the size of the model may differ. None if images in the store have
+    #: different sizes. Each image is then stretched to the size of the model while it is decoded.
+    stored: tuple[int, int] | None
+    fit: Fit = "pad"  #: ``pad``, ``crop`` or ``stretch``, the way in which images were fitted to the size `stored`.
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) that images are resized to first. Predicted keypoints are in pixels of this size."""
+        return self.stored or self.vit.image_size
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the card as plain values."""
+        data = {**dataclasses.asdict(self), "task": self.task.as_data()}
+        if isinstance(self.vit, DetectorOptions):
+            data["detector"] = data.pop("vit")
+        return data
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
+        """Return the card for the result of `as_data`.
+
+        Raises:
+            ValueError, TypeError, KeyError, OverflowError: `data` does not describe a card.
+        """
+        vit = _detector(data["detector"]) if "detector" in data else _vit(data["vit"])
+        task = task_from_data(data["task"])
+        _expect(isinstance(task, Detection) == isinstance(vit, DetectorOptions), "task", "one of the model", task.name)
+        mean, std = (_numbers(name, data[name], vit.channels) for name in ("mean", "std"))
+        _expect(min(std) > 0, "std", "more than 0", std)
+        stored = None
+        if data["stored"] is not None:
+            height, width = stored = _pair("stored", data["stored"])
+            small = min(stored) >= 1 and height * width <= MAX_PIXELS
+            _expect(small, "stored", f"1 to {MAX_PIXELS} pixels", stored)
+        fits = [fit for fit in FITS if isinstance(data["fit"], str) and fit == data["fit"]]
+        _expect(bool(fits), "fit", f"one of {', '.join(FITS)}", data["fit"])
+        return cls(vit, task, mean, std, stored, fits[0])
+
+
+def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
+    """Write a checkpoint beside `path` and rename it: where it cannot be written, `path` stays as it was."""
+    with replacing(path) as file:
+        torch.save({"format": list(FORMAT), "card": card.as_data(), **content}, file)
+
+
+def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, dict[str, Any]]:
+    """Read a checkpoint: what model it is of, and its content. Only plain values and tensors are loaded.
+
+    Raises:
+        TrainingError: it is damaged, or no checkpoint of this library.
+        OSError: it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        try:
+            _check_sums(file)
+            data = torch.load(file, map_location=device, weights_only=True)
+            if not isinstance(data, dict) or data.get("format") != list(FORMAT):
+                raise ValueError("not one of this library and version")
+            return ModelCard.from_data(data["card"]), data
+        except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
+            raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: Exception) -> TrainingError:
+    """What to raise about a checkpoint that cannot be used, with what was stumbled over."""
+    reason = one_line(str(error).splitlines()[0].rstrip(".")[:120]) if str(error) else type(error).__name__
+    return TrainingError(
+        f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({reason}). "
+        "Use another checkpoint, best.pt or last.pt of a run."
+    )
+
+
+def _check_sums(file: BinaryIO) -> None:
+    """Compare every part of a checkpoint with its CRC-32, which torch writes and does not look at."""
+    with zipfile.ZipFile(file) as archive:
+        packed = (m.filename for m in archive.infolist() if m.compress_type != zipfile.ZIP_STORED)
+        if (name := next(packed, None)) is not None:  # torch packs none, and would unpack any amount
+            raise ValueError(f"{name} is compressed")
+        # torch takes a member that is marked as a folder for empty, and leaves its tensor as the memory was.
+        folders = (member.filename for member in archive.infolist() if member.external_attr & _FOLDER)
+        damaged = archive.testzip() or next(folders, None)
+    if damaged is not None:
+        raise ValueError(f"{damaged} is not what was written")
+    file.seek(0)
+
+
+@dataclass(frozen=True)
+class LoadedState:
+    """The state of a run in a checkpoint."""
+
+    path: Path  #: Of the checkpoint.
+    card: ModelCard  #: Of its model.
+    state: Mapping[str, Any]  #: All that the run goes on with.
+
+    def completed(self, options: TrainOptions) -> TrainOptions:
+        """The options with the run's own values where it chose them; a `TrainingError` where those are none."""
+        chosen = {name: self.state["options"].get(name) for name in CHOSEN if getattr(options, name) is None}
+        try:
+            return with_changes(options, chosen)
+        except OptionError as error:
+            raise unusable(self.path, error) from error
+
+    def check(self, card: ModelCard, options: TrainOptions, *, ranks: int, is_elastic: bool) -> None:
+        """Raise a `TrainingError` unless a run of this model and options can go on with it.
+
+        Args:
+            ranks: number of processes.
+            is_elastic: whether another number can go on within an epoch.
+        """
+        found = self.state["options"]
+        difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
+        if difference:
+            raise TrainingError(f"{self.path}: {difference}. Use the same store and options, or another `out`.")
+        if self.state["batch"] and self.state["ranks"] != ranks and not is_elastic:
+            raise TrainingError(
+                f"{self.path}: expected {self.state['ranks']} ranks to go on within an epoch, found {ranks}. "
+                "In this order of samples, another number is possible between two epochs alone."
+            )
+
+
+def load_state(path: Path) -> LoadedState:
+    """The state in a checkpoint; a `TrainingError` where there is none."""
+    card, state = load(path)
+    expected = {**_STATE, **{name: kinds for name, kinds in _LATER.items() if name in state}}
+    wrong = [name for name, kinds in expected.items() if type(state.get(name)) not in kinds]
+    if wrong or not all(map(_is_plain, state["options"].values())):
+        raise unusable(path, ValueError(f"no state of a run: {wrong[0] if wrong else 'options'}"))
+    return LoadedState(path, card, state)
+
+
+def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[nn.Module, ModelCard]:
+    """Load a trained model, a `ViT` or a detector of torchvision, for predictions.
+
+    >>> model, about = tsds.load_model("photos.run/best.pt")
+    >>> model(torch.zeros(1, 3, 28, 28)).shape, about.task.classes
+    (torch.Size([1, 2]), ('cat', 'dog'))
+
+    Args:
+        path: path of `best.pt` or `last.pt` of a run.
+        device: device of the model.
+
+    Returns:
+        The model, and its `ModelCard`.
+
+    Raises:
+        TrainingError: the file is damaged, or is not a checkpoint of this library.
+        OSError: the file cannot be read.
+    """
+    path = user_path(path)
+    if path.is_dir():
+        best = path / "best.pt"
+        name = best if best.exists() else "the file best.pt of a run"
+        raise TrainingError(f"{path}: expected a checkpoint, found a folder. Name {name}.")
+    card, content = load(path)
+    try:
+        _check_weights(card, content["weights"], path.stat().st_size)
+        model = build(card.vit, card.task.outputs)
+        model.load_state_dict(content["weights"])
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TrainingError(f"{path}: expected the weights of the model that it describes, found others.") from error
+    return model.to(device).eval(), card
+
+
+def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) -> None:
+    """Raise a `ValueError` unless a file of `nbytes` has the weights of the model that it describes.
+
+    A model is as large as its card says, and is not built before its file has as many weights.
+    """
+    depth = card.vit.depth if isinstance(card.vit, ViTOptions) else 0
+    if depth > len(weights) or any(type(value) is not Tensor for value in weights.values()):
+        raise ValueError("no weights")
+    shapes = {name: value.shape for name, value in weights.items()}
+    plain = all(v.layout == torch.strided and v.device.type == "cpu" and not v.is_complex() for v in weights.values())
+    # A tensor can be larger than the memory that it refers to, again and again.
+    if shapes != _shapes(card) or not plain or sum(value.nbytes for value in weights.values()) > nbytes:
+        raise ValueError("other weights")
+
+
+def _shapes(card: ModelCard) -> dict[str, torch.Size]:
+    """Shapes of a model's weights by name, reckoned from a model of one block, which takes no memory."""
+    vit, outputs = card.vit, card.task.outputs
+    with torch.device("meta"):
+        if isinstance(vit, DetectorOptions):
+            return {name: value.shape for name, value in build(vit, outputs).state_dict().items()}
+        one = build(dataclasses.replace(vit, depth=1), outputs).state_dict()
+    first = "encoder.layers.encoder_layer_0."
+    shapes = {name: value.shape for name, value in one.items()}
+    for name, shape in [item for item in shapes.items() if item[0].startswith(first)]:
+        shapes.update((name.replace("_0.", f"_{i}.", 1), shape) for i in range(vit.depth))
+    return shapes
+
+
+def _vit(data: Mapping[str, Any]) -> ViTOptions:
+    numbers = {name: _integer(name, value) for name, value in data.items() if name not in ("image_size", "dropout")}
+    (dropout,) = _numbers("dropout", [data["dropout"]], 1)
+    return ViTOptions(image_size=_pair("image_size", data["image_size"]), dropout=dropout, **numbers)
+
+
+def _detector(data: Mapping[str, Any]) -> DetectorOptions:
+    """The inverse of `dataclasses.asdict`; an `OptionError` or another `ValueError` of what is none."""
+    names = [field.name for field in dataclasses.fields(DetectorOptions)]
+    _expect(isinstance(data["frozen_norm"], bool), "frozen_norm", "True or False", data["frozen_norm"])
+    size = _pair("image_size", data["image_size"])
+    return DetectorOptions(**{name: data[name] for name in names} | {"image_size": size})
+
+
+def _pair(name: str, sides: Any) -> tuple[int, int]:
+    height, width = (_integer(name, side) for side in sides)
+    return height, width
+
+
+def _integer(name: str, value: object) -> int:
+    _expect(type(value) is int, name, "a whole number", value)
+    return value  # type: ignore[return-value]  # as just seen
+
+
+def _numbers(name: str, values: Any, count: int) -> tuple[float, ...]:
+    plain = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
+    _expect(plain and len(values) == count and all(map(math.isfinite, values)), name, f"{count} numbers", values)
+    return tuple(values)
+
+
+def _expect(valid: bool, name: str, expected: str, found: object) -> None:
+    if not valid:
+        plain = isinstance(found, str | int | float | tuple) and len(repr(found)) <= 60
+        raise ValueError(f"{name}: expected {expected}, found {repr(found) if plain else type(found).__name__}")
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an option is a number, a text, None, or a list of numbers."""
+    members = value if isinstance(value, list) else [value]
+    return all(member is None or type(member) in (bool, int, float, str) for member in members)
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> str:
+    """What differs first between two trees of plain values, in words; empty where nothing does."""
+    for name in now:
+        a, b = plain(before.get(name)), plain(now[name])
+        if isinstance(a, dict) and isinstance(b, dict):
+            if inner := _difference(a, b, f"{where}{name}."):
+                return inner
+        elif a != b:
+            return f"`{where}{name}`: expected {_brief(a)} as in the checkpoint, found {_brief(b)}"
+    return ""
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,423 @@
+"""What a run takes from a store: its splits, its task and its batches, checked before anything is trained."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from tensorstore_ds.annex.editing.folds import Fold, folds
+from tensorstore_ds.annex.training.coco_map import need_pycocotools
+from tensorstore_ds.annex.training.options import DETECTORS, Balance, Model, Residency, Task as TaskName, TrainOptions
+from tensorstore_ds.annex.training.process import Ranks
+from tensorstore_ds.annex.training.tasks import (
+    TASKS,
+    Classification,
+    ClassificationKeypoints,
+    Detection,
+    Keypoints,
+    MultiLabel,
+    Task,
+)
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import (
+    ImageField,
+    LabelField,
+    LabelsField,
+    MaskField,
+    ObjectsField,
+    RaggedImageField,
+    RawImageField,
+)
+from tensorstore_ds.format.kinds.base import Field, first_of_kind, of_kind
+from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.objects import IGNORED
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.batches import TransformsBatches
+from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
+from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.loading.samplers import ShuffleSampler
+from tensorstore_ds.loading.weighted import (
+    WeightedSampler,
+    checked_labels,
+    checked_numbers,
+    class_balanced_weights,
+    repeat_factors,
+)
+from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.page_cache.residency import fits, requirement
+from tensorstore_ds.reading.store import Split, Store
+
+#: Some rows of a split, (n,) int64; None: all.
+Rows = NDArray[np.int64] | None
+#: Names of the split to evaluate on, in the order in which they are looked for.
+EVAL_SPLITS = ("val", "valid", "validation", "test")
+#: Images with a class that is in fewer than this share of all are drawn more often by the balance `repeat`.
+RARE = 0.1
+#: Of neighboring rows that are read together, where a split does not fit in memory.
+BLOCK_NBYTES = 8 * 1024**2
+#: Sides of what a model gets of images that differ in size: at most this, and a multiple of a patch.
+LARGEST_SIDE, PATCH = 224, 16
+
+
+def split_of(store: Store, name: str, option: str) -> Split:
+    """A split with samples; an `OptionError` that names the option where there is none of the name, or it is empty."""
+    if name not in store:
+        raise OptionError(f"`{option}`: expected one of {', '.join(store.splits)}, found {name}.")
+    if not len(store[name]):
+        raise OptionError(f"`{option}`: expected a split with samples, found {name} with none.")
+    return store[name]
+
+
+def eval_split_of(store: Store, options: TrainOptions, task: Task) -> Split | None:
+    """The split to evaluate a task on: the one that is asked for, else the first one that has labels, if there is one.
+
+    Raises:
+        OptionError: there is no split of the name, or it is empty, or none of its samples has a label.
+        FormatError: a label is not the index of a class.
+    """
+    if options.eval_split is not None:
+        split = split_of(store, options.eval_split, "eval_split")
+        if not has_labels(task, split):
+            raise OptionError(
+                f"`eval_split`: expected samples with a label to evaluate on, found none in {split.name}. "
+                "Choose another split."
+            )
+        return split
+    others = (store[name] for name in EVAL_SPLITS if name in store and name != options.train_split)
+    return next((split for split in others if len(split) and has_labels(task, split)), None)
+
+
+def fold_of(store: Store, options: TrainOptions) -> Fold | None:
+    """The rows to train and to evaluate on; None if no fold is asked for. Raises as `folds`."""
+    number, k = options.fold_number
+    if not k:
+        return None
+    with warnings.catch_warnings(action="ignore"):  # a run says in a note which classes are not learned
+        made = folds(
+            store,
+            k,
+            split=options.train_split,
+            stratify=options.stratify,
+            groups=options.groups,
+            seed=options.fold_seed or 0,
+        )
+    return made.fold(number)
+
+
+def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Task:
+    """Return the task that a model can learn from the fields of a split.
+
+    >>> task = tsds.task_of(tsds.open("photos.tsds")["train"])
+    >>> task.name, task.classes, task.outputs
+    ('classification', ('cat', 'dog'), 2)
+
+    Args:
+        split: split to train on.
+        task: name of the task. ``auto`` chooses labels if there are any, one or several per sample, else keypoints,
+            boxes or the classes of objects.
+        model: model that learns the task. ``auto`` for `task` chooses a task that this model supports.
+
+    Raises:
+        OptionError: the store has no field for the task, only one class, or no labeled sample; the model does not
+            support the task; or pycocotools, which computes the metrics of detection, is not installed.
+        FormatError: a label is not the index of a class.
+    """
+    possible = _possible_tasks(split.fields)
+    if not possible:
+        advice = "Convert images in class folders, with annotations, or with `label_from`, which finds labels in paths."
+        if of_kind(split.fields, MaskField):
+            advice = "tsds train cannot train on masks yet; docs/masks.md leads to a script that does."
+        raise OptionError(
+            f"{split.name}: expected labels, keypoints or objects with classes to learn from, found {_kinds(split)}. "
+            f"{advice}"
+        )
+    if task != "auto" and task not in possible:
+        others = " or ".join(f'`task="{name}"`' for name in possible)
+        raise OptionError(
+            f'{split.name}: expected {TASKS[task].needs} for `task="{task}"`, found {_kinds(split)}. Use {others}.'
+        )
+    learnable = {name: each for name, each in possible.items() if model == "auto" or _learns(model, each)}
+    if task == "auto" and not learnable:
+        raise OptionError(
+            f"{split.name}: expected {Detection.needs} for `model={model}`, found {_kinds(split)}. "
+            "Leave out `model`, or convert annotations with boxes."
+        )
+    chosen = next(iter(learnable.values())) if task == "auto" else possible[task]
+    if model != "auto" and not _learns(model, chosen):
+        expected = f"auto or one of {', '.join(DETECTORS)}" if isinstance(chosen, Detection) else "a vision transformer"
+        raise OptionError(f"`model`: expected {expected} for {chosen.name}, found {model}.")
+    if isinstance(chosen, Detection):
+        need_pycocotools()
+    if len(chosen.classes) < 2 and not isinstance(chosen, Keypoints | Detection):
+        names = f"one, {chosen.classes[0]!r}" if chosen.classes else "none"
+        other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
+        raise OptionError(
+            f"{split.name}: expected two classes or more to tell apart, found {names}. "
+            f"Also convert samples of other classes{other}."
+        )
+    if not has_labels(chosen, split):
+        other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
+        if isinstance(chosen, Detection):
+            raise OptionError(
+                f"{split.name}: expected objects with boxes to learn from, found none in {len(split):,} samples. "
+                "Convert images with annotations."
+            )
+        raise OptionError(
+            f"{split.name}: expected samples with a label to learn from, found none in {len(split):,}. "
+            f"Also convert samples with labels{other}."
+        )
+    return chosen
+
+
+def _learns(model: Model, task: Task) -> bool:
+    """Whether a model is for a task."""
+    return (model in DETECTORS) == isinstance(task, Detection)
+
+
+def reason_for(split: Split, task: Task, asked: TaskName) -> str:
+    """Why a run learns a task, in words, and how to choose another where there is one."""
+    if asked != "auto":
+        return "as asked for"
+    has = "labels"
+    if not task.label_field:
+        has = "keypoints" if task.keypoints else "objects with classes, and neither labels nor keypoints"
+        if isinstance(task, Detection):
+            has = "objects with boxes and classes, and neither labels nor keypoints"
+    others = [name for name in _possible_tasks(split.fields) if name != task.name]
+    choice = f"; choose {' or '.join(others)} with `task`" if others else ""
+    return f"because the store has {has}{choice}"
+
+
+def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
+    """The tasks that fields are good for, by name; the first one is that of ``auto``."""
+    label, several = first_of_kind(fields, LabelField) or "", first_of_kind(fields, LabelsField) or ""
+    table = fields.get("objects")  # other names are not moved by transforms
+    values = table.values if isinstance(table, ObjectsField) else {}
+    keypoints = table.keypoints if isinstance(table, ObjectsField) and "keypoints" in values else ()
+    object_classes = table.classes if isinstance(table, ObjectsField) and "labels" in values else ()
+    classes = fields[label].classes if label else object_classes
+    possible: list[Task] = []
+    if label:
+        possible.append(Classification(classes, label_field=label))
+    if several:
+        possible.append(MultiLabel(fields[several].classes, label_field=several))
+    if keypoints:
+        possible.append(Keypoints(keypoints=keypoints, objects_field="objects"))
+    if {"boxes", "labels"} <= values.keys() and object_classes:
+        possible.append(Detection(object_classes, objects_field="objects"))
+    if "labels" in values and not several:
+        possible.append(MultiLabel(object_classes, objects_field="objects"))
+    if keypoints and classes:
+        possible.append(ClassificationKeypoints(classes, keypoints, label, "objects"))
+    return {task.name: task for task in possible}
+
+
+def _kinds(split: Split) -> str:
+    return ", ".join(name if name == field.kind else f"{name} ({field.kind})" for name, field in split.fields.items())
+
+
+def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
+    """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index.
+
+    Args:
+        rows: (n,) of the split; None: all.
+    """
+    classes = len(task.classes)
+    if not classes:
+        return np.zeros(0, np.int64)
+    if not task.label_field:
+        labels = split.table(task.objects_field)["labels"]
+        where = f"{split.name}/{task.objects_field}/labels"
+        checked = checked_labels(labels, classes, where)
+        if rows is not None:
+            checked = split.table(task.objects_field).take(rows)["labels"]
+        return np.bincount(checked, minlength=classes)
+    if isinstance(task, MultiLabel):
+        applies = checked_numbers(split, task.label_field, rows) > 0
+        return applies.sum(axis=0)
+    where = f"{split.name}/{task.label_field}"
+    found = checked_labels(split.column(task.label_field), classes, where, least=UNLABELLED)
+    found = found if rows is None else found[rows]
+    return np.bincount(found[found != UNLABELLED], minlength=classes)
+
+
+def unlabelled_samples(task: Task, split: Split, rows: Rows = None) -> int:
+    """How many samples have no label, where a task learns labels of samples; a `FormatError` as `class_counts`."""
+    if isinstance(task, MultiLabel) and task.label_field:
+        return int((checked_numbers(split, task.label_field, rows) < 0).all(axis=1).sum())
+    counts = class_counts(task, split, rows)
+    samples = len(split) if rows is None else len(rows)
+    return samples - int(counts.sum()) if task.label_field else 0
+
+
+def has_labels(task: Task, split: Split, rows: Rows = None) -> bool:
+    """Whether there is a label to learn or to compare with, where a task is about labels of samples or about boxes."""
+    counts = class_counts(task, split, rows)
+    return not (task.label_field or isinstance(task, Detection)) or bool(counts.any())
+
+
+def image_shape(split: Split) -> tuple[int, int, int]:
+    """(height, width, channels) of what a model gets of a split's images, if nobody asks for another size.
+
+    That is their own size, if all have one. Otherwise a square of 224 x 224, or less where most images are smaller.
+
+    Raises:
+        OptionError: there are no images, or they are not of 8 bits.
+    """
+    field = split.fields.get("image")
+    if not isinstance(field, ImageField):
+        raise OptionError(f"{split.name}: expected images in a field image, found {_kinds(split)}. Convert images.")
+    if isinstance(field, RawImageField | RaggedImageField) and field.dtype not in ("uint8", "float32", "float16"):
+        raise OptionError(f"{split.name}/image: expected uint8, found {field.dtype}. Convert 8-bit images.")
+    if isinstance(field, RawImageField):
+        height, width, channels = field.spec.shape
+        return height, width, channels
+    shapes = split.image_shapes
+    channels = int(shapes[:, 2].max())  # gray images among others are read as RGB
+    if (shapes[:, :2] == shapes[0, :2]).all():
+        return int(shapes[0, 0]), int(shapes[0, 1]), channels
+    side = int(np.median(shapes[:, :2].min(axis=1)))
+    side = max(PATCH, min(side, LARGEST_SIDE) // PATCH * PATCH)
+    return side, side, channels
+
+
+def stored_size(store: Store, split: Split) -> tuple[int, int] | None:
+    """(height, width) that the conversion has brought all images to; None if they are kept in sizes of their own."""
+    if is_decoded(split.fields["image"]) and store.manifest.conversion_options.get("size") is None:
+        return None
+    return image_shape(split)[:2]
+
+
+def train_loader(
+    store: Store,
+    task: Task,
+    options: TrainOptions,
+    transform: Compose,
+    ranks: Ranks,
+    *,
+    plan: Plan | None = None,
+    residency: Residency | None = None,
+    rows: Rows = None,
+) -> tuple[DataLoader[Any], str]:
+    """Batches to learn from, on the device, and a word on the order in which they come.
+
+    `residency` overrides that of the options. `rows` are those of the split to learn from; None: all.
+
+    Raises:
+        OptionError: the batch is larger than the split, or the balance does not fit the task.
+    """
+    dataset = StoreDataset(store, options.train_split, fields=task.fields, decode=plan)
+    if rows is not None:
+        dataset = dataset.subset(rows)
+    share = len(dataset) // ranks.size
+    if options.batch_size > share:
+        of_rank = f" for each of {ranks.size} ranks" if ranks.size > 1 else ""
+        raise OptionError(
+            f"`batch_size`: expected at most {share:,}, the samples of the split {options.train_split}{of_rank}, found "
+            f"{options.batch_size:,}. Use `batch_size={max(1, share)}` or less."
+        )
+    sampler, order = _sampler(store, dataset, task, options)
+    loader = DataLoader(
+        dataset,
+        options.batch_size,
+        sampler=sampler,
+        shuffle=sampler is None,
+        collate="packed",
+        seed=options.seed,
+        device=ranks.device,
+        num_threads=options.num_threads,
+        residency=residency or options.residency,
+        batch_transform=transform,
+    )
+    return loader, order
+
+
+def eval_loader(
+    dataset: StoreDataset, options: TrainOptions, ranks: Ranks, *, transform: TransformsBatches | None = None
+) -> tuple[DataLoader[Any], int]:
+    """This rank's batches of a split, in order: each sample comes once, on one of the ranks.
+
+    Returns:
+        The loader, and what its samples count: 1, or 0 where there are more ranks than samples, and this one has got
+        a sample of another, so that its sums have the same names.
+    """
+    own = ShuffleSampler(dataset, shuffle=False, rank=ranks.rank, num_replicas=ranks.size, even_batches=False)
+    loader = DataLoader(
+        dataset,
+        options.batch_size,
+        sampler=own if len(own) else ShuffleSampler(1, rank=0, num_replicas=1),
+        collate="packed",
+        device=ranks.device,
+        num_threads=options.num_threads,
+        batch_transform=transform,
+    )
+    return loader, min(1, len(own))
+
+
+def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[Sampler[Any] | None, str]:
+    if options.balance != "none":
+        weights = balance_weights(dataset.split, task, options.balance, dataset.rows)
+        word = f"drawn by weight ({options.balance})"
+        if options.balance == "repeat" and (weights == weights[0]).all():
+            word += f", the same for all because each class is in {RARE:.0%} of them or more: use repeat-instance"
+        return WeightedSampler(weights, seed=options.seed), word
+    if options.residency == "auto" and not fits(store, splits=dataset.split_name, fields=task.fields):
+        nbytes, _ = requirement(store, [(dataset.split_name, name) for name in task.fields])
+        block = max(1, BLOCK_NBYTES * len(dataset) // nbytes)
+        window = max(4, memory_limit() // 8 // BLOCK_NBYTES)
+        sampler = BlockShuffleSampler(dataset, block_rows=block, window_blocks=window, seed=options.seed)
+        return sampler, "shuffled by blocks, since they do not fit in memory"
+    return None, "shuffled"
+
+
+def balance_weights(split: Split, task: Task, balance: Balance, rows: Rows = None) -> NDArray[np.float64]:
+    """How often each of these rows is to be drawn, (n,) float64; an `OptionError` if the balance is for other tasks."""
+    if balance in ("inverse", "effective") and task.label_field:
+        return class_balanced_weights(split, field=task.label_field, method=balance, rows=rows)
+    of_images = isinstance(task, MultiLabel) or not task.label_field
+    if balance in ("repeat", "repeat-instance") and task.classes and of_images:
+        by_images = balance == "repeat"
+        with warnings.catch_warnings(action="ignore"):  # a run says in a note that all factors are 1
+            return repeat_factors(
+                split,
+                threshold=RARE if by_images else None,
+                method="image" if by_images else "instance",
+                field=task.label_field or task.objects_field,
+                rows=rows,
+            )
+    possible = "inverse or effective" if task.label_field else "repeat or repeat-instance" if task.classes else "none"
+    raise OptionError(f"`balance`: expected {possible} for {task.name}, found {balance}.")
+
+
+def unseen_classes(task: Task, train: Split, evaluated: Split, fold: Fold | None = None) -> Sequence[str]:
+    """Names of classes that are evaluated, and that nothing is learned about."""
+    learned, tested = (None, None) if fold is None else (fold.train, fold.val)
+    unseen = (class_counts(task, evaluated, tested) > 0) & (class_counts(task, train, learned) == 0)
+    return [task.classes[i] for i in np.flatnonzero(unseen)]
+
+
+def ignored_objects(task: Task, split: Split, rows: Rows = None) -> int:
+    """How many objects are neither learned nor counted."""
+    table = split.table(task.objects_field)
+    flags = [np.asarray(table[name]) != 0 for name in IGNORED if name in table.values]
+    if not flags:
+        return 0
+    before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(flags))])[table.offsets]
+    counts = np.diff(before)
+    return int((counts if rows is None else counts[rows]).sum())
+
+
+def crowded_samples(task: Task, split: Split, rows: Rows = None) -> int:
+    """How many samples have more than one object, where a task is about one."""
+    if not task.keypoints:
+        return 0
+    is_crowded = np.diff(split.table(task.objects_field).offsets) > 1
+    return int((is_crowded if rows is None else is_crowded[rows]).sum())

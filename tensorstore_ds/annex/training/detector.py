@@ -1,0 +1,187 @@
+"""torchvision's detectors for batches of one size, their weights from files, and where a letterbox puts an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn, ssdlite320_mobilenet_v3_large
+from torchvision.models.detection.image_list import ImageList
+from torchvision.ops.misc import FrozenBatchNorm2d
+
+from tensorstore_ds.annex.training.options import DetectorOptions
+from tensorstore_ds.errors import OptionError, one_line
+from tensorstore_ds.loading.augment.fitting import Letterbox
+from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.collate import map_tensors
+
+#: Images up to this many pixels get as few proposals as torchvision's `fasterrcnn_mobilenet_v3_large_320_fpn` has.
+SMALL_IMAGE = 320 * 640
+PROPOSALS = {"rpn_pre_nms_top_n_test": 150, "rpn_post_nms_top_n_test": 150}
+#: Regions per image that a Faster R-CNN learns from.
+REGIONS = 512
+#: Names of the weights that depend on the number of classes, by what they contain.
+HEADS = ("roi_heads.box_predictor.", "head.classification_head.")
+
+
+class WholeBatch(nn.Module):
+    """In place of torchvision's transform: the images of a batch have one size, and are normalized already.
+
+    Args:
+        least: images at least in training: a smaller batch is repeated. The last layers of `ssdlite` see one pixel of
+            each image, of which batch norm needs two.
+    """
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+
+    def forward(self, images: Tensor, targets: list[dict[str, Tensor]] | None = None) -> tuple[ImageList, Any]:
+        """(B, 1 or 3, H, W) images as torchvision's detectors have them inside."""
+        if self.training and targets is not None and len(images) < self.least:
+            images, targets = images.expand(self.least, -1, -1, -1), targets * self.least
+        if images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        return ImageList(images, [(images.shape[2], images.shape[3])] * len(images)), targets
+
+    def postprocess(self, result: list[dict[str, Tensor]], *sizes: object) -> list[dict[str, Tensor]]:
+        """Detections as they are, in pixels of the batch."""
+        return result
+
+
+def detector(options: DetectorOptions, outputs: int) -> nn.Module:
+    """torchvision's `ssdlite320_mobilenet_v3_large` or `fasterrcnn_mobilenet_v3_large_fpn` with random weights.
+
+    SSDlite: Sandler et al., MobileNetV2, CVPR 2018, and Liu et al., SSD, ECCV 2016; Faster R-CNN: Ren et al., NeurIPS
+    2015; the backbone: Howard et al., Searching for MobileNetV3, ICCV 2019. The weights have torchvision's names and
+    shapes. In training, it is called with images (B, C, H, W) and a list of targets, and returns losses by name; in
+    evaluation with images alone, and returns a dict of `boxes`, `scores` and `labels` for each.
+
+    Args:
+        options: its shape.
+        outputs: number of classes, with that of the background.
+    """
+    common = {"weights": None, "weights_backbone": None, "num_classes": outputs}
+    if options.model == "ssdlite":
+        model = ssdlite320_mobilenet_v3_large(**common)
+        heads = [model.backbone, model.head]
+    else:
+        few = PROPOSALS if math.prod(options.image_size) <= SMALL_IMAGE else {}
+        model = fasterrcnn_mobilenet_v3_large_fpn(**common, **few, box_batch_size_per_image=REGIONS)
+        heads = [model.backbone, model.rpn.head, model.roi_heads.box_predictor]
+    model.transform = WholeBatch(2 if options.model == "ssdlite" else 1)
+    for part in heads:  # coordinates are computed in float32, whatever the convolutions are computed in
+        part.register_forward_hook(_widened)
+    if options.frozen_norm:
+        _freeze_norms(model)
+    return model  # type: ignore[no-any-return]  # torchvision has no types
+
+
+def _widened(module: nn.Module, inputs: Any, outputs: Any) -> Any:
+    return map_tensors(outputs, Tensor.float)
+
+
+def _freeze_norms(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                frozen = FrozenBatchNorm2d(child.num_features, child.eps)
+                setattr(module, name, frozen.to(child.running_mean.device))  # type: ignore[union-attr]
+
+
+def dense(model: nn.Module, options: DetectorOptions, images: Tensor) -> Tensor:
+    """A number that depends on all that a step computes with weights, whatever the images show."""
+    inside, _ = model.transform(images)  # type: ignore[operator]
+    features = model.backbone(inside.tensors)  # type: ignore[operator]
+    if options.model == "ssdlite":
+        found = model.head(list(features.values())).values()  # type: ignore[operator]
+        return torch.stack([each.sum() for each in found]).sum()
+    scores, boxes = model.rpn.head(list(features.values()))  # type: ignore[operator, union-attr]
+    regions = features["0"].new_zeros((len(images) * REGIONS, features["0"].shape[1], 7, 7))
+    hidden = model.roi_heads.box_head(regions + features["0"].mean())  # type: ignore[operator, union-attr]
+    heads = model.roi_heads.box_predictor(hidden)  # type: ignore[operator, union-attr]
+    return torch.stack([each.sum() for each in (*scores, *boxes, *heads)]).sum()
+
+
+# --- weights ----------------------------------------------------------------------------------------------------
+
+
+def load_weights(model: nn.Module, path: Path) -> str:
+    """Load a file of weights into a detector: a line about the layers that stay random, or nothing.
+
+    Raises:
+        OptionError: the file is missing, damaged, of another format, or has weights of another model.
+    """
+    weights, own = _read(path), model.state_dict()
+    # Frozen norms have no count of batches, and nothing else needs it.
+    weights = {
+        name: value for name, value in weights.items() if name in own or not name.endswith("num_batches_tracked")
+    }
+    weights |= {name: own[name] for name in own if name.endswith("num_batches_tracked") and name not in weights}
+    expected = "expected the weights of the model"
+    if strange := sorted(own.keys() ^ weights.keys()):
+        which = "lacks" if strange[0] in own else "also has"
+        raise OptionError(
+            f"{path}: {expected}, found a file that {which} {one_line(strange[0])[:100]}. Choose its `model`."
+        )
+    other = [name for name, value in weights.items() if value.shape != own[name].shape]
+    for name in other:
+        if not name.startswith(HEADS):
+            found, shape = tuple(weights[name].shape), tuple(own[name].shape)
+            raise OptionError(f"{path}: {expected}, {name} {shape}, found {found}. Choose its `model`.")
+        weights[name] = own[name]
+    if broken := next((n for n, v in weights.items() if v.is_floating_point() and not v.isfinite().all()), None):
+        raise OptionError(f"{path}: expected numbers, found NaN or infinity in {broken}. Use another file.")
+    model.load_state_dict(weights)
+    return (
+        f"{path} has another number of classes: {len(other)} tensors that predict them begin at random" if other else ""
+    )
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            data: Any = load_file(path)
+        else:
+            data = torch.load(path, map_location="cpu", weights_only=True)
+        for inside in ("weights", "model"):  # of a checkpoint, of `tsds train` or torchvision's reference script
+            if isinstance(data, Mapping) and isinstance(data.get(inside), Mapping):
+                data = data[inside]
+        if not isinstance(data, Mapping) or not data or not all(type(value) is Tensor for value in data.values()):
+            raise ValueError("no tensors by name")
+        return dict(data)
+    except ImportError:
+        raise OptionError(f"{path}: safetensors is not installed: pip install safetensors") from None
+    except Exception as error:  # whatever a damaged file makes a reader stumble over
+        reason = one_line(str(error).splitlines()[0].rstrip(".")[:120]) if str(error) else type(error).__name__
+        raise OptionError(
+            f"`weights`: expected a state dict of torch or safetensors, found {path}, which cannot be read ({reason}). "
+            "Use another file."
+        ) from error
+
+
+# --- where images lie -------------------------------------------------------------------------------------------
+
+
+def letterboxed_back(boxes: NDArray[np.float64], sizes: ArrayLike, canvas: tuple[int, int]) -> NDArray[np.float64]:
+    """Boxes (n, 4) on the canvas of a `Letterbox`, in pixels of their images, clipped to them.
+
+    Args:
+        boxes: x1 y1 x2 y2 in pixels of the canvas.
+        sizes: (height, width) of the image of all boxes, or (n, 2) of each box's image.
+        canvas: height and width.
+    """
+    size = np.reshape(sizes, (-1, 2))
+    placed = Letterbox(canvas).place(Placements.whole(size), np.zeros(len(size), np.uint64))
+    zoom, offset = placed.zoom[:, None, ::-1], placed.offset[:, None, ::-1]
+    moved = (boxes.reshape(-1, 2, 2) - offset) / zoom
+    return moved.clip(0, size[:, None, ::-1].astype(float)).reshape(-1, 4)

@@ -1,0 +1,194 @@
+"""What a trained model says about image files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.training.augmentation import fitted
+from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
+from tensorstore_ds.annex.training.data import EVAL_SPLITS, image_shape
+from tensorstore_ds.annex.training.detector import letterboxed_back
+from tensorstore_ds.annex.training.process import device_of
+from tensorstore_ds.errors import OptionError, Problem, SourceError, TrainingError
+from tensorstore_ds.imaging import Color
+from tensorstore_ds.imaging.codecs import begins_as_image, decode_image, encode_png, is_storable, quiet_pillow
+from tensorstore_ds.imaging.placement import Placement, place
+from tensorstore_ds.imaging.resizing import resize
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import decode_resized
+from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.options import user_path
+from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import walk_files
+
+#: Images that are predicted together.
+BATCH = 64
+_COLORS: Mapping[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Result of `predict` for an image."""
+
+    path: Path  #: Path of the image file.
+    #: The result, by name. For classification, it contains `class`, `probability` and the `best` five classes. For
+    #: several labels, it contains `classes`, with a probability above 0.5, and all `probabilities`. For keypoints, it
+    #: contains `keypoints`, x and y by name, in pixels of the image after its orientation is applied. For detection, it
+    #: contains `objects`, each with `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
+    says: Mapping[str, Any]
+
+
+def predict(
+    checkpoint: str | os.PathLike[str], images: Iterable[str | os.PathLike[str]], *, device: str | None = None
+) -> Iterator[Prediction]:
+    """Predict image files with a checkpoint of `train`.
+
+    >>> found = list(tsds.predict("photos.run/best.pt", ["photos/val/cat/0.png", "photos/val/dog/0.png"], device="cpu"))
+    >>> len(found), found[0].path.name, sorted(found[0].says)
+    (2, '0.png', ['best', 'class', 'probability'])
+
+    Images are converted to the size and the colors of the store that the model was trained on, as in `convert`. If the
+    images of that store have different sizes, they are decoded at the size of the model. For the images of a store, use
+    `evaluate`, `add_predictions` or `predict_store`.
+
+    Args:
+        checkpoint: path of `best.pt` or `last.pt` of a run.
+        images: paths of image files, or of folders, whose image files are predicted in the order of their names.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
+
+    Yields:
+        A prediction per image, in this order.
+
+    Raises:
+        TrainingError: the checkpoint is damaged, is not a checkpoint of `train`, or its model returns NaN.
+        SourceError: an image cannot be read or decoded.
+        OptionError: a folder contains no image files.
+        ConversionError: there is not enough memory, or the disk fails, while an image is read.
+        OSError: the checkpoint cannot be read.
+    """
+    place_of = device_of(device)
+    model, card = load_model(checkpoint, device=place_of)
+    if max(card.mean) > 1:
+        raise TrainingError(
+            f"{os.fspath(checkpoint)}: expected a mean of at most 1, of values that are divided by 255, found "
+            f"{max(card.mean):g}. Use a checkpoint of a run on 8-bit images."
+        )
+    prepare = Compose([fitted(card.vit), Normalize(card.mean, card.std)])
+    paths = [path for given in images for path in _files(user_path(given))]
+    for first in range(0, len(paths), BATCH):
+        part = paths[first : first + BATCH]
+        with quiet_pillow():
+            read = [_read(path, card) for path in part]
+        batch = torch.from_numpy(np.stack([pixels for pixels, _ in read])).permute(0, 3, 1, 2).to(place_of)
+        with torch.inference_mode():
+            outputs = model(prepare({"image": batch})["image"])
+        values = outputs if isinstance(outputs, torch.Tensor) else [out["scores"] for out in outputs]
+        numbers = [bool((each.float() * max(card.image_size)).isfinite().all()) for each in values]
+        if not all(numbers):
+            raise TrainingError(
+                f"{os.fspath(checkpoint)}: expected a model that says numbers, found NaN or infinity of "
+                f"{part[numbers.index(False)]}. Use another checkpoint, of a run whose loss is a number."
+            )
+        answers = card.task.predictions(outputs, card.image_size)
+        for path, answer, (_, placement) in zip(part, answers, read, strict=True):
+            yield Prediction(path, _placed_back(answer, placement, card))
+
+
+def _files(path: Path) -> list[Path]:
+    """The image files of a folder, or the file itself."""
+    if not path.is_dir():
+        return [path]
+    found = [path / name for name in walk_files(path, IMAGE_SUFFIXES)]
+    if not found:
+        raise OptionError(f"{path}: expected image files, found none. Give files, a folder of images, or a store.")
+    return found
+
+
+def first_split(store: Store) -> str:
+    """The split that is predicted if none is named: to evaluate on, or the first one with samples."""
+    names = [name for name in EVAL_SPLITS if name in store and len(store[name])]
+    return (names or [name for name in store if len(store[name])] or list(store))[0]
+
+
+def stored_batches(
+    store: Store,
+    split: Split,
+    card: ModelCard,
+    *,
+    fields: Sequence[str] = ("image",),
+    rows: NDArray[np.int64] | None = None,
+    batch_size: int = BATCH,
+    device: torch.device,
+) -> DataLoader[Any]:
+    """Batches of a split, or of some of its rows, in order, with images as a model gets them.
+
+    Raises:
+        OptionError: the images do not have the channels of the model.
+    """
+    channels = image_shape(split)[2]
+    if channels != card.vit.channels:
+        raise OptionError(f"{split.name}: expected images of {card.vit.channels} channels, found {channels}.")
+    whole = fitted(card.vit)
+    plan = whole if is_decoded(split.fields["image"]) else None
+    dataset = StoreDataset(store, split.name, fields=fields, decode=plan)
+    prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
+    chosen = dataset if rows is None else dataset.subset(rows)
+    return DataLoader(chosen, batch_size, collate="packed", device=device, batch_transform=prepare)
+
+
+def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
+    """An image's pixels as the store would have them, and how they came there."""
+    data, key, channels = read_file(path, str(path)), str(path), card.vit.channels
+    if card.stored is None:
+        if not is_storable(data) and begins_as_image(data):  # AVIF and HEIC, which no store holds
+            data = encode_png(decode_image(data, key=key))
+        pixels, size = decode_resized(data, card.image_size, is_gray=channels == 1, key=key, how=fitted(card.vit))
+    else:
+        pixels = decode_image(data, color=_COLORS.get(channels, "auto"), key=key)
+        size = pixels.shape[0], pixels.shape[1]
+    if pixels.shape[2] != card.vit.channels or pixels.dtype != np.uint8:
+        message = f"expected uint8 with {card.vit.channels} channels, found {pixels.dtype} with {pixels.shape[2]}."
+        problem = Problem(str(path), "unsupported-depth", message)
+        raise SourceError(problem, "Give images such as the model was trained on.")
+    placement = place(size, card.image_size, card.fit if card.stored else "stretch")
+    return np.ascontiguousarray(pixels if card.stored is None else resize(pixels, placement)), placement
+
+
+def _placed_back(answer: Mapping[str, Any], placement: Placement, card: ModelCard) -> Mapping[str, Any]:
+    """Keypoints and boxes in pixels of the image, where they were in pixels of the stored one or of the model.
+
+    The inverse of `Placement.move`.
+    """
+    left, top, right, bottom = placement.box
+    zoom = np.array([(right - left) / placement.resized[1], (bottom - top) / placement.resized[0]])
+
+    def back(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        moved: NDArray[np.float64] = (points - placement.offset[::-1]) * zoom + (left, top)
+        return moved
+
+    if "objects" in answer:
+        boxes = np.array([each["box"] for each in answer["objects"]], np.float64).reshape(-1, 4)
+        if card.stored is None:  # the canvas is the model's
+            placed = letterboxed_back(boxes, (int(bottom), int(right)), card.vit.image_size)
+        else:
+            stored = letterboxed_back(boxes, card.stored, card.vit.image_size).reshape(-1, 2)
+            placed = back(stored).clip((left, top), (right, bottom)).reshape(-1, 4)
+        objects = [{**each, "box": box} for each, box in zip(answer["objects"], placed.tolist(), strict=True)]
+        return {**answer, "objects": objects}
+    if "keypoints" not in answer:
+        return answer
+    keypoints = back(np.array([*answer["keypoints"].values()], np.float64).reshape(-1, 2))
+    return {**answer, "keypoints": dict(zip(answer["keypoints"], keypoints.tolist(), strict=True))}

@@ -1,0 +1,123 @@
+"""Probabilities of classes that a trained model predicts for the samples of a store."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.training.checkpoint import load_model
+from tensorstore_ds.annex.training.data import fold_of, split_of
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.prediction import first_split, stored_batches
+from tensorstore_ds.annex.training.process import device_of
+from tensorstore_ds.annex.training.tasks import Classification
+from tensorstore_ds.durable import write_file
+from tensorstore_ds.errors import OptionError, TrainingError
+from tensorstore_ds.options import user_path
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store_files import check_outside_stores
+from tensorstore_ds.regular_files import open_file, os_errors
+from tensorstore_ds.sources.arrays.source import NPY_HEAD, read_npy_header
+
+
+def predict_probabilities(
+    checkpoint: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    fold: str | None = None,
+    stratify: str | None = None,
+    groups: str | None = None,
+    fold_seed: int | None = None,
+    device: str | None = None,
+) -> NDArray[np.float32]:
+    """Predict the probability of each class for the samples of a split, with a checkpoint of ``task="classification"``.
+
+    >>> found = tsds.predict_probabilities("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
+    >>> found.shape, found.dtype, found.sum(axis=1).round(3).tolist()
+    ((4, 2), dtype('float32'), [1.0, 1.0, 1.0, 1.0])
+
+    Args:
+        checkpoint: path of `best.pt` or `last.pt` of a run.
+        store: path of the store.
+        split: name of the split. None uses the first of val, valid, validation and test, else the first split.
+        fold: predict only the rows of this fold, such as ``1/5``. Use the fold of the training run, whose rows the
+            model has not seen.
+        stratify: as in the training run.
+        groups: as in the training run.
+        fold_seed: as in the training run.
+        device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
+
+    Returns:
+        Softmax of the outputs, (n, K) float32, with a row for each sample of the split and a column for each class of
+        the model. Rows of other folds are NaN.
+
+    Raises:
+        TrainingError: the checkpoint is damaged, or belongs to a different task.
+        OptionError: the store does not contain the split or fold, or has different channels than the model.
+        FormatError: the store is damaged.
+    """
+    place = device_of(device)
+    model, card = load_model(checkpoint, device=place)
+    if not isinstance(card.task, Classification):
+        raise TrainingError(
+            f"{os.fspath(checkpoint)}: expected a model for classification, found one for {card.task.name}. Use the "
+            "checkpoint of another run."
+        )
+    opened = open_store(store)
+    chosen = split_of(opened, split or first_split(opened), "split")
+    options = TrainOptions(
+        train_split=chosen.name, fold=fold, stratify=stratify, groups=groups, fold_seed=fold_seed, device=device
+    )
+    part = fold_of(opened, options)
+    rows = np.arange(len(chosen)) if part is None else part.val
+    made = np.full((len(chosen), len(card.task.classes)), np.nan, np.float32)
+    seen = 0
+    with torch.inference_mode():
+        for batch in stored_batches(opened, chosen, card, rows=rows, device=place):
+            values = model(batch["image"]).float().softmax(1).cpu().numpy()
+            made[rows[seen : seen + len(values)]] = values
+            seen += len(values)
+    return made
+
+
+def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.float32]) -> int:
+    """Write probabilities (n, K) to a ``.npy`` file, as float32. Rows that are NaN keep the values of an existing file.
+
+    With several calls, you can combine the predictions of all folds in one file.
+
+    >>> probabilities = np.full((4, 2), 0.5, np.float32)
+    >>> probabilities[2:] = np.nan  # rows of other folds
+    >>> tsds.write_probabilities("probabilities.npy", probabilities)
+    2
+
+    Returns:
+        The number of rows in the file that are NaN.
+
+    Raises:
+        OptionError: the file would be inside a store, or contains an array of a different shape or type.
+        SourceError: the existing file cannot be read.
+        OutputError: the file cannot be written.
+    """
+    out = user_path(path)
+    check_outside_stores(out)
+    made: NDArray[np.float32] = probabilities
+    absent = np.asarray(np.isnan(made).any(axis=1))
+    if absent.any() and out.exists():
+        with os_errors(str(out)), open_file(out, str(out)) as stream:
+            header = read_npy_header(stream.read(NPY_HEAD), str(out), out)
+        before = header.map()
+        if before.shape != made.shape or before.dtype.kind != "f":
+            raise OptionError(
+                f"{out}: expected probabilities of shape {made.shape}, found {before.dtype} of shape {before.shape}. "
+                "Choose another file."
+            )
+        made = np.where(absent[:, None], before, made)
+    content = io.BytesIO()
+    np.save(content, made.astype(np.float32), allow_pickle=False)
+    write_file(out, content.getvalue())
+    return int(np.isnan(made).any(axis=1).sum())

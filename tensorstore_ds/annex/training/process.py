@@ -1,0 +1,312 @@
+"""The processes of a run, one or those that torchrun started; sums over them; and what a run changes in its own.
+
+Signal handlers, random state, torch's threads and precision are put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tensorstore_ds.annex.training.options import Precision
+from tensorstore_ds.annex.training.tasks import ROWS, Sums, Task
+from tensorstore_ds.errors import OptionError, TrainingError, one_line
+from tensorstore_ds.loading.device import checked_device
+
+#: Steps after which ranks ask each other for a signal, at most.
+MOST_UNASKED = 100
+
+
+@dataclass
+class Ranks:
+    """This process among those of the run."""
+
+    rank: int  #: In [0, size).
+    size: int  #: Number of processes.
+    device: torch.device  #: Of this one.
+    _host_group: Any = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def any(self, number: int) -> int:
+        """The largest of the ranks' numbers, without waiting for a GPU."""
+        if self.size == 1:
+            return number
+        largest = torch.tensor(number)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._host_group)
+        return int(largest)
+
+    def device_memory(self) -> int | None:
+        """Bytes of a GPU's memory that torch held at most since `forget_peak`, also unused ones; None elsewhere."""
+        return torch.cuda.max_memory_reserved(self.device) if self.device.type == "cuda" else None
+
+    def forget_peak(self) -> None:
+        """Begin anew with `device_memory`, at what torch holds now."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.size > 1:
+            dist.barrier(group=self._host_group)
+
+
+@contextlib.contextmanager
+def ranks(device: str | None) -> Iterator[Ranks]:
+    """The ranks of a run: those that torchrun, or a process group that is there already, tells of; else one.
+
+    See `device_of` for the device, and what is raised about it.
+
+    Raises:
+        OptionError: ranks would share a GPU.
+        TrainingError: another rank is not there, or not any more.
+    """
+    chosen = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    own = dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized()
+    group = Ranks(0, 1, chosen)
+    try:
+        if own:
+            dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        if dist.is_available() and dist.is_initialized():
+            host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
+            group = Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
+            del host
+            _check_gpus(group)
+        yield group
+    except RuntimeError as error:
+        if not dist.is_available() or not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
+            raise
+        message = f"the connection to another rank is lost: {one_line(str(error))[:200]}."
+        raise TrainingError(f"{message} See what that rank printed. Go on with `resume`.") from error
+    finally:
+        if (own or group._host_group is not None) and dist.is_initialized():
+            dist.destroy_process_group(None if own else group._host_group)
+        # A group that the script kept until Python ends would be destroyed while its threads run, which aborts.
+        group._host_group = None
+
+
+def _check_gpus(ranks: Ranks) -> None:
+    """Refuse ranks that share a GPU: NCCL does so late, and unclearly. Each may see another GPU as its first one."""
+    if ranks.device.type != "cuda" or "nccl" not in dist.get_backend():
+        return
+    own = torch.tensor(list(str(torch.cuda.get_device_properties(ranks.device).uuid).encode()))
+    every = [torch.empty_like(own) for _ in range(ranks.size)]
+    dist.all_gather(every, own, group=ranks._host_group)
+    if (gpus := len({tuple(each.tolist()) for each in every})) < ranks.size:
+        raise OptionError(
+            f"`device`: expected a GPU for each of {ranks.size} ranks, found {gpus}. Start {gpus} with torchrun, leave "
+            'out `device` if it names one GPU, or use `device="cpu"`.'
+        )
+
+
+def device_of(name: str | None, rank: int = 0) -> torch.device:
+    """A device by its name; None: a GPU if there is one, of its own for each rank of this machine.
+
+    Raises:
+        OptionError: this machine does not have it.
+    """
+    if name is None:
+        name = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+    device = checked_device(name)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+    return device
+
+
+class Tally:
+    """Losses and metrics of an epoch, added up on the device: nobody waits for it until they are asked for.
+
+    The sums are by name: `loss` times the samples it is the mean of, which are those that are `labelled` where the task
+    counts them; `samples`; and what the task adds up. Rows of a task are joined instead.
+    """
+
+    def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
+        self.sums: Sums = dict(sums or {})
+        self._rows: dict[str, list[Tensor]] = {}
+
+    def add(self, loss: Tensor | None, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
+        """Add a batch; with a weight of 0 only its names, so that ranks without samples have them."""
+        counted = (
+            next(iter(sums.values())).new_full((), float(samples)).float()
+            if loss is None
+            else loss.new_full((), float(samples))
+        )
+        learned = sums.get("labelled", counted)
+        losses = {} if loss is None else {"loss": loss.float() * learned}
+        for name, value in {**losses, "samples": counted, **sums}.items():
+            if name in ROWS:
+                self._rows.setdefault(name, []).append(value[: len(value) * weight])
+                continue
+            value = value * weight
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def metrics(self, task: Task) -> dict[str, float]:
+        """The mean loss and the task's metrics so far, of this rank; waits for the device."""
+        learned = float(self.sums.get("labelled", self.sums["samples"]))  # a part of one image where labels are unknown
+        losses = {name: float(self.sums[name]) / (learned or 1.0) for name in ("loss",) if name in self.sums}
+        return {**losses, **task.metrics(self.sums)}
+
+    def over_ranks(self, ranks: Ranks) -> Tally:
+        """The sums of all ranks, on the CPU; every rank must ask, and waits for the others."""
+        sums = {name: value.clone() for name, value in self.sums.items()}
+        if ranks.size > 1:
+            for value in sums.values():
+                dist.all_reduce(value)
+        joined = {name: _gathered(torch.cat(rows), ranks) for name, rows in self._rows.items()}
+        return Tally({name: value.cpu() for name, value in (sums | joined).items()})
+
+
+def _gathered(rows: Tensor, ranks: Ranks) -> Tensor:
+    """The rows (M, n) of all ranks, by their first column: as one rank would have them."""
+    if ranks.size > 1:
+        count = torch.tensor([len(rows)], device=rows.device)
+        counts = [torch.empty_like(count) for _ in range(ranks.size)]
+        dist.all_gather(counts, count)
+        lengths = [int(each) for each in counts]
+        padded = rows.new_zeros((max(lengths), rows.shape[1]))
+        padded[: len(rows)] = rows
+        every = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(every, padded)
+        rows = torch.cat([each[:length] for each, length in zip(every, lengths, strict=True)])
+    return rows[rows[:, 0].argsort(stable=True)]
+
+
+class Interrupted(Exception):
+    """A signal has ended a pass through a model before its end."""
+
+
+@dataclass
+class Stop:
+    """The number of the last signal that asked the run to stop, 0 so far."""
+
+    received: int = 0
+
+    def check(self) -> None:
+        """Raise `Interrupted` where a signal was received."""
+        if self.received:
+            raise Interrupted
+
+    @contextlib.contextmanager
+    def between_layers(self, *models: nn.Module) -> Iterator[None]:
+        """`check` after each layer of some models, forward and backward, while the block lasts.
+
+        Python runs its signal handlers only between two operators of torch, and a whole backward pass is one call.
+        """
+
+        def after_backward(gradient: Tensor) -> None:
+            self.check()
+
+        def after_forward(layer: nn.Module, inputs: Any, outputs: Any) -> None:
+            self.check()
+            if isinstance(outputs, Tensor) and outputs.requires_grad:
+                outputs.register_hook(after_backward)  # type: ignore[no-untyped-call]
+
+        layers = [layer for model in models for layer in model.modules() if not list(layer.children())]
+        hooks = [layer.register_forward_hook(after_forward) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+class StopVote:
+    """Asks all ranks, about once a second, whether one of them received a signal: to ask is to wait for the slowest.
+
+    All ranks ask after the same step, because all know how long the slowest rank takes for one.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._every = self._left = 1
+        self._since = time.perf_counter()
+
+    def after_step(self, received: int) -> int:
+        """The number of a signal to stop by now, or 0. Every rank must call this after each step."""
+        if self._ranks.size == 1:
+            return received
+        self._left -= 1
+        if self._left:
+            return 0
+        now = time.perf_counter()
+        slowest = self._ranks.any(max(1, round(1000 * (now - self._since) / self._every)))  # milliseconds of a step
+        self._every = self._left = max(1, min(MOST_UNASKED, 1000 // slowest))
+        self._since = now
+        return self._ranks.any(received)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """SIGTERM (a preempted machine) and SIGINT (Ctrl-C) are kept while the block lasts: a run looks for them.
+
+    A second Ctrl-C ends at once.
+    """
+    stop = Stop()
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if stop.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.received = number
+
+    in_main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT) if in_main}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Whatever is drawn or seeded meanwhile: Python's, NumPy's and torch's global generators are afterwards as before.
+
+    Those of GPUs as well. Where CUDA was not in use before, they are seeded as torch's own is: that is how
+    `torch.manual_seed` leaves them.
+    """
+    python, arrays, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
+        torch.set_rng_state(tensors)
+        if gpus is None:
+            torch.cuda.manual_seed_all(torch.initial_seed())
+        else:
+            torch.cuda.set_rng_state_all(gpus)
+
+
+@contextlib.contextmanager
+def torch_settings(precision: Precision, threads: int | None = None) -> Iterator[None]:
+    """For the time being: float32 products in TF32 where ``tf32`` was asked for, and `threads` on the CPU.
+
+    None: as many threads as there are.
+    """
+    products, before = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else products)
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.set_num_threads(before)

@@ -1,0 +1,299 @@
+"""One run on this rank: its data, its model, where it is, and its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensorstore_ds.annex.training import checkpoint
+from tensorstore_ds.annex.training.augmentation import normalize, train_plan, train_transform
+from tensorstore_ds.annex.training.batch_fit import batch_size_of, is_out_of_memory, residency_beside_model
+from tensorstore_ds.annex.training.data import (
+    eval_split_of,
+    fold_of,
+    has_labels,
+    image_shape,
+    split_of,
+    stored_size,
+    task_of,
+    train_loader,
+)
+from tensorstore_ds.annex.training.history import EpochRecord, dump_record, plain
+from tensorstore_ds.annex.training.learner import Learner, image_dtype
+from tensorstore_ds.annex.training.models import model_options
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.process import Ranks, Stop, Tally
+from tensorstore_ds.annex.training.recipe import completed
+from tensorstore_ds.annex.training.torch_threads import TorchThreads
+from tensorstore_ds.durable import check_room, partial_of
+from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
+from tensorstore_ds.imaging.placement import FITS, Fit
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import check_outside_stores
+
+
+@dataclass
+class Position:
+    """Where a run is."""
+
+    epoch: int = 0  # that is being trained, from 0
+    batch: int = 0  # batches of it that are done, each of every rank
+    start: int = 0  # samples of it that another number of ranks has done before
+    seconds: float = 0.0  # spent on them
+    wait: float = 0.0  # of these, spent on waiting for data
+    computed: float = 0.0  # of these, for which the training thread had a core
+    tally: Tally = field(default_factory=Tally)  # their sums
+
+    def copy(self) -> Position:
+        """One that stays here when this one goes on."""
+        return replace(self, tally=Tally(self.tally.sums))
+
+    @property
+    def wait_share(self) -> float:
+        """Of the time, the share that was spent on waiting for data."""
+        return self.wait / self.seconds if self.seconds else 0.0
+
+    def core_share(self, device: torch.device) -> float | None:
+        """Of the time of steps on a CPU, the share for which the training thread had a core; None on other devices."""
+        steps = self.seconds - self.wait
+        return min(1.0, self.computed / steps) if device.type == "cpu" and steps > 0 else None
+
+
+class Run:
+    """What a run works with on this rank. To make one checks its options against each other and the store.
+
+    `options` are those that were given, with a value for each that is chosen: that of the checkpoint where the run
+    resumes, else the one that fits.
+    """
+
+    def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path, *, resume: bool) -> None:
+        self.store, self.ranks, self.out = store, ranks, out
+        self._lap = time.perf_counter()
+        #: Seconds that the first batch, step and evaluation took, until they are told: later ones are faster.
+        self.first_seconds: dict[str, float] | None = {}
+        if out.exists() and not out.is_dir():
+            raise OptionError(f"{out}: expected a folder, found a file. Choose another `out`.")
+        check_outside_stores(out / "last.pt")
+        self.last = out / "last.pt"  # the state after the last step before it was written, to go on with
+        self.best = out / "best.pt"  # the model of the best epoch
+        self.resumed = self.last.exists()
+        self.nothing_to_resume = resume and not self.resumed
+        if self.resumed and not resume:
+            raise OptionError(
+                f"{out}: expected a new folder, found a run. Go on with `resume`, or choose another `out`."
+            )
+        self._loaded = checkpoint.load_state(self.last) if self.resumed else None
+        if self._loaded is not None:
+            options = self._loaded.completed(options)
+        self.split = split_of(store, options.train_split, "train_split")
+        self.task = task_of(self.split, options.task, options.model)
+        self.fold = fold_of(store, options)  #: the rows of the split to train and to evaluate on, or None
+        if self.fold is not None and not has_labels(self.task, self.split, self.fold.train):
+            raise OptionError(f"`fold`: expected samples with a label outside of fold {options.fold}, found none.")
+        self.eval_split = self.split if self.fold is not None else eval_split_of(store, options, self.task)
+        height, width, channels = image_shape(self.split)
+        self.vit = model_options(options, self.task, (height, width), channels)
+        if self.eval_split is not None and image_shape(self.eval_split)[2] != channels:
+            raise OptionError(f"{self.eval_split.name}: expected images of {channels} channels, found others.")
+        fit = store.manifest.conversion_options.get("fit")
+        fits: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
+        moments = normalize(self.split)
+        stored = stored_size(store, self.split)
+        self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, *fits)
+        rows = None if self.fold is None else self.fold.train
+        self.samples = len(self.split) if rows is None else len(rows)  #: of an epoch, of all ranks
+        batch_size, self.batch_note = batch_size_of(
+            store, self.split, self.task, self.vit, options, ranks, samples=self.samples
+        )
+        self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
+        self.dtype = image_dtype(options, ranks.device)  #: Of images for the model.
+        transform = train_transform(self.split, options, self.vit, dtype=self.dtype)
+        self.plan = train_plan(self.split, options, self.vit)
+        residency = residency_beside_model(store, self.task, self.vit, options, ranks, transform, self.plan)
+        self.loader, self.order = train_loader(
+            store, self.task, options, transform, ranks, plan=self.plan, residency=residency, rows=rows
+        )
+        steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
+        self.learner = Learner(
+            self.vit,
+            self.task,
+            options,
+            device=ranks.device,
+            steps=steps,
+            distributed=ranks.size > 1,
+            resumes=self.resumed,
+        )
+        self.position = Position()
+        on_cpu = ranks.device.type == "cpu" and ranks.size == 1 and not options.compile  # which compiles for a number
+        kept = None if self._loaded is None else self._loaded.state.get("torch_threads")
+        most = torch.get_num_threads()
+        #: The number of torch's threads.
+        self.threads = TorchThreads(
+            options.torch_threads or min(kept or most, most),
+            most,
+            measures=on_cpu and options.torch_threads is None and "OMP_NUM_THREADS" not in os.environ,
+            is_new=kept is None,
+            on_cpu=ranks.device.type == "cpu",
+        )
+
+    @property
+    def eval_samples(self) -> int:
+        """Samples of an evaluation."""
+        if self.fold is not None:
+            return len(self.fold.val)
+        return 0 if self.eval_split is None else len(self.eval_split)
+
+    @property
+    def batches(self) -> int:
+        """Batches of this epoch on each rank; fewer where another number of ranks has done a part of it."""
+        return self._batches(self.ranks.size, self.position.start)
+
+    def lap(self, name: str) -> None:
+        """Note the seconds since the last lap, if this is the first lap of this name."""
+        before, self._lap = self._lap, time.perf_counter()
+        if self.first_seconds is not None:
+            self.first_seconds.setdefault(name, self._lap - before)
+
+    @property
+    def batches_left(self) -> int:
+        """Batches until the end of the run, on each rank."""
+        epochs = self.options.epochs - self.position.epoch - 1
+        return epochs * len(self.loader) + self.batches - self.position.batch
+
+    def _batches(self, ranks: int, start: int) -> int:
+        return math.ceil(math.ceil((self.samples - start) / ranks) / self.options.batch_size)
+
+    def begin(self) -> None:
+        """Take up the last checkpoint, if there is one."""
+        for path in (self.last, self.best):
+            partial_of(path).unlink(missing_ok=True)  # what a run that was killed had half written
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.check(self.card, self.options, ranks=self.ranks.size, is_elastic=self.loader.is_elastic)
+        self.ranks.wait()  # no rank writes before all have looked
+        if loaded is None:
+            return
+        try:
+            self._load_state(loaded.state)
+        except Exception as error:  # whatever a state makes torch stumble over
+            if is_out_of_memory(error):
+                raise
+            raise checkpoint.unusable(self.last, error) from error
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `save` was called; raises whatever a state that is none makes torch stumble over."""
+        self.learner.load_state_dict(state["learner"])
+        ranks, start = state["ranks"], state.get("start", 0)
+        seconds, wait = state["seconds"], state["wait"]
+        computed = state.get("computed", seconds - wait)
+        position = Position(state["epoch"], state["batch"], start, seconds, wait, computed)
+        batches, loader = self._batches(ranks, start), state["loader"]
+        place = (position.epoch + 1, 0) if position.batch == batches else (position.epoch, position.batch)
+        inside = (
+            0 <= position.epoch < self.options.epochs and 0 <= position.batch <= batches and 0 <= start <= self.samples
+        )
+        if not inside or self.learner.step < 0 or (loader["epoch"], loader["batch"]) != place:
+            raise ValueError(f"batch {position.batch} of epoch {position.epoch}")
+        if not all(0 <= spent < math.inf for spent in (wait, seconds, computed)):
+            raise ValueError(f"{position.seconds} seconds")
+        # The sums are of all ranks, and are added up over them again.
+        sums = state["tally"] if self.ranks.first else {n: torch.zeros_like(v) for n, v in state["tally"].items()}
+        position.tally = Tally({name: value.to(self.ranks.device) for name, value in sums.items()})
+        if position.batch:
+            position.tally.metrics(self.task)  # which stumbles over sums of another task
+            float(position.tally.sums["samples"])
+        if ranks != self.ranks.size:
+            done = start + position.batch * self.options.batch_size * ranks
+            position.start, position.batch = min(done, self.samples), 0
+            # The learning rate goes on from the share of the run that is done: a step has another number of samples.
+            share = (position.epoch + position.start / self.samples) / self.options.epochs
+            self.learner.step = round(share * self.learner.steps)
+        self.position = position
+        self.loader.load_state_dict(loader)
+
+    def share_of_step(self, batch: int) -> tuple[float, bool]:
+        """The share of its step's samples that a batch has, and whether it is the step's last.
+
+        A step adds up the gradients of `accumulate` batches; the last batch of an epoch may be short.
+        """
+        size, together = self.options.batch_size, self.options.accumulate
+        samples = math.ceil((self.samples - self.position.start) / self.ranks.size)  # on this rank; some are seen twice
+        first = batch // together * together
+        in_batch = min(size, samples - batch * size)
+        in_step = min(size * together, samples - first * size)
+        return in_batch / in_step, batch + 1 in (first + together, self.batches)
+
+    def record(self, evaluation: Tally | None) -> EpochRecord:
+        """The figures of the epoch that was trained; every rank must ask, and waits for the others."""
+        position = self.position
+        trained = position.tally.over_ranks(self.ranks)
+        samples = float(trained.sums["samples"])
+        record = EpochRecord(
+            epoch=position.epoch + 1,
+            seconds=position.seconds,
+            learning_rate=float(self.learner.optimizer.param_groups[0]["lr"]),
+            train=trained.metrics(self.task),
+            eval=None if evaluation is None else evaluation.metrics(self.task),
+            samples_per_second=samples / position.seconds if position.seconds else 0.0,
+            wait_share=position.wait_share,
+            core_share=position.core_share(self.ranks.device),
+            device_memory=self.ranks.device_memory(),
+        )
+        self.ranks.forget_peak()
+        return record
+
+    def check_space(self) -> None:
+        """Raise a `TrainingError` if the disk has no room for the checkpoints of a run."""
+        weights = sum(p.numel() * p.element_size() for p in self.learner.module.parameters())
+        copies = 3 + (self.learner.average is not None)  # weights and two moments of each; and their average
+        needed = weights * (2 * copies + 2)  # a new one is written before the old one goes; best.pt likewise
+        check_room(self.out, needed, TrainingError, "Make room for checkpoints, or choose another `out`.")
+
+    def save(self) -> None:
+        """Write all that the run goes on with: the first rank does, with the sums of all."""
+        position = self.position
+        state = {name: getattr(position, name) for name in ("epoch", "batch", "start", "seconds", "wait", "computed")}
+        state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
+        state["torch_threads"] = self.threads.count
+        if self.ranks.first:
+            loader = self.loader.state_dict()
+            if position.batch < self.batches:  # it may have handed out batches of a step that was not finished
+                loader |= {"epoch": position.epoch, "batch": position.batch, "start": position.start}
+            state |= {"loader": loader, "options": plain(self.options.as_data())}
+            state |= {"learner": self.learner.state_dict(), "weights": self.learner.best_weights.state_dict()}
+            checkpoint.save(self.last, self.card, state)
+
+    def save_best(self, record: EpochRecord, evaluation: Tally | None) -> None:
+        """Write the model of an epoch, with its metrics and the sums that they follow from."""
+        sums = {} if evaluation is None else evaluation.sums
+        content = {"weights": self.learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
+        checkpoint.save(self.best, self.card, content)
+
+    def interruptible(self, stop: Stop) -> AbstractContextManager[None]:
+        """Let a signal end a pass through the model before its end, where passes are long and no rank waits for this.
+
+        What is compiled has no place between two layers, and half a pass would leave statistics of batch norm changed.
+        """
+        has_statistics = next(self.learner.module.buffers(), None) is not None
+        if self.ranks.device.type != "cpu" or self.ranks.size > 1 or self.options.compile or has_statistics:
+            return contextlib.nullcontext()
+        average = self.learner.average
+        return stop.between_layers(self.learner.module, *([] if average is None else [average]))
+
+    def stopped(self, signal: int) -> TrainingStopped:
+        """What to raise where a signal asked the run to stop."""
+        position = self.position
+        return TrainingStopped(
+            f"stopped in epoch {position.epoch + 1} after {position.batch:,} of {self.batches:,} batches. "
+            f"Go on with the same command and `resume`; the checkpoint is {self.last}.",
+            signal,
+        )

@@ -1,0 +1,188 @@
+"""Train on a store: the loop over epochs, each with its steps, its checkpoint and its evaluation."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+
+from tensorstore_ds.annex.training.augmentation import eval_plan, eval_transform
+from tensorstore_ds.annex.training.batch_fit import is_out_of_memory, memory_advice
+from tensorstore_ds.annex.training.data import eval_loader
+from tensorstore_ds.annex.training.history import Listeners
+from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.process import (
+    Interrupted,
+    Stop,
+    StopVote,
+    Tally,
+    random_state_kept,
+    ranks,
+    stop_signals,
+    torch_settings,
+)
+from tensorstore_ds.annex.training.report import Reports, TrainReport, reporting
+from tensorstore_ds.annex.training.run import Position, Run
+from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.keywords import TrainKeywords
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.options import chosen, takes_options, user_path
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.seeding import torch_seeds
+
+
+@random_state_kept()
+@takes_options(TrainOptions)
+def train(
+    store: str | os.PathLike[str],
+    options: TrainOptions | None = None,
+    *,
+    out: str | os.PathLike[str],
+    resume: bool = False,
+    listeners: Listeners | None = None,
+    **keywords: Unpack[TrainKeywords],
+) -> TrainReport | None:
+    """Train a vision transformer or a detector on a store.
+
+    >>> report = tsds.train("photos.tsds", out="run", epochs=1, model="seed", device="cpu", torch_threads=1)
+    >>> report.task, report.metric, report.epochs
+    ('classification', 'accuracy', 1)
+    >>> sorted(path.name for path in Path("run").glob("*.pt"))
+    ['best.pt', 'last.pt']
+
+    The folder `out` will contain `last.pt`, the state to resume from; `best.pt`, the model of the best epoch;
+    `history.jsonl` and `report.json`; with matplotlib `curves.png` and `confusion.png`; and with tensorboard its files.
+
+    Under torchrun, each process is a rank. Samples are divided among the ranks, gradients are averaged, and the first
+    rank writes the files.
+
+    SIGTERM and Ctrl-C end the run with a checkpoint of the last finished step. On a CPU, the current step is discarded,
+    and repeated when you resume. On a GPU, with `compile` or with several ranks, it is finished first. The run seeds
+    torch's global generators, and restores the state of all random generators at the end.
+
+    Args:
+        store: path of the store.
+        options: all options as one object.
+        out: path of the folder of the run, which is created if it does not exist.
+        resume: continue the run in `out` at the next batch, or begin a new run if there is none.
+        listeners: functions that are called during the run.
+        keywords: options by name. Each overrides `options`.
+
+    Returns:
+        The results, which are also written to `report.json`. None on ranks other than the first.
+
+    Raises:
+        OptionError: options contradict each other, the store or the machine.
+        FormatError: the store is damaged.
+        TrainingError: the run cannot continue, because the loss is NaN or infinite, memory is full, or the checkpoint
+            does not belong to this run.
+        OutputError: a file cannot be written, for example because the disk is full.
+        TrainingStopped: a signal ended the run.
+    """
+    given = chosen(options, TrainOptions, keywords)
+    opened = open_store(store)
+    resident = False
+    with ranks(given.device) as group, stop_signals() as stop:
+        try:
+            run = Run(opened, given, group, user_path(out), resume=resume)
+            given, resident = run.options, run.loader.residency == "device"
+            run.begin()
+            settings = torch_settings(run.learner.precision, run.threads.count)
+            with settings, reporting(run, listeners or Listeners()) as reports:
+                run_epochs(run, stop, reports)
+                return reports.finish()
+        except Interrupted:
+            raise run.stopped(stop.received) from None
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        run = reports = None  # type: ignore[assignment]  # what they held has to be free before others are tried
+        raise TrainingError(memory_advice(opened, given, group, resident=resident))
+
+
+def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
+    """Train from where the run is to its end. Every rank goes through this loop; only the first one reports."""
+    options, learner, loader, threads = run.options, run.learner, run.loader, run.threads
+    vote = StopVote(run.ranks)
+    run.lap("preparation")
+    with run.interruptible(stop):
+        while run.position.epoch < options.epochs:
+            position = finished = run.position
+            began = _begun(run)
+            for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
+                run.lap("first batch")
+                place = position.start + position.batch
+                share, last = run.share_of_step(position.batch)
+                if position.batch % options.accumulate == 0:
+                    finished = position.copy()
+                try:
+                    if threads.due and position.batch % options.accumulate == 0:
+                        reports.note(threads.measure(partial(learner.rehearse, batch)))
+                        began = _begun(run)  # that does not count
+                    torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
+                    loss, sums = learner.backward(batch, share=share, last=last)
+                except Interrupted:
+                    run.position = finished
+                    run.save()
+                    raise
+                if last:
+                    learner.update()
+                position.tally.add(loss, len(batch["image"]), sums)
+                position.batch += 1
+                is_short = len(batch["image"]) < options.batch_size
+                run.lap("first step of a short batch" if is_short else "first step")
+                before = position.seconds - position.wait, position.computed
+                now = zip(_clocks(run), began, strict=True)
+                position.seconds, position.computed, position.wait = (clock - zero for clock, zero in now)
+                stepped, computed = position.seconds - position.wait - before[0], position.computed - before[1]
+                reports.note(threads.add(stepped, computed, run.batches_left))
+                if last and position.batch < run.batches and (signal := vote.after_step(stop.received)):
+                    run.save()
+                    raise run.stopped(signal)
+                reports.progress()
+            run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
+            run.lap("checkpoint")
+            if signal := run.ranks.any(stop.received):
+                raise run.stopped(signal)
+            evaluation = evaluate(run, stop)
+            run.lap("first evaluation")
+            reports.epoch(run.record(evaluation), evaluation)
+            run.position = Position(position.epoch + 1)
+
+
+def _clocks(run: Run) -> tuple[float, float, float]:
+    """Seconds: of the world, of the training thread on a core, and of waiting for data."""
+    return time.perf_counter(), time.thread_time(), run.loader.starved(run.loader.stats())
+
+
+def _begun(run: Run) -> list[float]:
+    """What the clocks showed when none of the position's time was spent."""
+    spent = run.position.seconds, run.position.computed, run.position.wait
+    return [clock - since for clock, since in zip(_clocks(run), spent, strict=True)]
+
+
+def evaluate(run: Run, stop: Stop) -> Tally | None:
+    """Every sample of the evaluation split once: its losses and metrics, summed over all ranks."""
+    if run.eval_split is None:
+        return None
+    tally = Tally()
+    dataset = StoreDataset(run.store, run.eval_split.name, fields=run.task.fields, decode=eval_plan(run.split, run.vit))
+    if run.fold is not None:
+        dataset = dataset.subset(run.fold.val)
+    transform = eval_transform(run.split, run.options, run.vit, dtype=run.dtype)
+
+    def with_rows(batch: Any, rows: Any, epoch: int) -> Any:
+        return {**transform(batch, rows, epoch), "row": torch.as_tensor(rows).to(run.ranks.device)}
+
+    loader, weight = eval_loader(dataset, run.options, run.ranks, transform=with_rows)
+    with run.learner.evaluating() as model:
+        for batch in loader:
+            stop.check()  # the checkpoint is that of this epoch's last batch
+            targets = run.task.targets(batch)
+            outputs = run.task.run(model, batch["image"], targets)
+            loss = run.task.loss(outputs, targets) if run.task.has_eval_loss else None
+            tally.add(loss, len(outputs), run.task.sums(outputs, targets, detailed=True), weight=weight)
+    return Tally(run.task.evaluated(tally.over_ranks(run.ranks).sums))
