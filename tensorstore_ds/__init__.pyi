@@ -156,7 +156,6 @@ from .loading.weighted import (
     weights_from_column as weights_from_column,
 )
 from .machine import memory_limit as memory_limit, memory_limits as memory_limits
-from .page_cache.locking import Lock as Lock, lock as lock
 from .page_cache.residency import (
     Eviction as Eviction,
     Residency as Residency,

@@ -7,7 +7,7 @@
     ├── OptionError       options contradict each other or the data                   (ValueError)
     │   └── UnknownNameError  a store or split has no split or field of this name     (KeyError)
     ├── ConversionError   the machine failed during a conversion: disk, worker        (RuntimeError)
-    ├── ResidencyError    a store cannot be held, locked or dropped on this machine   (RuntimeError)
+    ├── ResidencyError    a store cannot be held or dropped on this machine           (RuntimeError)
     ├── TrainingError     a training run cannot continue: loss, memory, checkpoint    (RuntimeError)
     │   └── TrainingStopped  a signal stopped the run, which wrote a checkpoint first
     ├── RemoteError       a server is unreachable, refuses access or sends wrong data (ConnectionError)
@@ -180,7 +180,7 @@ class UnfinishedError(ConversionError):
 
 
 class ResidencyError(TsdsError, RuntimeError):
-    """This machine cannot hold, lock or drop a store's bytes as requested."""
+    """This machine cannot hold or drop a store's bytes as requested."""
 
 
 class TrainingError(TsdsError, RuntimeError):

@@ -164,7 +164,7 @@ class TrainKeywords(TypedDict, total=False):
     cuda_graphs: bool
     grad_checkpointing: bool
     device: str | None
-    residency: Literal["auto", "page-cache", "locked", "device"]
+    residency: Literal["auto", "page-cache", "device"]
     num_threads: int | None
     torch_threads: int | None
     seed: int

@@ -45,14 +45,12 @@ def context() -> Iterator[ForkServerContext]:
 
 @pytest.mark.slow
 @pytest.mark.drawn(15)
-@pytest.mark.skipif(sys.platform != "linux", reason="pages look into /proc, and lock and evict")
+@pytest.mark.skipif(sys.platform != "linux", reason="pages look into /proc, and evict")
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if not page.startswith("docs/commands/") and any(b.kind in RUN for b in blocks(page))],
 )
 def test_every_command_and_snippet_runs(page: str, sources: Path, tmp_path: Path, context: ForkServerContext) -> None:
-    if page == "docs/page-cache.md":
-        require_locking()
     folder, log = tmp_path / "page", tmp_path / "log"
     own = made_stores(page)
     shutil.copytree(sources, folder, copy_function=os.link, ignore=lambda _, names: own.intersection(names))
@@ -73,14 +71,6 @@ def test_the_page_of_a_command_shows_what_it_prints(name: str, sources: Path, tm
     assert all(len(text.splitlines()) > text.count("$ ") for text in printed)
     if name not in VARYING:
         assert [masked(text) for text in printed] == [masked(text) for text in shown]
-
-
-def require_locking() -> None:
-    """Skip where this process may not lock a store of a MiB in memory."""
-    import resource
-
-    if 0 <= resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] < 2**20:
-        pytest.skip("this process may lock too little memory: ulimit -l")
 
 
 @pytest.mark.parametrize(

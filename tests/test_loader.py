@@ -28,7 +28,6 @@ from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.loading.samplers import ShuffleSampler
-from tensorstore_ds.page_cache.locking import locked_nbytes
 
 ROWS = 103
 SAMPLES = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]
@@ -604,20 +603,7 @@ def test_draws_in_worker_processes_are_those_in_threads(path, workers):
     assert first != second
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"batch_size": None}])
-def test_locked_in_memory(path, options):
-    loader = DataLoader(StoreDataset(path), **{"batch_size": 10, **options}, residency="locked")
-    try:
-        assert sum(1 for _ in loader) == len(loader)
-    except ResidencyError as error:
-        pytest.skip(f"this process may not lock memory: {error}")
-    assert locked_nbytes(Path("/proc/self/status").read_text()) >= ROWS * 144
-    del loader
-    gc.collect()
-    assert locked_nbytes(Path("/proc/self/status").read_text()) == 0
-
-
-@pytest.mark.parametrize("residency", ["locked", "device", "lockd"])
+@pytest.mark.parametrize("residency", ["device", "devise"])
 def test_only_stores_are_resident(path, residency):
     whole = TensorDataset(torch.zeros(4)), "a TensorDataset"
     part = Subset(MixedDataset([path]), [0]), "a Subset: mix subsets"

@@ -297,8 +297,8 @@ def test_fields_that_differ(stores: Path, tmp_path: Path) -> None:
     assert tsds.MixedDataset([tmp_path / "d.tsds", tmp_path / "e.tsds"], fields=["image"]).fields == ("image",)
     dataset = tsds.MixedDataset([stores / "a.tsds", tmp_path / "d.tsds"])
     assert dataset.fields == ("image",)
-    with pytest.raises(tsds.OptionError, match="a StoreDataset, for `residency='locked'`, found a MixedDataset"):
-        tsds.DataLoader(dataset, 4, residency="locked")
+    with pytest.raises(tsds.OptionError, match="a StoreDataset, for `residency='device'`, found a MixedDataset"):
+        tsds.DataLoader(dataset, 4, residency="device")
     with pytest.raises(tsds.OptionError, match="Mix subsets"):
         dataset.subset([0])
     assert not isinstance(dataset, tsds.StoreDataset)

@@ -27,11 +27,10 @@ print(int(store["train"]["image"].take([3, 0]).sum()), store["train"]["label"][:
 assert tsds.verify(sys.argv[1]) == []
 assert {found.resident for found in residency(store).values()} == {None}
 tsds.warm(store)
-for refused in (tsds.evict, tsds.lock):
-    try:
-        refused(store)
-    except tsds.ResidencyError as error:
-        print(error)
+try:
+    tsds.evict(store)
+except tsds.ResidencyError as error:
+    print(error)
 """
 
 LOAD = """
@@ -107,7 +106,7 @@ def test_a_store_is_read(system: str, store: Path, tmp_path: Path) -> None:
     images = tsds.open(store)["train"]["image"].take([3, 0])
     printed = without(system, READ, tmp_path, store, system)
     assert printed.startswith(f"{int(images.sum())} [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]\n")
-    assert printed.count(f"found {system}.") == 2
+    assert printed.count(f"found {system}.") == 1
 
 
 @pytest.mark.slow

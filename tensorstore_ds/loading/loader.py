@@ -58,7 +58,6 @@ from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.loading.transformed import Transformed
 from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import refusal
-from tensorstore_ds.page_cache.locking import Lock, lock
 from tensorstore_ds.reading.store import Split, Store
 
 #: Number of prefetched tasks for each thread, unless `prefetch_factor` is set.
@@ -139,10 +138,10 @@ class DataLoader(data.DataLoader[Batches]):
             own size, with ``image_0_mask`` and ``image_0_size`` in addition to ``image_0``. Masks are padded with their
             ignored value. Boxes and keypoints keep their coordinates.
         size_divisor: padded heights and widths are multiples of this number.
-        residency: source of the rows. ``page-cache`` reads the page cache, which all processes share. ``locked`` also
-            locks the pages in memory while this loader exists, also for worker processes. ``device`` makes a copy of
-            the whole split on `device` and gathers there. ``auto`` is ``device`` if it takes at most half of a GPU's
-            free memory, else ``page-cache``. The attribute `residency` contains the choice, and the log the reason.
+        residency: source of the rows. ``page-cache`` reads the page cache, which all processes share. ``device`` makes
+            a copy of the whole split on `device` and gathers there. ``auto`` is ``device`` if it takes at most half of
+            a GPU's free memory, else ``page-cache``. The attribute `residency` contains the choice, and the log the
+            reason.
         batch_transform: function that is called for every batch on its device, with the batch, the rows of its samples
             in the split, (B,) int64, and the epoch. This library's batch transforms and a `Compose` of them are such
             functions. Their random numbers depend on each sample's row and the epoch. On a CPU, the loader's threads
@@ -234,7 +233,7 @@ class DataLoader(data.DataLoader[Batches]):
             self.residency = choose(residency, dataset, self.device, workers=workers, in_batches=in_batches)
         self._position = Position()  # of the iterator that began last, or where the next one will begin
         self._served: Position | None = None  # by persistent workers
-        self._resident: DeviceSplit | Lock | None = None
+        self._resident: DeviceSplit | None = None
         self._read_ahead: ReadAhead | None = None
         self._stats = LoaderStats()
         self._copies = GpuTimer()
@@ -506,9 +505,6 @@ class DataLoader(data.DataLoader[Batches]):
         position = self._position = self._next_position()
         position.begun = True
         dataset, ready = self.dataset, None
-        if self.residency == "locked" and self._resident is None:  # here, for all worker processes
-            store = cast(StoreDataset, dataset)
-            self._resident = lock(store.open_store(), splits=store.split_name, fields=store.fields)
         if isinstance(dataset, Samples) and self.residency == "page-cache" and self._read_ahead is None:
             speaks = getattr(self._ordering, "rank", 0) == 0
             self._read_ahead = ReadAhead(dataset, self._dealt, speaks=speaks)
@@ -516,7 +512,7 @@ class DataLoader(data.DataLoader[Batches]):
             batches = self._by_torch(position)
         elif self.residency == "device":
             self._draw_as_torch(position)
-            if not isinstance(self._resident, DeviceSplit):
+            if self._resident is None:
                 self._resident = DeviceSplit(cast(StoreDataset, dataset), self.device or torch.device("cpu"))
             return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
         else:

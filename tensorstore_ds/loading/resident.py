@@ -1,4 +1,4 @@
-"""Where a loader reads from: the page cache, memory locked there, or a copy of the split on the device itself."""
+"""Where a loader reads from: the page cache, or a copy of the split on the device itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 
-ResidencyChoice = Literal["auto", "page-cache", "locked", "device"]
+ResidencyChoice = Literal["auto", "page-cache", "device"]
 CHOICES: tuple[ResidencyChoice, ...] = get_args(ResidencyChoice)
 
 #: `auto` keeps a split on a GPU if it takes at most this share of what is free there.

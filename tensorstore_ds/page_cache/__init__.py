@@ -1,1 +1,1 @@
-"""Find which bytes of a store are in memory; warm, lock and evict them."""
+"""Find which bytes of a store are in memory; warm and evict them."""

@@ -1,4 +1,4 @@
-"""Linux's system calls on the page cache that Python's standard library does not have: cachestat, mincore, mlock."""
+"""Linux's system calls on the page cache that Python's standard library does not have: cachestat and mincore."""
 
 from __future__ import annotations
 
@@ -50,13 +50,6 @@ def mincore_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
             _call("mincore", _address(mapped), len(mapped), flags.ctypes.data)
         pages += int(np.count_nonzero(flags & 1))
     return pages * mmap.PAGESIZE
-
-
-def lock_pages(mapped: mmap.mmap) -> None:
-    """Read a map's pages and lock them, until it is closed; raises `OSError` where the system refuses."""
-    address = _address(mapped)
-    for start in range(0, len(mapped), _WINDOW):
-        _call("mlock", address + start, min(_WINDOW, len(mapped) - start))
 
 
 def map_file(descriptor: int, nbytes: int, offset: int = 0) -> mmap.mmap:

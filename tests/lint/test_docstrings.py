@@ -19,7 +19,7 @@ from doc_pages import DOCS
 RESULTS = (
     "AbsentKeypoints", "CachedStore", "Card", "CheckFindings", "CheckedSample", "Comparison", "Copies", "Diagnosis",
     "SampleCount", "EpochRecord", "ErasureSummary", "Estimate", "Evaluation", "Eviction", "ExportSummary", "FewSamples",
-    "FieldsSummary", "Fold", "FolderDifference", "Forecast", "GrowthSummary", "Installation", "LoaderDiagnosis", "Lock",
+    "FieldsSummary", "Fold", "FolderDifference", "Forecast", "GrowthSummary", "Installation", "LoaderDiagnosis",
     "OddBox", "OddImage", "Plan", "Prediction", "Residency", "SlurmJobs", "SplitDifference", "StoreDetections",
     "StoreDifference", "Summary", "SuspectLabel", "SuspectObject", "TaskSummary", "TrainProgress", "TrainReport",
     "Transfer", "Verdict",

@@ -21,7 +21,7 @@ Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 Balance = Literal["none", "inverse", "effective", "repeat", "repeat-instance"]
 Augment = Literal["none", "light", "strong"]
 Mix = Literal["none", "mixup", "cutmix"]
-Residency = Literal["auto", "page-cache", "locked", "device"]
+Residency = Literal["auto", "page-cache", "device"]
 
 #: The largest number in the shape of a model; what is beyond is a slip, or the card of a checkpoint that is damaged.
 LARGEST = 2**16
@@ -327,8 +327,8 @@ class TrainOptions:
         "Device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE, decides=False, group="Essential"
     )
     residency: Residency = option(
-        "Where to read rows from: ``page-cache``, ``locked`` in memory (RLIMIT_MEMLOCK must allow it), or a copy on "
-        "the ``device``. ``auto`` is ``device`` if the data fits on a GPU, else ``page-cache``.",
+        "Where to read rows from: ``page-cache``, or a copy on the ``device``. ``auto`` is ``device`` if the data fits "
+        "on a GPU, else ``page-cache``.",
         default="auto",
         decides=False,
         group="Speed",
