@@ -12,7 +12,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tensorstore_ds.annex.serving.serve import Page
 from tensorstore_ds.annex.serving.served_files import Page
 from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, OutputError, TsdsError

@@ -7,7 +7,6 @@ from typing import Any
 import anywidget
 import traitlets
 
-from tensorstore_ds.annex.serving.serve import PUT_NBYTES
 from tensorstore_ds.annex.serving.served_files import PUT_NBYTES, ServedFiles
 from tensorstore_ds.annex.viewing.joining import join_modules
 from tensorstore_ds.annex.viewing.pages import ViewerPages, page_files
