@@ -25,8 +25,8 @@ from hypothesis import example, given, settings, strategies as st
 import tensorstore_ds as tsds
 from small_stores import VALID
 from stores import class_folders
+from tensorstore_ds.annex.serving import answers as module
 from tensorstore_ds.reading.store_files import size_of
-from tensorstore_ds.sharing import answers as module
 
 STORE = VALID / "classification.tsds"
 DATA = "train/00000/image/c/0/0/0/0"

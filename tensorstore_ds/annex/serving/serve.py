@@ -79,7 +79,7 @@ def serve_pages(
 ) -> Iterator[str]:
     """As `serve`, with `pages` in addition to the store, which may be None. With pages, no other origin may read."""
     try:
-        from tensorstore_ds.sharing.answers import answered
+        from tensorstore_ds.annex.serving.answers import answered
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("starlette", "uvicorn"):
             raise
