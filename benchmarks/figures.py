@@ -56,7 +56,7 @@ it less. "kB per image" is the size of the files that a loader reads:
 
 - `jpeg`: quality 90 with restart markers, at most 500 pixels a side. Only the crop is decoded.
 - `source`: the original JPEG files. Only the crop is decoded.
-- `raw`: pixels, at most 500 pixels a side. `smart`: each image as `raw` or as `jpeg`.
+- `raw`: pixels, at most 500 pixels a side.
 - FFCV `jpg`: quality 90, at most 500 pixels a side, as in FFCV's example for ImageNet. Compare it with `jpeg`. FFCV
   decodes each image whole.
 - FFCV `jpg, full size`: quality 90 at full size, because FFCV cannot store the original files. Compare it with

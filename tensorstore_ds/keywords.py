@@ -26,8 +26,7 @@ class ConvertKeywords(TypedDict, total=False):
     via: str | None
     size: int | tuple[int, int] | None
     fit: Literal["pad", "crop", "stretch"]
-    encoding: Literal["auto", "raw", "jpeg", "source", "smart"]
-    budget: int | None
+    encoding: Literal["auto", "raw", "jpeg", "source"]
     quality: int
     subsampling: Literal["4:2:0", "4:4:4"]
     check: Literal["full", "headers"]
@@ -60,8 +59,7 @@ class RepackKeywords(TypedDict, total=False):
     """`RepackOptions` as keywords."""
 
     layout: Literal["memmap", "zarr"] | None
-    encoding: Literal["raw", "jpeg", "smart"] | None
-    budget: int | None
+    encoding: Literal["raw", "jpeg"] | None
     quality: int
     subsampling: Literal["4:2:0", "4:4:4"]
     size: int | tuple[int, int] | None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion import encode
+from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
+from tensorstore_ds.format.root import dump_root
 
 
 def png_bytes(pixels: NDArray[Any]) -> bytes:
@@ -74,6 +78,25 @@ def store_of(path: Path, samples: Sequence[Any], classes: Sequence[str] = (), **
     options = {"workers": 0, **options}
     tsds.convert(Samples(samples, classes), path, ConvertOptions(**options))
     return tsds.open(path)
+
+
+def smart_store(path: Path, samples: Any, **options: Any) -> Path:
+    """A store of the encoding ``smart``, which only earlier versions wrote: every second image is a PGM or PPM file."""
+    encoded, number = encode._encode, count()
+
+    def either(key: str, source: Any, pixels: NDArray[Any], image: ImageOptions) -> bytes | None:
+        height, width, channels = pixels.shape
+        head = f"P{5 if channels == 1 else 6}\n{width} {height}\n255\n".encode()
+        return head + pixels.tobytes() if next(number) % 2 else encoded(key, source, pixels, image)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "_encode", either)
+        tsds.convert(samples, path, ConvertOptions(**{"workers": 0, "encoding": "jpeg", **options}))
+    manifest = tsds.open(path).manifest
+    field = replace(manifest.fields["image"], encoding="smart")
+    (path / "zarr.json").write_bytes(dump_root(replace(manifest, fields={**manifest.fields, "image": field})))
+    assert tsds.verify(path) == []
+    return path
 
 
 def contents(store: Path, *differing: str) -> dict[str, bytes]:

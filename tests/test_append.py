@@ -20,6 +20,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import VALID, class_folders, tsds as command, voc
+from stores import smart_store
 from tensorstore_ds import durable
 from tensorstore_ds.annex.editing import append as module, in_place
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, SourceError
@@ -94,33 +95,10 @@ def test_pixels_of_differing_sizes_get_one_more(tmp_path: Path) -> None:
     assert samples(tsds.open(tmp_path / "s.tsds")) == samples(convert(root, tmp_path / "w.tsds", encoding="raw"))
 
 
-@pytest.mark.parametrize("share", [0.02, 0.5])
-def test_smart_images_are_the_same_as_pixels_or_jpeg(tmp_path: Path, share: float) -> None:
-    """Which images are kept as pixels depends on all that are converted together: this is no difference."""
-    root = tmp_path / "photos"
-
-    def draw(number: int, seed: int = 0) -> None:
-        noise = np.random.default_rng([number, seed]).normal(0, 3 * (number % 8), (80, 80, 3))
-        pixels = (np.mgrid[:80, :80].sum(0)[:, :, None] + noise).clip(0, 255).astype(np.uint8)
-        path = root / "ab"[number % 2] / f"{number:02d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
-
-    for number in range(8):
-        draw(number)
-    jpeg, raw = (convert(root, tmp_path / each, encoding=each).nbytes for each in ("jpeg", "raw"))
-    budget = round(jpeg + share * (raw - jpeg))
-    store = convert(root, tmp_path / "s.tsds", encoding="smart", budget=budget, quality=80)
-    assert share < 0.5 or {data[:2] for data, _ in samples(store).values()} == {b"P6", b"\xff\xd8"}
-    for number in range(8, 16):
-        draw(number)
-    assert tsds.append(tmp_path / "s.tsds", root, workers=0, budget=2 * budget).added.count == 8
-    again = tsds.append(tmp_path / "s.tsds", root, workers=0)
-    assert (again.already_there.count, again.added.count, again.updated.count) == (16, 0, 0)
-    (root / "a/04.png").unlink()
-    draw(6, seed=1)
-    assert tsds.update(tmp_path / "s.tsds", root, workers=0).updated.keys == ["a/06.png"]
-    assert tsds.verify(tmp_path / "s.tsds") == []
+def test_a_store_of_the_encoding_smart_takes_no_more_images(tmp_path: Path) -> None:
+    smart_store(tmp_path / "s.tsds", [{"image": np.zeros((6, 5), np.uint8)}] * 2)
+    with pytest.raises(tsds.OptionError, match=r"found smart\. Repack it with `encoding=\"jpeg\"` or"):
+        tsds.append(tmp_path / "s.tsds", class_folders(tmp_path / "more"), workers=0)
 
 
 def test_objects_and_a_split_that_is_new(tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ def test_source_keeps_what_all_readers_decode(photos: Path, tmp_path: Path, opti
             np.testing.assert_array_equal(found, oracle)
 
 
-@pytest.mark.parametrize("encoding", ["raw", "jpeg", "smart"])
+@pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 def test_other_encodings(photos: Path, tmp_path: Path, encoding: str) -> None:
     summary = tsds.convert(photos, tmp_path / "o.tsds", workers=0, encoding=encoding)
     assert summary.left_out == ()

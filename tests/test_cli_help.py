@@ -355,7 +355,7 @@ def test_without_arguments_there_is_the_help() -> None:
         (["convert", "a", "b", "--crop"], "No such option '--crop'. Did you mean --fit?"),
         (["nothing-like-it"], "No such command 'nothing-like-it'."),
         (["convert", "a", "b", "--sise", "3"], "No such option '--sise'. Did you mean --size?"),
-        (["convert", "a", "b", "--encoding", "jpg"], "'raw', 'jpeg', 'source', 'smart'. Did you mean jpeg?"),
+        (["convert", "a", "b", "--encoding", "jpg"], "'raw', 'jpeg', 'source'. Did you mean jpeg?"),
         (["convert", "a", "b", "--seed", "9" * 5000], "(5,002 characters) is not a valid whole number."),
         (["convert", "a", "b", "--size", "9" * 5000], "found '9999999999999999999... (5,003 characters)"),
     ],

@@ -79,7 +79,7 @@ def test_a_store_that_is_larger_than_its_limit(tmp_path):
 def test_images_that_are_decoded(tmp_path):
     samples = noise(24, (64, 64, 3))
     found, verdicts = found_in(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"], encoding="jpeg").path)
-    for advice in ("`decode`", '`encoding="jpeg"`', '`encoding="smart"`', '`encoding="raw"`'):
+    for advice in ("`decode`", '`encoding="jpeg"`', '`encoding="raw"`'):
         assert advice in verdicts["decode-bound"].change
     assert verdicts["decode-bound"].evidence["decode"] > 0
     assert found.measured.encoding == "jpeg"

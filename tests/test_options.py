@@ -80,8 +80,8 @@ def test_a_value_becomes_one_of_pythons_own_types(name: str, value: Any, kept: A
         ("split_into", {"a": float("nan")}, "expected a number, found nan."),
         ("split_into", {"a": 10**400}, "found 10000000000000000000... (401 characters)."),
         ("fit", "cover", "expected one of pad, crop, stretch, found cover."),
-        ("encoding", "jpg", "expected one of auto, raw, jpeg, source, smart, found jpg. Did you mean jpeg?"),
-        ("encoding", 5, "expected one of auto, raw, jpeg, source, smart, found 5."),
+        ("encoding", "jpg", "expected one of auto, raw, jpeg, source, found jpg. Did you mean jpeg?"),
+        ("encoding", 5, "expected one of auto, raw, jpeg, source, found 5."),
         ("on_error", "x" * 5000, "found xxxxxxxxxxxxxxxxxxxx... (5,000 characters)."),
     ],
 )

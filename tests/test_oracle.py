@@ -49,7 +49,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as TF  # noqa: N812
 
 import tensorstore_ds as tsds
-from stores import Samples
+from stores import Samples, smart_store
 from tensorstore_ds.seeding import fold
 
 #: Heights and widths of images in use, whose halves, quarters and eighths are sizes in use too; and odd ones.
@@ -158,7 +158,7 @@ def truths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Truth]:
     for name, options in {"jpeg": {}, "zarr": {"layout": "zarr"}, "gray": {"color": "gray"}}.items():
         path = convert(name, samples, encoding="jpeg", **options)
         found[name] = Truth(path, [decoded(file) for file in stored_files(path)], samples, every)
-    path = convert("smart", samples, encoding="smart", budget=3_000_000)
+    path = smart_store(folder / "smart.tsds", Samples(samples, CLASSES), keypoints=keypoints, shard_nbytes=3_000_000)
     files = stored_files(path)
     found["smart"] = Truth(path, [decoded(f) for f in files], samples, [f[:2] == b"\xff\xd8" for f in files])
     assert 0 < sum(found["smart"].is_jpeg) < len(SIZES)

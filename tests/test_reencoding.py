@@ -8,7 +8,7 @@ import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg, oriented
 from mask_sources import write_voc
 from small_stores import VALID
-from stores import contents, detections, png_bytes, store_of
+from stores import contents, detections, png_bytes, smart_store, store_of
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
 from tensorstore_ds.imaging.resizing import resize
@@ -19,7 +19,7 @@ WAYS = {
     "one size": {"encoding": "raw", "size": (24, 40)},
     "raw": {"encoding": "raw"},
     "jpeg": {"encoding": "jpeg", "layout": "zarr"},
-    "smart": {"encoding": "smart", "budget": 70_000},
+    "smart": {"encoding": "smart"},
     "source": {"encoding": "source"},
 }
 KEPT = ("label", "size", "key")
@@ -38,6 +38,8 @@ def folder(tmp_path):
 
 
 def converted(source, path, **options):
+    if options.get("encoding") == "smart":
+        return tsds.open(smart_store(path, source, shard_nbytes=20_000))
     tsds.convert(source, path, ConvertOptions(**{"workers": 0, "shard_nbytes": 20_000, **options}))
     return tsds.open(path)
 
@@ -56,7 +58,7 @@ def mean(pixels):
     return np.concatenate([each.reshape(-1, 3) for each in pixels]).mean(0) / 255
 
 
-@pytest.mark.parametrize("to", ["raw", "jpeg", "smart"])
+@pytest.mark.parametrize("to", ["raw", "jpeg"])
 @pytest.mark.parametrize("way", WAYS)
 def test_from_every_encoding_to_every_other(folder, tmp_path, way, to):
     before = converted(folder, tmp_path / "before.tsds", **WAYS[way])
@@ -64,9 +66,7 @@ def test_from_every_encoding_to_every_other(folder, tmp_path, way, to):
         with pytest.raises(tsds.OptionError, match="has the encoding raw already"):
             tsds.repack(before.path, tmp_path / "after.tsds", encoding=to)
         return
-    pixels = sum(each.nbytes for each in images(before["train"]))
-    budget = {"budget": 5_000 + 2 * pixels // 3} if to == "smart" else {}
-    summary = tsds.repack(before.path, tmp_path / "after.tsds", encoding=to, quality=80, workers=0, **budget)
+    summary = tsds.repack(before.path, tmp_path / "after.tsds", encoding=to, quality=80, workers=0)
     assert tsds.verify(summary.path) == []
     after = tsds.open(summary.path)
     assert after.manifest.fields["image"].encoding == to
@@ -81,12 +81,11 @@ def test_from_every_encoding_to_every_other(folder, tmp_path, way, to):
         kinds.add(bytes(stored[:2]) if isinstance(stored, bytes) else b"pixels")
         if isinstance(stored, bytes):
             np.testing.assert_array_equal(split["image"].per_row["restarts"][row], find_restarts(stored))
-            if stored[:2] == b"\xff\xd8":
-                assert stored == encode_jpeg(pixels, 80)
-                expected = decode_stored(stored, key="")
+            assert stored == encode_jpeg(pixels, 80)
+            expected = decode_stored(stored, key="")
         np.testing.assert_array_equal(split[row]["image"], expected)
         np.testing.assert_array_equal(split.image_shapes[row], expected.shape)
-    assert kinds == {"raw": {b"pixels"}, "jpeg": {b"\xff\xd8"}, "smart": {b"\xff\xd8", b"P6"}}[to]
+    assert kinds == {"raw": {b"pixels"}, "jpeg": {b"\xff\xd8"}}[to]
     np.testing.assert_allclose(split.channel_moments[0], mean(images(old)), rtol=1e-12)
     others = [{k: v for k, v in each.statistics.items() if k != "image"} for each in (old, split)]
     assert others[0] == others[1]
@@ -223,13 +222,10 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(folder, tmp_path):
     keeps = 'Use `encoding="raw"`'
     refused = [
         (raw, {}, "give `layout`, `encoding` or both"),
-        (raw, {"encoding": "source"}, "expected one of raw, jpeg, smart, found source"),
+        (raw, {"encoding": "source"}, "expected one of raw, jpeg, found source"),
         (raw, {"layout": "zarr", "quality": 50}, "`quality` belongs to an encoding"),
-        (raw, {"encoding": "jpeg", "budget": 10**6}, '`budget` is for `encoding="smart"`'),
         (raw, {"encoding": "jpeg", "size": 5, "max_side": 5}, "leave out one of them"),
-        (raw, {"encoding": "smart", "budget": 1000}, "`budget`: expected at least"),
         (deep, {"encoding": "jpeg"}, f"this image is uint16 with 1 channels. {keeps}"),
-        (deep, {"encoding": "smart"}, f"this image is uint16 with 1 channels. {keeps}"),
         (alpha, {"encoding": "jpeg"}, f"this image is uint8 with 4 channels. {keeps}"),
         (
             files,

@@ -47,7 +47,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["auto", "jpeg", "smart", "raw"])
+@pytest.fixture(scope="module", params=["auto", "jpeg", "raw"])
 def store(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stores") / f"{request.param}.tsds"
     tsds.convert(source, path, tsds.ConvertOptions(encoding=request.param, workers=0))

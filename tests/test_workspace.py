@@ -275,7 +275,6 @@ OTHER = {
     "format": "folders",
     "layout": "zarr",
     "encoding": "jpeg",
-    "budget": 10**8,
     "quality": 50,
     "subsampling": "4:4:4",
     "check": "headers",
@@ -306,7 +305,6 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
     """Whatever is changed between two runs: the store is that of a fresh conversion, or there is none."""
     source = folders / "train"
     values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
-    values |= {"encoding": "smart", "budget": 10**7} if name == "budget" else {}
     values |= {"split_into": {"a": 0.5, "b": 0.5}} if name == "split_by" else {}
     values |= {"tiles": (100, 100)} if name == "overlap" else {}
     interrupted(source, out, 5, ConvertOptions(**values))

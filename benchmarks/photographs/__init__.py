@@ -52,7 +52,7 @@ class Way:
         return replace(self, threads=threads)
 
 
-STORES = {mode: Way(OURS.title, "store", mode) for mode in ("jpeg", "source", "smart", "raw")}
+STORES = {mode: Way(OURS.title, "store", mode) for mode in ("jpeg", "source", "raw")}
 FFCV_JPEG = Way(FFCV.title, "ffcv", "jpg", FFCV.package, FFCV.install)
 #: Without a limit of the side, as `source`.
 FFCV_FULL = replace(FFCV_JPEG, mode="jpg, full size")

@@ -239,7 +239,6 @@ def _show_estimate(src: Path | Sources, found: Estimate) -> None:
             flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in each.options.items())
             rows.append((flags, words.size(each.nbytes), f"{each.rate:,.0f} images/s"))
         text.echo_table(rows, right=[1, 2])
-        text.echo("--encoding smart --budget SIZE is between jpeg and raw")
     text.echo("checked: annotations, image headers, and the pixels of a few images. The conversion checks all pixels.")
     for note in found.notes:
         text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))

@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("on_error", "dry_run", "workers", "task", "model", "epochs", "batch_size"),
     ),
     "Source": ("images", "class_map", "keypoints", "via"),
-    "Encoding": ("layout", "subsampling", "budget"),
+    "Encoding": ("layout", "subsampling"),
     "Output": (),
     "Fields": (),
     "Splits": (),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -62,7 +61,6 @@ class RowFormat:
     image: ImageOptions
     on_error: OnError
     channels: int
-    least_worth: float = math.inf  #: of the encoding ``smart``, as of `encode_sample`
     dtype: str | None = None  #: of the pixels in files that are kept; None: not known
 
     @classmethod
@@ -74,7 +72,6 @@ class RowFormat:
         on_error: OnError,
         *,
         is_ragged: bool = False,
-        least_worth: float = math.inf,
     ) -> RowFormat:
         """What follows from the fields of a source and its first sample; `is_ragged`: pixels of differing sizes."""
         dtype, encoding = first.pixels.dtype.name, "raw" if image.encoding == "auto" else image.encoding
@@ -90,7 +87,7 @@ class RowFormat:
             own = EncodedImageField.of(encoding, image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
-        return cls(fields, image, on_error, first.shape[2], least_worth, dtype)
+        return cls(fields, image, on_error, first.shape[2], dtype)
 
     @cached_property
     def fixed_nbytes(self) -> int:
@@ -193,9 +190,7 @@ class BlockRows:
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
         image = self.format.image
-        encoded = encode_sample(
-            sample, image, on_decode, self._masks, self.format.least_worth, by_parts=self._place is not None
-        )
+        encoded = encode_sample(sample, image, on_decode, self._masks, by_parts=self._place is not None)
         channels = encoded.shape[2]
         if image.encoding == "jpeg" and image.color == "auto" and (channels, self.format.channels) == (1, 3):
             as_others = replace(image, color="rgb")
@@ -254,7 +249,7 @@ class BlockRows:
 
     def _check_shape(self, encoded: EncodedSample) -> None:
         field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.pixels.dtype
-        if self.format.image.encoding in ("jpeg", "smart") and shape[2] != self.format.channels:
+        if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
         elif isinstance(field, RaggedImageField):
             check_pixels(encoded.key, shape, self.format.image)

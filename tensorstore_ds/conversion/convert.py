@@ -278,7 +278,6 @@ class _Conversion:
                 "source_format": self._source.name,
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
                 "surveyed": prepared.is_surveyed,
-                "least_worth": repr(prepared.format.least_worth),
                 **options.deciding(),
             }
         )

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from tensorstore_ds.annex.large_images.parts import Part, WholeImage, left_out_of, opened_tiff
 from tensorstore_ds.annex.large_images.tiff import LARGE_NBYTES, TiffImage
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
-from tensorstore_ds.conversion.smart import pixel_file, worth
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.kinds.objects import FLAGS, LISTS, PI
@@ -72,7 +71,6 @@ def encode_sample(
     options: ImageOptions,
     on_decode: OnDecode | None = None,
     masks: Mapping[str, MaskField] = MappingProxyType({}),
-    least_worth: float = math.inf,
     *,
     by_parts: bool = False,
 ) -> EncodedSample:
@@ -80,7 +78,6 @@ def encode_sample(
 
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
-        least_worth: of the encoding ``smart``, the least `worth` of an image that is kept as pixels.
         by_parts: whether large images may be left to `EncodedSample.parts`.
 
     Raises:
@@ -88,7 +85,7 @@ def encode_sample(
         ConversionError: memory is short, or the disk fails.
     """
     try:
-        return _encode_sample(sample, options, on_decode, masks, least_worth, by_parts)
+        return _encode_sample(sample, options, on_decode, masks, by_parts)
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
         raise
@@ -99,7 +96,6 @@ def _encode_sample(
     options: ImageOptions,
     on_decode: OnDecode | None,
     masks: Mapping[str, MaskField],
-    least_worth: float,
     by_parts: bool,
 ) -> EncodedSample:
     source: Any = sample.image
@@ -136,8 +132,6 @@ def _encode_sample(
     shape = height, width, pixels.shape[2]
     if encoded is not None:
         check_pixels(sample.key, shape, options)
-        if options.encoding == "smart" and worth(shape, len(encoded)) >= least_worth:
-            encoded = pixel_file(pixels)
     return EncodedSample(
         key=sample.key,
         pixels=pixels,

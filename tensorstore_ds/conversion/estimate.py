@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,6 @@ from tensorstore_ds.conversion.preparation import (
     survey,
 )
 from tensorstore_ds.conversion.result import note_of_channels, note_of_quality, note_of_swapped, notes_of_classes
-from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField, RawImageField
@@ -195,34 +193,29 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
     places = ((each.source_split, one) for each in prepared.splits.values() for one in each[::step])
     for split, reference in places:
         with or_skipped("skip", bad), quiet_pillow():
-            as_pixels = replace(image, encoding="raw", budget=None)
+            as_pixels = replace(image, encoding="raw")
             if encode_sample(source.read(split, reference), as_pixels, by_parts=True).parts is None:
                 some.append((split, reference))  # else it is too large to be tried in each encoding
         if len(some) == _COMPARED:
             break
     ways: list[dict[str, Any]] = [{"encoding": "raw"}, {"encoding": "jpeg"}]
     ways += [{"encoding": "jpeg", "max_side": _MAX_SIDE}] if image.max_side is None else []
-    ways += [{"encoding": "smart"}, {"encoding": "source", "color": "auto", "max_side": None, "check": "headers"}]
-    files: list[tuple[tuple[int, ...], int, int]] = []
+    ways += [{"encoding": "source", "color": "auto", "max_side": None, "check": "headers"}]
     for way in ways:
-        stored, worth = [], math.inf
+        stored = []
         try:
-            options = replace(image, budget=None, **way)
-            if way["encoding"] == "smart":
-                worth, _ = least_worth(files, prepared.samples, image.budget or usual_budget())
-        except OptionError:  # no JPEG can have these channels, or not even the JPEG files keep to the budget
+            options = replace(image, **way)
+        except OptionError:  # no JPEG can have these channels
             continue
         for split, reference in some:
             with contextlib.suppress(SourceError, OptionError), quiet_pillow():
-                stored.append(encode_sample(source.read(split, reference), options, least_worth=worth))
+                stored.append(encode_sample(source.read(split, reference), options))
         if not stored or (way.get("max_side") and all(max(each.size) <= _MAX_SIDE for each in stored)):
             continue
-        if way == {"encoding": "jpeg"}:
-            files = [jpeg_size(each) for each in stored]
         began = time.perf_counter()
         for each in stored:
             pixels = each.pixels if each.image is None else decode_stored(each.image, key=each.key)
-            if each.image is None or way["encoding"] == "smart":  # else they are new
+            if each.image is None:  # else they are new
                 pixels.copy()
         seconds = (time.perf_counter() - began) / len(stored)
         nbytes = sum(each.pixels.nbytes if each.image is None else len(each.image) for each in stored) // len(stored)

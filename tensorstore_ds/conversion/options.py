@@ -20,7 +20,7 @@ from tensorstore_ds.tiling import MOST_SIDE
 OnError = Literal["fail", "skip", "skip-image"]
 Subsampling = Literal["4:2:0", "4:4:4"]
 Check = Literal["full", "headers"]
-Encoding = Literal["auto", "raw", "jpeg", "source", "smart"]
+Encoding = Literal["auto", "raw", "jpeg", "source"]
 Objects = Literal["whole", "crops"]
 OrientedBoxes = Literal["source", "polygons"]
 
@@ -44,21 +44,11 @@ class ImageOptions:
     )
     encoding: Encoding = option(
         "How to store images: ``raw`` stores pixels, for training. ``jpeg`` encodes them again, which needs less "
-        "space. ``source`` keeps the bytes of the source files, except that AVIF and HEIC become JPEG. ``smart`` "
-        "chooses jpeg or pixels for each image within `budget`, to save the most decoding. ``auto`` is ``raw`` if all "
-        "images have one size or `size` is given, ``jpeg`` with `max_side`, and else ``source``. Without files it is "
-        "``raw``.",
+        "space. ``source`` keeps the bytes of the source files, except that AVIF and HEIC become JPEG. ``auto`` is "
+        "``raw`` if all images have one size or `size` is given, ``jpeg`` with `max_side`, and else ``source``. "
+        "Without files it is ``raw``.",
         default="auto",
         group="Essential",
-    )
-    budget: int | None = option(
-        'Maximum size of the store with `encoding="smart"`.',
-        default=None,
-        at_least=1,
-        at_most=LIMIT - 1,
-        unit="bytes",
-        shown="half of the free memory, rounded down to a power of 2",
-        group="Encoding",
     )
     quality: int = option(
         'JPEG quality with `encoding="jpeg"`. A higher quality needs more space.',
@@ -140,13 +130,11 @@ class ImageOptions:
                 raise OptionError(
                     f"`channels`: expected names that differ, with commas between them, found {self.channels}."
                 )
-            if self.encoding in ("jpeg", "smart", "source"):
+            if self.encoding in ("jpeg", "source"):
                 raise OptionError(
                     f'`channels` is for pixels: use `encoding="raw"`, found `encoding="{self.encoding}"`.'
                 )
-        if self.budget is not None and self.encoding != "smart":
-            raise OptionError('`budget` is for `encoding="smart"`: add that, or leave it out.')
-        if self.encoding in ("jpeg", "smart") and self.color == "rgba":
+        if self.encoding == "jpeg" and self.color == "rgba":
             raise OptionError('JPEG has no alpha: use `encoding="raw"` with `color="rgba"`.')
         if self.size is not None and math.prod(self.size) > self.max_pixels:
             found = f"{self.size[0]}x{self.size[1]}"
@@ -370,14 +358,13 @@ class RepackOptions:
     layout: Layout | None = changed(
         _CONVERT["layout"], default=None, shown="the layout of the store", group="Essential"
     )
-    encoding: Literal["raw", "jpeg", "smart"] | None = option(
-        "How to store images: ``raw`` stores pixels. ``jpeg`` needs less space. ``smart`` chooses jpeg or pixels for "
-        "each image within `budget`, to save the most decoding. All options but `layout` and `workers` need it.",
+    encoding: Literal["raw", "jpeg"] | None = option(
+        "How to store images: ``raw`` stores pixels. ``jpeg`` needs less space. All options but `layout` and "
+        "`workers` need it.",
         default=None,
         shown="the encoding of the store",
         group="Essential",
     )
-    budget: int | None = changed(_CONVERT["budget"], default=None)
     quality: int = changed(_CONVERT["quality"], default=90)
     subsampling: Subsampling = changed(_CONVERT["subsampling"], default="4:2:0")
     size: tuple[int, int] | None = changed(_CONVERT["size"], default=None)
@@ -404,6 +391,6 @@ class RepackOptions:
 
     def image(self, max_pixels: int) -> ImageOptions:
         """Return the options for images, with `max_pixels` as the limit of pixels per image."""
-        names = ("encoding", "budget", "quality", "subsampling", "size", "fit", "min_visibility", "max_side", "color")
+        names = ("encoding", "quality", "subsampling", "size", "fit", "min_visibility", "max_side", "color")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return ImageOptions(**given, max_pixels=max_pixels)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from tensorstore_ds import words
 from tensorstore_ds.annex.large_images.large import about
 from tensorstore_ds.annex.large_images.parts import Part, left_out_of, opened_tiff
 from tensorstore_ds.conversion.blocks import (
@@ -36,7 +35,6 @@ from tensorstore_ds.conversion.encode import doubtful_boxes, encode_sample, fitt
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
-from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.conversion.tiles import TileSource
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
@@ -78,8 +76,6 @@ AnySource = str | os.PathLike[str] | Sources | Indexable | Mapping[str, Indexabl
 
 #: How many samples tell the size of a row, where images keep their encoding.
 PROBED = 32
-#: How many are encoded for the encoding ``smart``, in one process, to learn what all take.
-SURVEYED = 1024
 ENCODED_AGAIN = (
     "JPEG files are decoded and encoded again, which takes time and loses some quality. "
     'A conversion with `encoding="source"` keeps them as they are.'
@@ -274,7 +270,7 @@ def learn(
     nbytes: list[int] = []
     bad: list[Problem] = []
     notes: list[str] = []
-    samples, worth, is_recoded = sum(map(len, splits.values())), math.inf, False
+    is_recoded = False
     for encoded in islice(_encoded(source, contents, some, image, on_error, bad), 1 if is_raw else PROBED):
         first = first or encoded
         if encoded.parts is not None and image.encoding == "jpeg":
@@ -290,18 +286,11 @@ def learn(
         raise SourceError([*contents.problems, *bad] or nothing, advice)
     is_ragged = surveyed is not None and surveyed.is_ragged
     row_nbytes = sum(nbytes) // max(1, len(nbytes))
-    if image.encoding == "smart":
-        budget = usual_budget() if image.budget is None else image.budget
-        every = (split[:: math.ceil(samples / SURVEYED)] for split in splits.values())
-        files = map(jpeg_size, _encoded(source, contents, every, image, "skip", []))
-        worth, total = least_worth(list(files), samples, budget)
-        row_nbytes = total // samples
-        notes.append(f"these images take about {words.size(total)}, of the {words.size(budget)} that they may take.")
-    if image.encoding in ("jpeg", "smart") and _is_encoded_again(source, splits, first):
+    if image.encoding == "jpeg" and _is_encoded_again(source, splits, first):
         notes.append(ENCODED_AGAIN)
     unused = _unused(image, isinstance(source, TileSource), is_recoded)
     notes += [f"`{name}` changes nothing here: {why}." for name, why in unused]
-    format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged, least_worth=worth)
+    format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged)
     if surveyed is not None and is_ragged:
         row_nbytes = surveyed.pixels // surveyed.images * first.shape[2] * first.pixels.itemsize
     row_nbytes = max(format.fixed_nbytes, row_nbytes)
@@ -318,7 +307,7 @@ def _unused(image: ImageOptions, is_tiled: bool, is_recoded: bool) -> Iterator[t
     """The options that were given and decide nothing, and why."""
     usual = ImageOptions()
     is_open = image.encoding == "auto" and image.size is None  # `note_of_quality` tells it when all images are known
-    becomes_jpeg = image.encoding in ("jpeg", "smart") or is_recoded or is_open
+    becomes_jpeg = image.encoding == "jpeg" or is_recoded or is_open
     for names, is_used, why in (
         (("quality", "subsampling"), becomes_jpeg, "images are not encoded as JPEG"),
         (("check",), image.encoding in ("auto", "source"), "images are decoded anyway"),
@@ -455,7 +444,7 @@ def survey(prepared: Prepared) -> Survey:
     options = prepared.format.image
     surveyed = _count(prepared)
     dtypes = surveyed.dtypes
-    if len(dtypes) > 1 and prepared.format.on_error != "fail" and options.encoding not in ("jpeg", "smart"):
+    if len(dtypes) > 1 and prepared.format.on_error != "fail" and options.encoding != "jpeg":
         surveyed = _count(prepared, dtypes.most_common(1)[0][0])
     decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
     return surveyed
@@ -558,7 +547,7 @@ def _kind(image: Image.Image) -> Kind:
 
 
 def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
-    kinds = [kind for kind in surveyed.kinds if options.encoding not in ("jpeg", "smart") or kind in (GRAY, COLOR)]
+    kinds = [kind for kind in surveyed.kinds if options.encoding != "jpeg" or kind in (GRAY, COLOR)]
     if options.encoding == "source" or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
         return ""
     if {kind.channels for kind in kinds} != {1, 3}:

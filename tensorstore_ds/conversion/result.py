@@ -16,7 +16,7 @@ from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELDS
 from tensorstore_ds.conversion.encode import BOX_CROPPED, notes_of_doubtful
 from tensorstore_ds.conversion.history import now
-from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions
+from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.conversion.shard_writer import FinishedSplit
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, ResourceError, SourceError, StoreExistsError
@@ -280,13 +280,13 @@ def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
     return [f"{what} as files. {advice}."]
 
 
-def note_of_quality(image: ImageOptions, encoding: Encoding, *, is_recoded: bool = False) -> list[str]:
+def note_of_quality(image: ImageOptions, encoding: str, *, is_recoded: bool = False) -> list[str]:
     """What the user should know where ``encoding="auto"`` has become one that `quality` and `subsampling` do not serve.
 
     Args:
         is_recoded: whether ``source`` has encoded some images as JPEG.
     """
-    if image.encoding != "auto" or image.size is not None or is_recoded or encoding in ("jpeg", "smart"):
+    if image.encoding != "auto" or image.size is not None or is_recoded or encoding == "jpeg":
         return []
     given = [name for name in ("quality", "subsampling") if getattr(image, name) != getattr(ImageOptions(), name)]
     return [f"`{name}` changes nothing here: images are not encoded as JPEG." for name in given]

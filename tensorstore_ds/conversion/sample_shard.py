@@ -58,9 +58,6 @@ class SampleFormat:
     def learn(self, key: str, sample: Any) -> RowFormat:
         """Take the format from the first sample; raises `SourceError` if that is bad."""
         image = self.options.image
-        if image.encoding == "smart":
-            advice = 'Convert a folder or a list, or use `encoding="jpeg"`.'
-            raise OptionError(f'`encoding="smart"`: expected all samples at once, found a stream. {advice}')
         if image.oriented_boxes == "polygons":
             advice = "Convert a folder or a list, or give each sample its `oriented_boxes`."
             raise OptionError(f'`oriented_boxes="polygons"`: expected a source, found a stream of samples. {advice}')

@@ -27,7 +27,7 @@ def pixels(opened: Tab, selector: str) -> Any:
     return np.array(data, np.uint8).reshape(-1, width, 4)[:, :, :3]
 
 
-@pytest.mark.parametrize("encoding", ["raw", "jpeg", "smart"])
+@pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
 def test_pictures_are_those_of_the_store(encoding: str, layout: str, tmp_path: Path, tab: Open, view: View) -> None:
     y, x = np.mgrid[:75, :150]

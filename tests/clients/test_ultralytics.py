@@ -172,7 +172,7 @@ def test_samples(make: Make, task: str, size: int, augment: bool) -> None:
 @works("Ultralytics", "images stored as pixels, JPEG or other files, of differing sizes, and gray ones")
 @pytest.mark.parametrize("one_size", [False, True])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("encoding", ["raw", "jpeg", "source", "smart"])
+@pytest.mark.parametrize("encoding", ["raw", "jpeg", "source"])
 def test_encodings(make: Make, encoding: str, channels: int, one_size: bool) -> None:
     store = make("detect", encoding, channels, one_size=one_size)
     for size, cache in ((64, None), (128, "ram")):

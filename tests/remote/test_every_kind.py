@@ -64,7 +64,6 @@ ENCODED: Mapping[str, tuple[Samples, dict[str, Any]]] = {
     "raw": (labelled(pixels), {"encoding": "raw"}),
     "raw of several sizes": (labelled(lambda row: pixels(row, varied=True)), {"encoding": "raw"}),
     "jpeg": (labelled(lambda row: pixels(row, varied=True)), {"encoding": "jpeg"}),
-    "smart": (labelled(lambda row: pixels(row, varied=True)), {"encoding": "smart"}),
     "source": (labelled(jpeg), {"encoding": "source"}),
     "source with restart markers": (labelled(lambda row: jpeg(row, restart_marker_rows=1)), {"encoding": "source"}),
     "source, some with markers": (

@@ -113,7 +113,6 @@ class Plan:
             plain.load(row["image"]),
             self.options.on_error,
             row["channels"],
-            plain.load(row["least_worth"]),
             row["dtype"],
         )
         return Prepared(source, contents, self.splits, format, data["row_nbytes"])
@@ -223,7 +222,6 @@ def write_plan(
             "fields": {name: field.dump() for name, field in format.fields.items()},
             "image": plain.dump(format.image),
             "channels": format.channels,
-            "least_worth": plain.dump(format.least_worth),
             "dtype": format.dtype,
         },
         "row_nbytes": prepared.row_nbytes,

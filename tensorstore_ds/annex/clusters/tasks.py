@@ -124,7 +124,7 @@ def plan(
             raise OptionError(f"{workspace.path}: {text}, or remove this directory.")
         notify(Progress("scan", 0, 0))
         prepared = prepare(opened, options, out=target)
-        is_one_size = options.size is not None or options.encoding in ("jpeg", "smart")
+        is_one_size = options.size is not None or options.encoding == "jpeg"
         if not is_one_size or options.color == "auto":  # images might differ: no shard may find that out later
             prepared = prepared.surveyed()
         if options.layout == "memmap":

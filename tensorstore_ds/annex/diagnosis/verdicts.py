@@ -119,8 +119,8 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
         line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
         change = (
             "Decode only the crop: pass RandomResizedCrop or Resize as `decode`, and keep JPEG files with restart "
-            'markers, as `encoding="jpeg"` writes them. Or keep pixels: `encoding="smart"` within the '
-            'available memory, or `encoding="raw"` if all of them fit (see `dry_run`).'
+            'markers, as `encoding="jpeg"` writes them. Or keep pixels, with `encoding="raw"`, '
+            "if all of them fit into the available memory (see `dry_run`)."
         )
         yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
     used, wanted = m.current.settings, m.wanted

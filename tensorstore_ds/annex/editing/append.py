@@ -35,7 +35,6 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
-from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import lock, partial_of
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem, SourceError, one_line
@@ -272,7 +271,8 @@ class _Growing:
             with work:
                 work.remove_all_but({f"{name}.partial" for name in wanted})
                 for name in [name for name in wanted if wanted[name]]:
-                    own = options if name == "new" and self.wanted.adds else _of_known(options, opened)
+                    is_new = name == "new" and self.wanted.adds
+                    own = options if is_new else replace(options, split_into=None, split_by=None)
                     chosen = listed.chosen(wanted[name])
                     try:
                         if name == "new" and not self.wanted.adds:
@@ -759,20 +759,14 @@ def _options(store: Store) -> ConvertOptions:
     if not isinstance(image, ImageField):
         found = "no field image" if image is None else image.describe()
         raise OptionError(f"{store.path}: expected images, found {found}. Convert the source to a separate store.")
+    if image.encoding == "smart":
+        advice = 'Repack it with `encoding="jpeg"` or `encoding="raw"` first.'
+        raise OptionError(f"{store.path}: expected another encoding of images, found smart. {advice}")
     recorded["encoding"] = image.encoding
     if image.encoding != "source":
         split = next(store[name] for name in store if len(store[name]))
         recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(int(split.image_shapes[0, 2]), "auto")
     return ConvertOptions(**{**recorded, "layout": store.layout})
-
-
-def _of_known(options: ConvertOptions, store: Store) -> ConvertOptions:
-    """The same for the samples that a store has, which may take more than the budget that it began with."""
-    options = replace(options, split_into=None, split_by=None)
-    if options.encoding != "smart":
-        return options
-    budget = usual_budget() if options.budget is None else options.budget
-    return replace(options, budget=max(budget, 2 * store.nbytes))
 
 
 @contextmanager

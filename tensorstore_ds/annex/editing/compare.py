@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self, get_args
@@ -14,17 +13,15 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.keys import key_table
 from tensorstore_ds.annex.editing.rows import opened_for_editing, reading_progress
-from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import class_numbers, unknown_object
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, LabelsField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
-from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.reading.stored_images import decode_stored, netpbm_pixels
+from tensorstore_ds.reading.stored_images import decode_stored
 from tensorstore_ds.reading.verification import require_whole
 
 #: What says which samples belong together.
@@ -286,8 +283,6 @@ def differing_fields(one: Row, other: Row, joined: Mapping[str, Field]) -> list[
         if isinstance(each, ObjectsField):
             known = first[name][a] if isinstance(own, ObjectsField) else {}
             same = _same_objects((known, own, numbers.get(name)), (value, each, others.get(name)))
-        elif isinstance(each, EncodedImageField) and each.encoding == "smart":
-            same = _same_files((store, first[name][a]), (other_store, value))
         elif own is None:
             same = _same(value, _unknown(each)) if isinstance(each, ArrayField) else not len(value)
         else:
@@ -296,20 +291,6 @@ def differing_fields(one: Row, other: Row, joined: Mapping[str, Field]) -> list[
         if not same:
             found.append(name)
     return found
-
-
-def _same_files(one: tuple[Store, bytes], other: tuple[Store, bytes]) -> bool:
-    """Whether two files are equal, or one is what its store's encoder makes of the pixels in the other."""
-    if one[1] == other[1]:
-        return True
-    for (store, file), (_, plain) in ((one, other), (other, one)):
-        pixels = netpbm_pixels(plain)
-        if pixels is not None and file[:2] == JPEG:
-            noted = store.manifest.conversion_options
-            with suppress(OptionError):  # anybody may have written these
-                options = ImageOptions(**{name: noted[name] for name in ("quality", "subsampling") if name in noted})
-                return encode_jpeg(pixels, options.quality, options.subsampling) == file
-    return False
 
 
 #: Labels of objects get the numbers of joined classes as labels of samples do.

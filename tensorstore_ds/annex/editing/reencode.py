@@ -122,7 +122,7 @@ class Reencoding:
     def _shards(self, prepared: Prepared) -> tuple[dict[str, FinishedSplit], int]:
         """All shards, and how many of them an earlier run had finished."""
         store, workspace = self._store, self._workspace
-        plan = {"sha256": store.sha256, "least_worth": repr(prepared.format.least_worth), **deciding(self._options)}
+        plan = {"sha256": store.sha256, **deciding(self._options)}
         workspace.begin({"repacked": one_line(str(store.path)), **plan})
         shards = _as_they_are(store)
         missing = {name: shard for name, shard in shards.items() if workspace.finished(*name) is None}
@@ -176,7 +176,7 @@ class Reencoding:
         counts = Counter(skipped if isinstance(skipped, Mapping) else {})
         counts.update(problem.reason for problem in cropped)
         changed = {
-            "options": {**self._store.manifest.conversion_options, **given, "budget": options["budget"]},
+            "options": {**self._store.manifest.conversion_options, **given},
             "skipped": dict(counts),
         }
         return with_step({**before, **changed}, "repack", sha256=self._store.sha256, options=given)
