@@ -215,14 +215,6 @@ def test_only_boxes(tmp_path: Path) -> None:
     assert set(convert(tmp_path)["val"].fields["objects"].values) == {"boxes", "labels"}  # type: ignore[attr-defined]
 
 
-def test_classes_in_an_order_of_ones_own(tmp_path: Path) -> None:
-    write(tmp_path / "src")
-    store = convert(tmp_path, classes=("train", "cat", "toothbrush", "person"))
-    np.testing.assert_array_equal(store["val"]["objects"][1]["labels"], [2, 3, 0])
-    with pytest.raises(tsds.SourceError, match="found also person"):
-        tsds.convert(tmp_path / "src", tmp_path / "p.tsds", tsds.ConvertOptions(classes=("train", "toothbrush")))
-
-
 @pytest.mark.parametrize(
     ("files", "images", "splits"),
     [
@@ -406,15 +398,6 @@ def test_a_box_without_area_is_left_out_alone(tmp_path: Path) -> None:
     tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(on_error="skip", workers=0))
     objects = tsds.open(tmp_path / "s.tsds")["val"]["objects"][1]
     assert len(objects["boxes"]) == len(objects["polygons"]) == 2
-
-
-def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
-    source = open_source(write(tmp_path / "src"))
-    contents = source.contents()
-    path = tmp_path / "src" / "annotations" / "instances_val2017.json"
-    path.write_text(path.read_text()[:200])
-    with pytest.raises(tsds.SourceError, match="expected JSON"):
-        source.read("val", contents.splits["val"][1])
 
 
 @pytest.mark.parametrize("nbytes", [1, 50, 333])

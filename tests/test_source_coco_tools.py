@@ -63,26 +63,6 @@ def convert(root: Path, **options: Any) -> tuple[tsds.Store, tsds.Summary]:
 
 # --- encodings, and files that cannot be parsed -------------------------------------------------------------------
 
-ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_encodings_of_unicode(tmp_path: Path, encoding: str, split: str) -> None:
-    """Also with characters of 1 to 4 bytes before each annotation, which is read again by its place."""
-    root = draw(tmp_path / "src", "train/é.png", "train/図.png", "train/c.png", "val/v.png")
-    for name, images in (("train", ("é.png", "図.png", "c.png")), ("val", ("v.png",))):
-        content = {"info": {"by": "é図\U0001f600"}, **coco(*images)}
-        for i, each in enumerate(content["annotations"]):
-            each["bbox"] = [i, 2, 10, 12]
-            each["note"] = "\U0001f600図é"
-        text = json.dumps(content, ensure_ascii=False)
-        put(root, f"{name}/_annotations.coco.json", text.encode(encoding if name == split else "utf-8"))
-    store, summary = convert(root)
-    assert summary.rows == {"train": 3, "val": 1}
-    assert [each["boxes"].tolist() for each in store["train"]["objects"]] == [[[i, 2, i + 10, 14]] for i in range(3)]
-    assert store["val"]["objects"][0]["boxes"].tolist() == [[0, 2, 10, 14]]
-
 
 @pytest.mark.parametrize(
     ("damaged", "message"),

@@ -151,17 +151,6 @@ def test_nothing_is_listed(tmp_path: Path) -> None:
     assert caught.value.reason == "empty-source"
 
 
-def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) -> None:
-    def inside(*names: str) -> str:
-        points = "".join(f"<points label='{name}' points='1,1' group_id='1'/>" for name in names)
-        return f"<box label='cat' xtl='0' ytl='0' xbr='9' ybr='9' group_id='1'/>{points}"
-
-    text = file(image("a.jpg", inside("00", "01")), image("b.jpg", inside("0", "1")))
-    _, contents = scan(write(tmp_path, {"a.xml": text, "a.jpg": "", "b.jpg": ""}), "cvat")
-    assert field(contents).keypoints == ("0", "1")
-    assert "keypoints whose numbers have zeros before them are stored without: 00 as 0." in contents.notes
-
-
 def test_what_shapes_have_besides_is_named(tmp_path: Path) -> None:
     """Attributes and tags by name, links of objects, and what the points of a skeleton say."""
     box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="9"'

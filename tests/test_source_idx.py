@@ -166,14 +166,6 @@ def test_a_truncated_gzip_file_is_refused(tmp_path: Path, cut: int) -> None:
     assert error.value.reason == "array-file"
 
 
-def test_a_file_that_shrinks_after_the_scan_is_refused(tmp_path: Path) -> None:
-    source, _ = scan(write(tmp_path, train_images_idx3_ubyte=idx(IMAGES)))
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(IMAGES)[:30])
-    with pytest.raises(SourceError) as error:
-        source.read("train", 4)
-    assert error.value.reason == "array-file"
-
-
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, train_images_idx3_ubyte__gz=idx(IMAGES))
     usage = shutil.disk_usage(tmp_path)

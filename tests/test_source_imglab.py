@@ -152,20 +152,6 @@ CASES = {
     "a root of images": case(
         splits("a", train=f"<images>{image('a.jpg', box())}</images>"), keys={"train": ["a.jpg"]}, problems=[]
     ),
-    # keypoints are numbers with and without zeros before them
-    "00 and 0": case(
-        splits(*"ab", train=dataset(image("a.jpg", parts("00", "01"))), test=dataset(image("b.jpg", parts("0", "1")))),
-        keypoints=["0", "1"], points=[[[[0, 0], [1, 2]]]] * 2,
-        notes=["keypoints whose numbers have zeros before them are stored without: 00 as 0."],
-    ),
-    "00 and 0 in one object": case(
-        splits(*"ab", train=dataset(image("a.jpg", parts("00", "01"))), test=dataset(image("b.jpg", parts("0", "00")))),
-        keypoints=["0", "00", "01"],
-    ),
-    "00 alone": case(
-        splits(*"ab", train=dataset(image("a.jpg", parts("00"))), test=dataset(image("b.jpg", parts("00", "02")))),
-        keypoints=["00", "02"],
-    ),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from labelling_files import blank, found, write
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.names import (
@@ -144,3 +145,59 @@ def test_keypoints_of_a_sample_are_limited() -> None:
     with pytest.raises(SourceError) as caught:
         absent_keypoints(1 << 12, (1 << 10) + 1, "x")
     assert caught.value.reason == "keypoint-count"
+
+
+_SIZE = '"original_width": 200, "original_height": 100'
+_VALUE = '"x": 10, "y": 20, "width": 30, "height": 40, "rectanglelabels": ["cat"]'
+#: For each format: the text of a file, of an image, and of a keypoint.
+_TEXTS = {
+    "imglab": (
+        "<dataset><images>{}</images></dataset>",
+        "<image file='{}'><box top='1' left='1' width='5' height='5'>{}</box></image>",
+        "<part name='{}' x='1' y='2'/>",
+    ),
+    "cvat": (
+        "<annotations>{}</annotations>",
+        "<image id='0' name='{}'><box label='cat' xtl='0' ytl='0' xbr='9' ybr='9' group_id='1'/>{}</image>",
+        "<points label='{}' points='1,1' group_id='1'/>",
+    ),
+    "labelme": (
+        "{}",
+        '{{"version": "5", "imagePath": "{}", "shapes": [{{"label": "cat", "points": [[0, 0], [9, 9]], "group_id": 1, '
+        '"shape_type": "rectangle"}}{}]}}',
+        ', {{"label": "{}", "points": [[1, 1]], "group_id": 1, "shape_type": "point"}}',
+    ),
+    "labelstudio": (
+        "[{}]",
+        '{{"data": {{"image": "{}"}}, "annotations": [{{"result": ['
+        f'{{{{{_SIZE}, "id": "r", "type": "rectanglelabels", "value": {{{{{_VALUE}}}}}}}}}'
+        "{}]}}]}}",
+        f', {{{{{_SIZE}, "id": "{{0}}", "parentID": "r", "type": "keypointlabels", '
+        '"value": {{"x": 12, "y": 25, "width": 1, "keypointlabels": ["{0}"]}}}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("format", _TEXTS)
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (["00", "01"], ["0", "1"], ["0", "1"]),
+        (["00", "01"], ["0", "00"], ["0", "00", "01"]),  # they are two in one object
+        (["00", "01"], ["00", "02"], ["00", "01", "02"]),
+    ],
+)
+def test_numbers_with_and_without_zeros(
+    format: str, first: list[str], second: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    whole, image, point = _TEXTS[format]
+    images = [
+        image.format(name, "".join(map(point.format, points))) for name, points in (("a.jpg", first), ("b.jpg", second))
+    ]
+    text = whole.format((", " if format == "labelstudio" else "").join(images))
+    got = found(write(tmp_path, {"x.json" if format == "labelstudio" else "x.xml": text, **blank("a.jpg", "b.jpg")}))
+    assert (got.source.name, got.keypoints) == (format, expected)
+    note = "keypoints whose numbers have zeros before them are stored without: 00 as 0."
+    assert (note in got.notes) == (expected == ["0", "1"])
+    present = [[name for name, xy in zip(expected, each[0], strict=True) if xy != [None, None]] for each in got.points]
+    assert present == ([expected] * 2 if expected == ["0", "1"] else [first, second])

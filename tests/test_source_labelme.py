@@ -19,7 +19,6 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.json_files import MemberError
 
-ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
 NAN = float("nan")
 GOLDEN = r"""{"version": "5.4.1", "flags": {"blurred": true, "night": false}, "shapes": [
   {"label": "cat", "points": [[50, 60], [10.5, 20]], "group_id": 1, "description": "", "shape_type": "rectangle",
@@ -149,14 +148,6 @@ def test_no_file_at_all(tmp_path: Path) -> None:
     assert caught.value.reason == "empty-source"
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_encodings_of_unicode(tmp_path: Path, encoding: str) -> None:
-    text = json.dumps({"shapes": [shape("rectangle", [1, 2], [3, 5], label="図é")]}, ensure_ascii=False)
-    source, contents = scan(write(tmp_path, {"x.json": text.encode(encoding), "x.jpg": ""}), "labelme")
-    assert field(contents).classes == ("図é",)
-    np.testing.assert_array_equal(objects(source, contents)["boxes"], [[1, 2, 3, 5]])
-
-
 def test_shapes_after_a_large_image(tmp_path: Path) -> None:
     text = json.dumps({"imageData": "A" * 100_000, "shapes": [shape("rectangle", [1, 2], [3, 5])]})
     scan(write(tmp_path, {"x.json": text, "x.jpg": ""}), "labelme")
@@ -197,18 +188,6 @@ def test_files_that_were_renamed_are_noted(tmp_path: Path) -> None:
     assert contents.notes == (
         "JSON files whose imagePath is not the image of their own name: 1, such as 3.json: 0.jpg.",
     )
-
-
-def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) -> None:
-    box = shape("rectangle", [0, 0], [9, 9], group_id=1)
-
-    def points(*names: str) -> str:
-        return file(*(shape("point", [i, i], label=name, group_id=1) for i, name in enumerate(names)), box)
-
-    files = {"a.json": points("00", "01"), "b.json": points("0", "1"), "a.jpg": "", "b.jpg": ""}
-    _, contents = scan(write(tmp_path, files), "labelme")
-    assert field(contents).keypoints == ("0", "1")
-    assert "keypoints whose numbers have zeros before them are stored without: 00 as 0." in contents.notes
 
 
 def test_groups_of_several_objects_are_reported(tmp_path: Path) -> None:

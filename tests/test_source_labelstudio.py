@@ -203,14 +203,6 @@ def test_problems(tmp_path: Path) -> None:
     assert reasons(contents.left_out) == [("c.json", "not-read")]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_encodings_of_unicode(tmp_path: Path, encoding: str) -> None:
-    content = [task("図.jpg", region(rectanglelabels=["é"], x=10, y=20, width=30, height=40))]
-    files = {"a.json": json.dumps(content, ensure_ascii=False).encode(encoding), "図.jpg": ""}
-    source, contents = scan(write(tmp_path, files), "labelstudio")
-    assert (keys(source, contents), field(contents).classes) == ({"train": ["図.jpg"]}, ("é",))
-
-
 def test_tasks_that_begin_with_much_else(tmp_path: Path) -> None:
     content = [{"predictions": [{"text": "x" * 100_000}], **task("a.jpg", BOX)}]
     contents = scan(write(tmp_path, {"a.json": json.dumps(content), "a.jpg": ""}), "labelstudio")[1]
@@ -247,16 +239,3 @@ def test_nothing_to_read(content: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         open_source(tmp_path / "a.json", "labelstudio").contents()
     assert caught.value.reason == ("empty-source" if content == "[]" else "json")
-
-
-def test_numbers_of_keypoints_with_and_without_zeros_are_told(tmp_path: Path) -> None:
-    def points(*names: str) -> list[dict[str, Any]]:
-        return [
-            {**region("keypoint", name, x=12, y=25, width=1, keypointlabels=[name]), "parentID": "r"} for name in names
-        ]
-
-    tasks = [task("a.jpg", BOX, *points("00", "01")), task("b.jpg", BOX, *points("0", "1"))]
-    files = {"x.json": json.dumps(tasks), "a.jpg": "", "b.jpg": ""}
-    _, contents = scan(write(tmp_path, files), "labelstudio")
-    assert field(contents).keypoints == ("0", "1")
-    assert "keypoints whose numbers have zeros before them are stored without: 00 as 0." in contents.notes
