@@ -1,30 +1,122 @@
-"""Labels and objects that predictions contradict, compared with the formulas of the papers and with cleanlab."""
+"""Labels that predictions contradict, compared with cleanlab, and objects, compared with the rules in other words."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cleanlab.filter import find_label_issues
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
 from torchvision.ops import box_iou
 
 import tensorstore_ds as tsds
 from detection_stores import CLASSES, shapes
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.annex.checking.confident import label_issues
 from tensorstore_ds.annex.checking.detections import Boxes, object_issues
 from tensorstore_ds.errors import SourceError
 from training_stores import labelled, small
 
-Probabilities = NDArray[np.float64]
+
+def by_cleanlab(labels: Any, probabilities: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Rows that cleanlab itself finds, by margin: row, label, the most probable class, its probability, the margin."""
+    ranked = find_label_issues(
+        labels, probabilities, filter_by="confident_learning", return_indices_ranked_by="normalized_margin", n_jobs=1
+    )
+    found = []
+    for row in ranked.tolist():
+        given, p = int(labels[row]), probabilities[row].astype(float)
+        margin = p[given] - np.delete(p, given).max()
+        found.append((row, names[given], names[p.argmax()], round(p[given], 5), round(margin, 5)))
+    return sorted(found, key=lambda each: (each[-1], each[0]))
 
 
-def noisy(seed: int, rows: int = 300, classes: int = 5) -> tuple[NDArray[np.int64], Probabilities]:
+def shown(store: tsds.Store, predictions: Any) -> list[tuple[Any, ...]]:
+    found = tsds.check_store(store.path, near=False, odd_images=False, predictions=predictions).labels
+    return [(each.sample.row, each.label, each.suggested, each.self_confidence, each.margin) for each in found]
+
+
+DIGITS = tuple("0123456789")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[tsds.Store, Any, Any, set[int]]:
+    """600 handwritten digits, the labels of 30 changed; probabilities by cross validation; and these 30 rows."""
+    data, rng = load_digits(), np.random.default_rng(0)
+    labels, changed = data.target[:600].astype(int), rng.permutation(600)[:30]
+    labels[changed] = (labels[changed] + rng.integers(1, 10, 30)) % 10
+    model = LogisticRegression(max_iter=2000, C=10)
+    made = cross_val_predict(model, data.data[:600] / 16, labels, cv=3, method="predict_proba").astype(np.float32)
+    images = (data.images[:600, :, :, None] * 15).astype(np.uint8)
+    samples = [{"image": image, "label": int(label)} for image, label in zip(images, labels, strict=True)]
+    return store_of(tmp_path_factory.mktemp("digits") / "s.tsds", samples, DIGITS), labels, made, {*changed.tolist()}
+
+
+def test_changed_labels_of_digits_are_found_as_cleanlab_finds_them(digits: Any) -> None:
+    store, labels, made, changed = digits
+    found = shown(store, {"train": made})
+    assert found == by_cleanlab(labels, made, DIGITS)
+    rows = {each[0] for each in found}
+    assert len(rows & changed) >= 22  # of 30
+    truth = load_digits().target
+    assert sum(each[2] == str(truth[each[0]]) for each in found if each[0] in changed) >= 20
+
+
+def test_rows_without_a_prediction_are_left_out(digits: Any) -> None:
+    store, labels, made, _ = digits
+    missing = made.copy()
+    missing[::3, 1] = np.nan
+    rows = np.flatnonzero(np.arange(600) % 3)
+    expected = [(int(rows[i]), *others) for i, *others in by_cleanlab(labels[rows], made[rows], DIGITS)]
+    assert shown(store, {"train": missing}) == expected and len(expected) > 15
+    missing[:] = np.nan
+    assert shown(store, {"train": missing}) == []
+
+
+def test_classes_without_samples(digits: Any, tmp_path: Path) -> None:
+    """No label is judged if all are equal; otherwise the classes that no sample has are never suggested."""
+    _, labels, made, _ = digits
+    for kept in ({3}, {1, 3, 8}):
+        rows = [row for row in range(600) if labels[row] in kept]
+        samples = [{"image": np.zeros((2, 2, 1), np.uint8), "label": int(labels[row])} for row in rows]
+        store = store_of(tmp_path / f"{len(kept)}.tsds", samples, DIGITS)
+        found = shown(store, {"train": made[rows]})
+        assert found == (by_cleanlab(labels[rows], made[rows], DIGITS) if len(kept) > 1 else [])
+
+
+def test_probabilities_of_16_bits(digits: Any) -> None:
+    """Rounded ones may be more than 1."""
+    store, _, made, _ = digits
+    rounded = (made * np.float32(1.0005)).astype(np.float16)
+    expected = {each[0] for each in shown(store, {"train": made})}
+    assert len(expected ^ {each[0] for each in shown(store, {"train": rounded})}) <= 2
+
+
+def test_without_cleanlab(digits: Any) -> None:
+    code = (
+        "import sys; sys.modules['cleanlab'] = None\nimport numpy as np, tensorstore_ds as tsds\n"
+        f"made = np.full((600, 10), 0.1, np.float32)\n"
+        f"try: tsds.check_store({str(digits[0].path)!r}, predictions={{'train': made}})\n"
+        "except tsds.OptionError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == (
+        "to find labels that are probably wrong, cleanlab is needed: pip install '.[clean]' in a clone of "
+        "tensorstore-ds\n"
+    )
+
+
+def noisy(seed: int, rows: int, classes: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Labels of which some are wrong, and the probabilities of a model that is often right."""
     rng = np.random.default_rng(seed)
     true = rng.integers(0, classes, rows)
@@ -32,86 +124,6 @@ def noisy(seed: int, rows: int = 300, classes: int = 5) -> tuple[NDArray[np.int6
     logits = rng.normal(size=(rows, classes))
     logits[np.arange(rows), true] += 2.5
     return given, np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-
-
-def thresholds(labels: Any, probabilities: Probabilities) -> list[float]:
-    """Equation 2 of the paper: for each class the mean of its probability where it is the label."""
-    classes = probabilities.shape[1]
-    own: list[list[float]] = [
-        [p[k] for p, y in zip(probabilities, labels, strict=True) if y == k] for k in range(classes)
-    ]
-    return [sum(each) / len(each) if each else np.inf for each in own]
-
-
-def from_the_paper(labels: Any, probabilities: Probabilities) -> list[tuple[int, int, float, float]]:
-    """Off the diagonal of the confident joint (equation 1), without those whose label is most probable, by margin."""
-    least, found = thresholds(labels, probabilities), []
-    for row, (given, p) in enumerate(zip(labels, probabilities.tolist(), strict=True)):
-        confident = [k for k, value in enumerate(p) if value >= least[k]]
-        if not confident or p.index(max(p)) == given:
-            continue
-        suggested = max(confident, key=lambda k: p[k])
-        if suggested != given:
-            found.append((row, suggested, p[given], p[given] - max(v for k, v in enumerate(p) if k != given)))
-    return sorted(found, key=lambda each: each[3])
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_labels_are_those_of_the_paper(seed: int) -> None:
-    labels, probabilities = noisy(seed, classes=2 + seed)
-    expected = from_the_paper(labels, probabilities)
-    found = label_issues(labels, probabilities)
-    assert 5 < len(expected) == len(found.rows)
-    np.testing.assert_allclose(np.stack(found, axis=1), expected)
-
-
-def test_blocks_and_classes_without_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two classes have no sample: nothing is confidently of them. Rows are read in blocks of 7, the last one of 6."""
-    labels, probabilities = noisy(3)
-    labels[(labels == 2) | (labels == 4)] = 0
-    monkeypatch.setattr("tensorstore_ds.annex.checking.confident._BLOCK", 7 * 5)
-    found = label_issues(labels, probabilities)
-    np.testing.assert_allclose(np.stack(found, axis=1), from_the_paper(labels, probabilities))
-    assert not {2, 4} & {*found.suggested.tolist()}
-
-
-def test_samples_without_label_or_prediction_are_left_out() -> None:
-    labels, probabilities = noisy(4)
-    chosen = np.flatnonzero(np.arange(300) % 3)
-    gone = labels.copy()
-    gone[::6] = -1
-    missing = probabilities.copy()
-    missing[3::6, 1] = np.nan
-    found = label_issues(gone, missing)
-    expected = label_issues(labels[chosen], probabilities[chosen])
-    assert found.rows.tolist() == chosen[expected.rows].tolist()
-    assert found.margins.tolist() == expected.margins.tolist()
-    for each in label_issues(np.empty(0, np.int64), np.empty((0, 3))):
-        assert len(each) == 0
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_labels_are_those_of_cleanlab(seed: int) -> None:
-    """Except for samples of several confident classes whose most probable class is none of them, as in the paper."""
-    pytest.importorskip("cleanlab", reason="pip install cleanlab")
-    from cleanlab.filter import find_label_issues
-    from cleanlab.rank import get_normalized_margin_for_each_label, get_self_confidence_for_each_label
-
-    labels, probabilities = noisy(seed, classes=2 + seed)
-    ranked = find_label_issues(
-        labels, probabilities, filter_by="confident_learning", return_indices_ranked_by="normalized_margin", n_jobs=1
-    ).tolist()
-    confident = probabilities >= thresholds(labels, probabilities)
-    unclear = (confident.sum(1) > 1) & ~confident[np.arange(300), probabilities.argmax(1)]
-    found = label_issues(labels, probabilities)
-    assert [r for r in found.rows.tolist() if not unclear[r]] == [r for r in ranked if not unclear[r]]
-    own = get_self_confidence_for_each_label(labels, probabilities)[found.rows]
-    margins = get_normalized_margin_for_each_label(labels, probabilities)[found.rows]
-    np.testing.assert_allclose(found.self_confidence, own)
-    np.testing.assert_allclose((found.margins + 1) / 2, margins)
-
-
-# --- labels of a store ------------------------------------------------------------------------------------------------
 
 
 def classified(path: Path, **fields: Any) -> tuple[tsds.Store, NDArray[np.int64], NDArray[np.float32]]:
@@ -130,16 +142,12 @@ def test_arrays_files_and_fields_give_the_same(tmp_path: Path) -> None:
     store, labels, made = classified(tmp_path / "s.tsds", probs=True)
     np.save(tmp_path / "p.npy", made)
     np.save(tmp_path / "f.npy", np.asfortranarray(made))
-    names = ("ant", "bee", "cow")
-    expected = [
-        (row, names[labels[row]], names[k], pytest.approx(own, abs=1e-5), pytest.approx(margin, abs=1e-5))
-        for row, k, own, margin in from_the_paper(labels, made.astype(np.float64))
-    ]
+    expected = by_cleanlab(labels, made, ("ant", "bee", "cow"))
     ways: list[Any] = [{"train": each} for each in (made, made.tolist(), torch.from_numpy(made), tmp_path / "p.npy")]
     for predictions in (*ways, {"train": str(tmp_path / "f.npy")}, "probs"):
         found = tsds.check_store(store.path, near=False, predictions=predictions)
-        shown = [(s.sample.row, s.label, s.suggested, s.self_confidence, s.margin) for s in found.labels]
-        assert shown == expected and len(shown) > 4
+        rows = [(s.sample.row, s.label, s.suggested, s.self_confidence, s.margin) for s in found.labels]
+        assert rows == expected and len(rows) > 4
         assert not found.is_clean and found.drop == {}
     assert tsds.check_store(store.path, near=False).is_clean
 

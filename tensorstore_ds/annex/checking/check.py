@@ -65,7 +65,7 @@ def check_store(
             Either the name of a field of shape (classes,) with probabilities, or a mapping from split names to one of:
             an array of probabilities, floats (rows, classes), where a row with NaN has no prediction; the path of a
             ``.npy`` file with such an array; COCO results, such as `StoreDetections.coco_results`; the path of a JSON
-            file with COCO results.
+            file with COCO results. Probabilities need cleanlab, the extra ``clean``.
         progress: function that is called with the progress, as in `convert`.
         keywords: options by name, such as ``min_class=3``. Each overrides `options`.
 

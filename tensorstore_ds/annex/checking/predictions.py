@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.annex.checking.annotations import sample_of
-from tensorstore_ds.annex.checking.confident import label_issues
 from tensorstore_ds.annex.checking.detections import Boxes, object_issues
 from tensorstore_ds.annex.checking.findings import SuspectLabel, SuspectObject
 from tensorstore_ds.annex.checking.options import CheckOptions
@@ -108,6 +107,7 @@ def _label_field(split: Split) -> tuple[str, LabelField]:
 
 
 def _checked_probabilities(values: Any, split: Split, where: str) -> Any:
+    _cleanlab()  # before every image is read
     name, found = _label_field(split)
     array = values if isinstance(values, Column) else np.asarray(values)
     shape, expected = tuple(array.shape), (len(split), len(found.classes))
@@ -130,13 +130,36 @@ def _checked_probabilities(values: Any, split: Split, where: str) -> Any:
     return array
 
 
+def _cleanlab() -> Any:
+    try:
+        import cleanlab.filter
+        import cleanlab.rank
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "cleanlab":
+            raise
+        advice = "pip install '.[clean]' in a clone of tensorstore-ds"
+        raise OptionError(f"to find labels that are probably wrong, cleanlab is needed: {advice}") from None
+    return cleanlab
+
+
 def suspect_labels(split: Split, probabilities: Any) -> Iterator[SuspectLabel]:
-    """Labels of a split that probabilities (n, K) contradict, those with the smallest margin first."""
+    """Labels of a split that probabilities (n, K) contradict, as cleanlab judges it, the smallest margin first.
+
+    Samples without a label, or with NaN among their probabilities, are left out.
+    """
     name, found = _label_field(split)
-    issues = label_issues(np.asarray(split[name][:], np.int64), probabilities)
-    for row, suggested, own, margin in zip(*(each.tolist() for each in issues), strict=True):
-        sample = sample_of(split, row)
-        yield SuspectLabel(sample, str(sample.label), found.classes[suggested], round(own, 5), round(margin, 5))
+    labels, values = np.asarray(split[name][:], np.int64), np.asarray(probabilities[:])
+    rows = np.flatnonzero((labels >= 0) & ~np.isnan(values).any(axis=1))
+    labels, values = labels[rows], values[rows].astype(np.promote_types(values.dtype, np.float32)).clip(0, 1)
+    if len(np.unique(labels)) < 2:  # which cleanlab refuses
+        return
+    cleanlab = _cleanlab()
+    is_issue = cleanlab.filter.find_label_issues(labels, values, filter_by="confident_learning", n_jobs=1)
+    own = cleanlab.rank.get_self_confidence_for_each_label(labels, values)
+    margins = 2 * cleanlab.rank.get_normalized_margin_for_each_label(labels, values) - 1
+    for i in sorted(np.flatnonzero(is_issue).tolist(), key=lambda i: (margins[i], i)):
+        sample, suggested = sample_of(split, int(rows[i])), found.classes[int(values[i].argmax())]
+        yield SuspectLabel(sample, str(sample.label), suggested, round(float(own[i]), 5), round(float(margins[i]), 5))
 
 
 # --- objects ----------------------------------------------------------------------------------------------------
