@@ -12,7 +12,7 @@ import tensorstore_ds
 from stores import class_folders
 from tensorstore_ds import BenchOptions
 from tensorstore_ds.annex.comparison.results import Cell, Comparison, Way
-from tsds_cli import bench as command
+from tsds_cli.annex import measure as command
 from tsds_cli.messages import failure_of
 
 

@@ -204,7 +204,7 @@ def test_help_of_a_group_describes_its_commands(title: str) -> None:
 
 
 def test_help_is_a_command_too() -> None:
-    assert tsds("help").output == tsds("--help").output
+    assert tsds("help").output == tsds("--help").output == tsds("help", "help").output
     assert tsds("help", "info").output == tsds("info", "--help").output
     assert tsds("help", "cache", "clear").output == tsds("cache", "clear", "--help").output
     for name, like in (("inf", "info"), ("edti", "edit"), ("cluster", "clusters")):

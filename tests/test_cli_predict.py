@@ -11,7 +11,7 @@ from PIL import Image
 import tensorstore_ds
 from small_stores import tsds
 from training_stores import annotated, labelled, small
-from tsds_cli.annex.predict import _line
+from tsds_cli.annex.training import _line
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.voc import source as voc
 from tensorstore_ds.sources.voc.annotation import Annotation
 from tensorstore_ds.sources.voc.layout import Layout, Splits
-from tsds_cli import stats
+from tsds_cli import info
 
 _ROWS = 8  # of a shard
 
@@ -41,7 +41,7 @@ def store_of_shards(count: int) -> Store:
 def test_statistics_of_many_classes(capsys: pytest.CaptureFixture[str]) -> None:
     def prepared(classes: int) -> Callable[[], object]:
         counts = {f"class {i}": i for i in range(classes)}
-        return lambda: stats._show_classes("label", "label", counts, classes, every=True)
+        return lambda: info._show_class_shares("label", "label", counts, classes, every=True)
 
     assert_not_quadratic(prepared, 1000)
     assert capsys.readouterr().out.count("█") > 0

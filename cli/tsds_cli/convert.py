@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+import tensorstore_ds as tsds
 from tensorstore_ds import ConvertOptions, Sources, words
 from tsds_cli import text
-from tsds_cli.messages import Failure, interrupted, spelled
+from tsds_cli.messages import Failure, not_made, spelled
 from tsds_cli.options import Choice, Command, json_option, option, options_of, path
 from tsds_cli.progress import ProgressBar
 from tsds_cli.tasks import convert_task, task_of, with_slurm
@@ -132,30 +132,26 @@ def convert(
     if engine == "slurm":
         with_slurm(paths[0], out, options, submit, as_json)
         return
-    from tensorstore_ds import SourceError, convert as run, convert_on
-
     try:
         with ProgressBar() as bar:
             if engine == "local":
-                summary = run(source, out, options, progress=bar.update)
+                summary = tsds.convert(source, out, options, progress=bar.update)
             else:
-                summary = convert_on(engine, paths[0], out, options, scheduler=scheduler, progress=bar.update)
-    except SourceError as error:
+                summary = tsds.convert_on(engine, paths[0], out, options, scheduler=scheduler, progress=bar.update)
+    except tsds.SourceError as error:
         message = spelled(str(error))
         raise Failure(
             f"{message} --dry-run lists all of them except damaged pixels." if "--on-error skip" in message else message
         ) from error
     except KeyboardInterrupt:
-        partial = out.with_name(f"{out.name}.partial")
-        if partial.exists():
-            done = f"interrupted; finished shards are kept in {partial}, the same command goes on from there"
-            raise interrupted(done) from None
         nothing = f"interrupted before a shard was finished; nothing is left of {out}"
-        raise interrupted(f"{nothing}. Run the same command again; a smaller --shard-size keeps more") from None
+        again = "Run the same command again; a smaller --shard-size keeps more"
+        raise not_made(out, resumable=True, otherwise=f"{nothing}. {again}") from None
     if as_json:
         text.echo_json(summary)
-    else:
-        _show(summary, out)
+        return
+    rate = f"{sum(summary.rows.values()) / summary.seconds:,.0f} samples/s" if summary.seconds else ""
+    show_store(summary, out, f"{words.duration(summary.seconds)}, {rate}")
 
 
 def _check_alone(ctx: click.Context, sources: Sequence[Path]) -> None:
@@ -170,27 +166,18 @@ def _check_alone(ctx: click.Context, sources: Sequence[Path]) -> None:
             raise click.UsageError(f"{each.opts[0]} is in the plan: leave it out, or plan again with it.")
 
 
-def _show(summary: Summary, out: Path) -> None:
-    rows = sum(summary.rows.values())
-    rate = f"{rows / summary.seconds:,.0f} samples/s" if summary.seconds else ""
-    show_store(summary, out, f"{words.duration(summary.seconds)}, {rate}")
-
-
 def show_store(summary: Summary, out: Path, took: str) -> None:
     """Print what a store holds that has just appeared, and how long that took."""
-    done = f"{text.count(sum(summary.rows.values()), 'sample')}, {words.size(summary.nbytes)}, {took}"
-    text.echo(text.Styled(str(out), bold=True), f"  {done}")
+    text.title(out, f"{text.count(sum(summary.rows.values()), 'sample')}, {words.size(summary.nbytes)}, {took}")
     text.echo_table([(name, f"{n:,}") for name, n in summary.rows.items()], right=[1])
     if summary.resumed:
         text.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
     if summary.skipped:
-        reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
         kinds = ((summary.skipped_images, "image", "images"), (summary.skipped_boxes, "box", "boxes"))
         what = " and ".join(f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n)
-        text.echo(text.Styled(f"skipped: {what} ({reasons})", fg="yellow"))
+        text.echo(text.Styled(f"skipped: {what} ({text.counts(summary.skipped)})", fg="yellow"))
     if summary.left_out:
-        counts = Counter(problem.reason for problem in summary.left_out)
-        text.echo(f"left out: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
+        text.echo(f"left out: {text.counts(Counter(problem.reason for problem in summary.left_out))}")
         examples = _examples(summary.left_out)
         for problem in examples[:_NAMED]:
             text.echo(f"  {problem.reason}: {spelled(str(problem))}")
@@ -198,15 +185,12 @@ def show_store(summary: Summary, out: Path, took: str) -> None:
             text.echo(f"  ... and {text.count(len(examples) - _NAMED, 'more kind')}")
     if summary.skipped or summary.left_out:
         text.echo(f"each is named, with its reason, in {out / 'skipped.jsonl'}")
-    name, tsds = shlex.quote(str(out)), text.program()
-    text.echo(f"next: {tsds} info {name}  ·  {tsds} preview {name}")
+    text.echo(f"next: {text.call('info', out)}  ·  {text.call('preview', out)}")
 
 
 def _dry_run(src: Path | Sources, out: Path, options: ConvertOptions, as_json: bool) -> None:
-    from tensorstore_ds import estimate
-
     # Always as if bad samples were skipped: a dry run names all of them, not only the first.
-    found = estimate(src, dataclasses.replace(options, on_error="skip"), out=out)
+    found = tsds.estimate(src, dataclasses.replace(options, on_error="skip"), out=out)
     if as_json:
         described = {name: field.dump() for name, field in found.fields.items()}
         text.echo_json({f.name: getattr(found, f.name) for f in dataclasses.fields(found)} | {"fields": described})
@@ -219,14 +203,14 @@ def _dry_run(src: Path | Sources, out: Path, options: ConvertOptions, as_json: b
 
 
 def _show_estimate(src: Path | Sources, found: Estimate) -> None:
-    samples = sum(found.rows.values())
-    text.echo(text.Styled(str(src), bold=True), f"  {found.format}, {text.count(samples, 'sample')}")
+    text.title(src, f"{found.format}, {text.count(sum(found.rows.values()), 'sample')}")
     lines = [(name, f"{n:,}") for name, n in found.rows.items()]
     if found.classes:
-        lines.append(("classes", f"{len(found.classes):,}: {_some(found.classes)}"))
+        lines.append(("classes", f"{len(found.classes):,}: {text.some(found.classes, _NAMED)}"))
     if found.sizes:
         sizes = sorted(found.sizes.items(), key=lambda item: -item[1])
-        lines.append(("sizes", f"{_some([f'{size} ({n:,})' for size, n in sizes])}, height x width"))
+        shown = text.some([f"{size} ({n:,})" for size, n in sizes], _NAMED)
+        lines.append(("sizes", f"{shown}, height x width"))
     lines += [(f"as {layout}", words.size(nbytes)) for layout, nbytes in found.nbytes.items()]
     fits = "fits into" if found.fits else "is more than"
     lines.append(("memory", f"memmap {fits} the {words.size(found.memory)} that you may use"))
@@ -241,20 +225,15 @@ def _show_estimate(src: Path | Sources, found: Estimate) -> None:
         text.echo_table(rows, right=[1, 2])
     text.echo("checked: annotations, image headers, and the pixels of a few images. The conversion checks all pixels.")
     for note in found.notes:
-        text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))
+        text.note(spelled(note))
     _show_problems("problems", found.problems)
     _show_problems("left out", found.left_out)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 def _show_problems(title: str, problems: Sequence[Problem]) -> None:
     if not problems:
         return
-    reasons = Counter(problem.reason for problem in problems)
-    text.head(f"{title}: {len(problems):,} ({', '.join(f'{reason} {n:,}' for reason, n in reasons.items())})")
+    text.head(f"{title}: {len(problems):,} ({text.counts(Counter(problem.reason for problem in problems))})")
     firsts = _examples(problems)
     for problem in [*firsts, *(problem for problem in problems if problem not in firsts)][:_NAMED]:
         text.echo(f"  {problem.reason}: {spelled(str(problem))}")

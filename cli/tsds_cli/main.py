@@ -23,52 +23,52 @@ GROUPS = {
     },
     "Look": {
         "info": ("info", "Show the splits, fields, classes and size of a STORE."),
-        "stats": ("stats", "Print statistics of the classes and pixels of a STORE."),
-        "view": ("annex.view", "View a store, a training run or images in the browser."),
-        "preview": ("annex.preview", "Draw samples of a STORE as a contact sheet (PNG)."),
+        "stats": ("info", "Print statistics of the classes and pixels of a STORE."),
+        "view": ("annex.look", "View a store, a training run or images in the browser."),
+        "preview": ("annex.look", "Draw samples of a STORE as a contact sheet (PNG)."),
         "check": ("annex.check", "Find duplicates, leaks and label errors in a STORE."),
-        "verify": ("verify", "Verify the integrity of a STORE, byte by byte."),
-        "compare": ("annex.compare", "Compare the stores A and B, and list the differences."),
+        "verify": ("info", "Verify the integrity of a STORE, byte by byte."),
+        "compare": ("annex.look", "Compare the stores A and B, and list the differences."),
     },
     "Edit": {
-        "append": ("annex.append", "Append the samples of a data set SRC to a STORE."),
-        "update": ("annex.update", "Update a STORE with the changes in its data set SRC."),
-        "filter": ("annex.filter", "Filter the samples of a STORE into a new store OUT."),
-        "split": ("annex.split", "Split a STORE into train, val and so on, as a store OUT."),
-        "sample": ("annex.sample", "Sample N images of each class into a new store OUT."),
-        "relabel": ("annex.relabel", "Rename, merge or remove classes in a new store OUT."),
-        "merge": ("annex.merge", "Merge several stores into a new store OUT."),
-        "repack": ("annex.repack", "Change the encoding or layout of a store SRC, as OUT."),
-        "add": ("annex.add", "Add a field, such as losses or tags, to a STORE."),
-        "drop": ("annex.drop", "Remove the fields NAME from a STORE, in place."),
-        "erase": ("annex.erase", "Erase samples from a STORE permanently, in place."),
-        "annotate": ("annex.annotate", "Set license, citation and description of a STORE."),
+        "append": ("annex.edit", "Append the samples of a data set SRC to a STORE."),
+        "update": ("annex.edit", "Update a STORE with the changes in its data set SRC."),
+        "filter": ("annex.edit", "Filter the samples of a STORE into a new store OUT."),
+        "split": ("annex.edit", "Split a STORE into train, val and so on, as a store OUT."),
+        "sample": ("annex.edit", "Sample N images of each class into a new store OUT."),
+        "relabel": ("annex.edit", "Rename, merge or remove classes in a new store OUT."),
+        "merge": ("annex.edit", "Merge several stores into a new store OUT."),
+        "repack": ("annex.edit", "Change the encoding or layout of a store SRC, as OUT."),
+        "add": ("annex.edit", "Add a field, such as losses or tags, to a STORE."),
+        "drop": ("annex.edit", "Remove the fields NAME from a STORE, in place."),
+        "erase": ("annex.edit", "Erase samples from a STORE permanently, in place."),
+        "annotate": ("annex.edit", "Set license, citation and description of a STORE."),
     },
     "Training": {
-        "train": ("annex.train", "Train a vision transformer or a detector on a STORE."),
-        "predict": ("annex.predict", "Predict classes or objects with a trained CHECKPOINT."),
-        "folds": ("annex.folds", "Show or write cross-validation folds of a STORE."),
-        "bench": ("annex.bench", "Benchmark ways to load a STORE and its source files."),
-        "doctor": ("annex.doctor", "Find what slows training down, and how to speed it up."),
+        "train": ("annex.training", "Train a vision transformer or a detector on a STORE."),
+        "predict": ("annex.training", "Predict classes or objects with a trained CHECKPOINT."),
+        "folds": ("annex.training", "Show or write cross-validation folds of a STORE."),
+        "bench": ("annex.measure", "Benchmark ways to load a STORE and its source files."),
+        "doctor": ("annex.measure", "Find what slows training down, and how to speed it up."),
     },
     "Share": {
-        "push": ("push", "Upload a STORE to a URL."),
-        "pull": ("pull", "Download a store, or parts of it, from a URL to OUT."),
-        "copy": ("copy", "Copy a store from SRC to DST, each a path or a URL."),
-        "pack": ("pack", "Pack a STORE into a single file OUT."),
-        "unpack": ("unpack", "Unpack a PACKED store into a folder OUT."),
-        "serve": ("annex.serve", "Serve a STORE over HTTP."),
-        "card": ("annex.card", "Write a dataset card for a STORE, with a preview."),
-        "export": ("annex.export", "Export a STORE to COCO, YOLO, VOC or another format."),
+        "push": ("share", "Upload a STORE to a URL."),
+        "pull": ("share", "Download a store, or parts of it, from a URL to OUT."),
+        "copy": ("share", "Copy a store from SRC to DST, each a path or a URL."),
+        "pack": ("share", "Pack a STORE into a single file OUT."),
+        "unpack": ("share", "Unpack a PACKED store into a folder OUT."),
+        "serve": ("annex.publish", "Serve a STORE over HTTP."),
+        "card": ("annex.publish", "Write a dataset card for a STORE, with a preview."),
+        "export": ("annex.publish", "Export a STORE to COCO, YOLO, VOC or another format."),
     },
     "Clusters": {
-        "plan": ("annex.plan", "Plan the conversion of SRC into OUT as parallel tasks."),
-        "commit": ("annex.commit", "Complete a planned store OUT once all tasks are done."),
+        "plan": ("annex.clusters", "Plan the conversion of SRC into OUT as parallel tasks."),
+        "commit": ("annex.clusters", "Complete a planned store OUT once all tasks are done."),
     },
     "Caches": {
-        "warm": ("warm", "Load a STORE into memory (the page cache)."),
-        "evict": ("evict", "Remove a STORE from memory (the page cache)."),
-        "cache": ("cache", "List or remove the copies of remote stores on this disk."),
+        "warm": ("memory", "Load a STORE into memory (the page cache)."),
+        "evict": ("memory", "Remove a STORE from memory (the page cache)."),
+        "cache": ("memory", "List or remove the copies of remote stores on this disk."),
     },
 }
 #: The commands that `tsds --help` describes. Of the others it shows the names.
@@ -135,12 +135,12 @@ class Commands(click.Group):
         """Read the options that stand before the command."""
         ctx.meta.update({text.WANTS_JSON: "--json" in args, text.ARGUMENTS: tuple(args)})
         if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]  # tsds help COMMAND
+            args = [*(args[1:] if args[1:] != ["help"] else []), "--help"]  # tsds help COMMAND
             title = args[0].title()
             if title in GROUPS and args[0] not in COMMANDS and not ctx.resilient_parsing:
                 formatter = ctx.make_formatter()
                 _describe(formatter, title, GROUPS[title])
-                click.echo(formatter.getvalue(), nl=False)
+                text.echo_lines(formatter.getvalue())
                 ctx.exit()
         return super().parse_args(ctx, args)
 

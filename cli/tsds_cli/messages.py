@@ -37,9 +37,12 @@ def interrupted(message: str = "interrupted") -> Failure:
     return Failure(message, 128 + signals.number)  # as shells have it
 
 
-def not_made(out: Path) -> Failure:
+def not_made(out: Path, *, resumable: bool = False, otherwise: str = "") -> Failure:
     """The same for a command that makes `out`; which is there, whole, if the signal came after its last step."""
-    return interrupted("interrupted" if os.path.lexists(out) else f"interrupted; {out} was not made")
+    partial = out.with_name(f"{out.name}.partial")
+    if resumable and partial.exists():
+        return interrupted(f"interrupted; finished shards are kept in {partial}, the same command goes on from there")
+    return interrupted("interrupted" if os.path.lexists(out) else otherwise or f"interrupted; {out} was not made")
 
 
 def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:

@@ -15,7 +15,8 @@ import tensorstore_ds
 from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import Option, declarations, meant
-from tsds_cli.messages import with_flags
+from tsds_cli import text
+from tsds_cli.messages import Failure, with_flags
 
 #: Flags that are not their option's name with dashes.
 _FLAGS = {
@@ -32,24 +33,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Source": ("images", "class_map", "keypoints", "via"),
     "Encoding": ("layout", "subsampling"),
-    "Output": (),
-    "Fields": (),
-    "Splits": (),
+    **dict.fromkeys(("Output", "Fields", "Splits"), ()),
     "Objects": ("margin", "min_side", "tiles", "overlap", "empty_tiles"),
-    "Cluster": (),
-    "Metadata": (),
-    "Model": (),
-    "Optimization": (),
-    "Augmentation": (),
-    "Speed": (),
-    "Measurement": (),
-    "Current loader": (),
-    "Machine": (),
-    "Copies": (),
-    "Annotations": (),
-    "Images": (),
-    "Predictions": (),
-    "General": (),
+    **dict.fromkeys(("Cluster", "Metadata", "Model", "Optimization", "Augmentation", "Speed", "Measurement"), ()),
+    **dict.fromkeys(("Current loader", "Machine", "Copies", "Annotations", "Images", "Predictions", "General"), ()),
 }
 #: Options that are files on the command line, with the function of the library that reads them.
 READERS = {"classes": "read_classes", "keypoints": "read_keypoints", "class_map": "read_class_map"}
@@ -176,7 +163,7 @@ def help_all(help: str) -> Flag:
     def show(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
         if is_wanted and not ctx.resilient_parsing:
             ctx.meta[_SHOWS_ALL] = True
-            click.echo(ctx.get_help(), color=ctx.color)
+            text.echo_lines(ctx.get_help())
             ctx.exit()
 
     settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": show}
@@ -476,6 +463,31 @@ def out_option(
         help=help,
         group=group,
     )
+
+
+def server_options(port: int, note: str) -> Callable[[F], F]:
+    """``--port`` and ``--host``."""
+    ports = {"type": click.IntRange(0, 65535), "default": port, "show_default": True if port else "a free port"}
+
+    def decorate(command: F) -> F:
+        addresses = "Address to listen on, such as 0.0.0.0 for all networks."
+        command = option("--host", default="127.0.0.1", show_default=True, help=f"{addresses} {note}")(command)
+        zero = " 0 chooses a free port." if port else ""
+        return option("--port", **ports, help=f"Port to listen on.{zero}")(command)
+
+    return decorate
+
+
+def seed_option(of: str) -> Callable[[F], F]:
+    """``--seed``."""
+    return option("--seed", type=click.IntRange(0), default=0, show_default=True, help=f"Random seed of {of}.")
+
+
+def check_png(file: Path) -> None:
+    """Refuse a name that is no PNG file's."""
+    if file.suffix.lower() != ".png":
+        expected = "expected a name that ends in .png, because the picture is a PNG file"
+        raise Failure(f"{file}: {expected}. Choose another name.")
 
 
 json_option = option("--json", "as_json", is_flag=True, group="General", help="Print JSON, for other programs to read.")

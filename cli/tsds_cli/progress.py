@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.messages import spelled
+from tsds_cli.messages import interrupted, not_made, spelled
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -44,7 +46,7 @@ class ProgressBar:
         """Show an event of `convert` or `repack`; its note is printed, where there is no bar, too."""
         if event.note:
             self.clear()
-            text.echo(text.Styled(f"note: {spelled(event.note)}", fg="yellow"), err=True)
+            text.note(spelled(event.note), err=True)
         label = event.doing
         if event.stage == "checksum":
             self.update_bytes(label, event.done, event.total)
@@ -104,6 +106,16 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
         self._bar, self._label = None, ""
+
+
+@contextmanager
+def working(told: str | Path, *, resumable: bool = False) -> Iterator[ProgressBar]:
+    """A bar while a command works. Ctrl-C ends it with this message, or with one about the path that it makes."""
+    try:
+        with ProgressBar() as bar:
+            yield bar
+    except KeyboardInterrupt:
+        raise (interrupted(told) if isinstance(told, str) else not_made(told, resumable=resumable)) from None
 
 
 def _new_bar(wide: bool) -> RichProgress:

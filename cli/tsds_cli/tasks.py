@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+import tensorstore_ds as tsds
 from tensorstore_ds import ConvertOptions, words
 from tsds_cli import text
-from tsds_cli.messages import interrupted
-from tsds_cli.progress import ProgressBar
+from tsds_cli.progress import working
 
 
 def task_of(value: str) -> tuple[int, int | None]:
@@ -29,43 +29,32 @@ def convert_task(
     out: Path, task: tuple[int, int | None], workers: int | None, scratch: Path | None, as_json: bool
 ) -> None:
     """Convert the shards of a task, and say what was done."""
-    from tensorstore_ds import convert_task as run
-
-    try:
-        with ProgressBar() as bar:
-            done = run(out, *task, workers=workers, scratch=scratch, progress=bar.update)
-    except KeyboardInterrupt:
-        raise interrupted("interrupted; finished shards are kept, the same command goes on from there") from None
+    with working("interrupted; finished shards are kept, the same command goes on from there") as bar:
+        done = tsds.convert_task(out, *task, workers=workers, scratch=scratch, progress=bar.update)
     if as_json:
         text.echo_json(done)
         return
     name = f"{out} {task[0]}" + ("" if task[1] is None else f"/{task[1]}")
     counted = f"{text.count(done.shards, 'shard')}, {text.count(done.samples, 'sample')}"
-    text.echo(text.Styled(name, bold=True), f"  {counted}, {words.duration(done.seconds)}")
+    text.title(name, f"{counted}, {words.duration(done.seconds)}")
     if done.there:
         text.echo(f"there already: {text.count(done.there, 'shard')}")
 
 
 def with_slurm(source: Path, out: Path, options: ConvertOptions, submit: bool, as_json: bool) -> None:
     """Plan, and print the script of a job array, or submit it."""
-    from tensorstore_ds import plan, slurm_script, submit_slurm
-
-    try:
-        with ProgressBar() as bar:
-            planned = plan(source, out, options, progress=bar.update)
-    except KeyboardInterrupt:
-        raise interrupted(f"interrupted; {out} was not planned") from None
+    with working(f"interrupted; {out} was not planned") as bar:
+        planned = tsds.plan(source, out, options, progress=bar.update)
     if not submit:
-        script = slurm_script(planned)
+        script = tsds.slurm_script(planned)
         if as_json:
             text.echo_json({"script": script, "tasks": planned.tasks})
         else:
-            for line in script.splitlines():
-                text.echo(line)
+            text.echo_lines(script)
         return
-    jobs = submit_slurm(planned)
+    jobs = tsds.submit_slurm(planned)
     if as_json:
         text.echo_json(jobs)
         return
-    text.echo(text.Styled(str(out), bold=True), f"  {text.count(planned.tasks, 'task')} submitted as job {jobs.array}")
+    text.title(out, f"{text.count(planned.tasks, 'task')} submitted as job {jobs.array}")
     text.echo(f"the store appears when job {jobs.commit} has committed it; logs are written into this folder")

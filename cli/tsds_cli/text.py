@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -33,6 +33,24 @@ def count(n: int, noun: str) -> str:
     """
     plural = noun if n == 1 else f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
     return f"{n:,} {plural}"
+
+
+def counts(numbers: Mapping[str, int]) -> str:
+    """Names and numbers.
+
+    >>> counts({"bad-image": 1200, "bad-box": 1})
+    'bad-image 1,200, bad-box 1'
+    """
+    return ", ".join(f"{name} {n:,}" for name, n in numbers.items())
+
+
+def some(names: Sequence[str], shown: int, count: int | None = None) -> str:
+    """The first names of so many.
+
+    >>> some(["a", "b", "c"], 3), some(["a", "b", "c"], 2), some(["a", "b"], 2, 1200)
+    ('a, b, c', 'a, b, ...', 'a, b, ...')
+    """
+    return ", ".join(names[:shown]) + (", ..." if (len(names) if count is None else count) > shown else "")
 
 
 def bar(share: float, width: int) -> str:
@@ -76,6 +94,11 @@ def program(name: str = "tsds") -> str:
     return shlex.quote(os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside))
 
 
+def call(command: str, place: object) -> str:
+    """How a command is called for a store."""
+    return f"{program()} {command} {shlex.quote(str(place))}"
+
+
 # --- the door to the terminal -----------------------------------------------------------------------------------
 
 
@@ -107,6 +130,12 @@ def echo(*parts: Text, err: bool = False) -> None:
     click.echo("".join(map(_rendered, parts)), err=err)
 
 
+def echo_lines(lines: str) -> None:
+    """Print a text of several lines."""
+    for line in lines.splitlines():
+        echo(line)
+
+
 def echo_table(rows: Iterable[Sequence[Text]], *, right: Collection[int] = (), indent: str = "  ") -> None:
     """Print lines of columns that are as wide as their widest cell.
 
@@ -125,6 +154,16 @@ def echo_table(rows: Iterable[Sequence[Text]], *, right: Collection[int] = (), i
         while line and not printable(line[-1]).strip():  # no spaces at the end of a line
             line.pop()
         echo(*line)
+
+
+def title(what: object, facts: str) -> None:
+    """Print what a result is about in bold letters, and facts beside it."""
+    echo(Styled(str(what), bold=True), f"  {facts}")
+
+
+def note(line: str, err: bool = False) -> None:
+    """Print a note."""
+    echo(Styled(f"note: {line}", fg="yellow"), err=err)
 
 
 def head(title: str) -> None:

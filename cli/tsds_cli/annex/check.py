@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-import tensorstore_ds
-from tensorstore_ds import CheckFindings, CheckOptions, SuspectLabel, SuspectObject
+import tensorstore_ds as tsds
+from tensorstore_ds import CheckFindings, CheckOptions, SuspectObject
 from tsds_cli import text
-from tsds_cli.messages import Failure, interrupted, spelled
-from tsds_cli.options import Command, json_option, option, options_of, out_option, path, store_argument
+from tsds_cli.messages import Failure, spelled
+from tsds_cli.options import Command, check_png, json_option, option, options_of, out_option, path, store_argument
 from tsds_cli.progress import ProgressBar
 
-_NAMED = 5
+_NAMED = 5  # findings of a kind that are printed; --json prints all
 _APART = "apart from its oriented box"
 _ODD = {
     "blurred": ("blurred images", "sharpness"),
@@ -82,18 +82,12 @@ def check(
       tsds check photos.tsds --predictions train=probabilities.npy
       tsds check voc.tsds --predictions val=results.json
     """
-    if picture is not None and picture.suffix.lower() != ".png":
-        raise Failure(f"{picture}: expected a name that ends in .png, because the picture is a PNG file.")
-    for each in (out, picture):
-        if each is not None:
-            tensorstore_ds.check_outside_stores(each)  # before every image is read
-    try:
-        with ProgressBar() as bar:
-            found = tensorstore_ds.check_store(
-                store, options, predictions=_predictions(predictions), progress=bar.update
-            )
-    except KeyboardInterrupt:
-        raise interrupted("interrupted") from None
+    if picture is not None:
+        check_png(picture)
+    for each in filter(None, (out, picture)):
+        tsds.check_outside_stores(each)  # before every image is read
+    with ProgressBar() as bar:
+        found = tsds.check_store(store, options, predictions=_predictions(predictions), progress=bar.update)
     if out is not None:
         found.save(out)
     if as_json:
@@ -101,7 +95,7 @@ def check(
     else:
         _show(found, out)
     if picture is not None and found.copies:
-        tensorstore_ds.draw_copies(tensorstore_ds.open(store), found).save(picture, "PNG")
+        tsds.draw_copies(tsds.open(store), found).save(picture, "PNG")
         text.echo(f"{picture}: {text.count(len(found.copies), 'group')} of copies", err=as_json)
     if not found.is_clean:
         click.get_current_context().exit(1)
@@ -122,63 +116,65 @@ def _predictions(given: tuple[str, ...]) -> str | dict[str, str] | None:
 
 
 def _show(found: CheckFindings, out: Path | None) -> None:
-    leaks = found.leaks
-    within = [each for each in found.copies if not each.is_leak]
-    disagree = [each for each in found.copies if each.labels_disagree]
-    for title, groups in (("leaks between splits", leaks), ("copies", within), ("labels that disagree", disagree)):
-        if groups:
-            kinds = Counter("equal" if each.exact else "changed" for each in groups)
-            shown = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())
-            text.head(f"{title}: {text.count(len(groups), 'group')} ({shown})")
-            for each in groups[:_NAMED]:
-                some = each.samples[:_NAMED]
-                names = [s.place + (f" ({s.label})" if each.labels_disagree else "") for s in some]
-                more = f", and {len(each.samples) - len(some):,} more" if len(each.samples) > len(some) else ""
-                text.echo(f"  {' = '.join(names)}{more}")
-            _more(len(groups))
-    for title, lines in (
-        ("images of one color", [each.place for each in found.constant]),
-        ("images that cannot be decoded", [f"{s.place}: {message}" for s, message in found.unreadable]),
-        *(
-            (title, [f"{each.sample.place}: {name} {each.value:g}" for each in found.images if each.why == why])
-            for why, (title, name) in _ODD.items()
-        ),
-        ("labels that are probably wrong", [_label(each) for each in found.labels]),
-        *((title, [_object(each) for each in found.objects if each.why == why]) for why, title in _SUSPECT.items()),
-        (
-            "boxes that are not plausible",
-            [
-                f"{each.sample.place}: object {each.object + 1} is {_APART if each.why == 'apart' else each.why}: "
-                f"({', '.join(f'{v:g}' for v in each.box)})"
-                for each in found.boxes
-            ],
-        ),
-        (
-            "objects without some of their keypoints",
-            [f"{e.sample.place}: object {e.object + 1} lacks {_listed(e.names)}" for e in found.keypoints],
-        ),
-        ("classes with few samples", [f"{e.name}: {e.count:,} in {e.split} ({e.field})" for e in found.classes]),
-    ):
+    for title, lines in _sections(found):
         if lines:
-            text.head(f"{title}: {len(lines):,}")
+            text.head(title)
             for line in lines[:_NAMED]:
                 text.echo(f"  {line}")
-            _more(len(lines))
+            if len(lines) > _NAMED:
+                text.echo(f"  ... and {len(lines) - _NAMED:,} more; --json prints all")
     for note in found.notes:
-        text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))
-    dropped = sum(map(len, found.drop.values()))
+        text.note(spelled(note))
     if found.is_clean:
         text.echo(f"OK: {text.count(found.samples, 'sample')}")
-    elif dropped:
+        return
+    if dropped := sum(map(len, found.drop.values())):
         left = f"{dropped:,} of {text.count(found.samples, 'sample')}"
         findings = "FILE of --out" if out is None else shlex.quote(str(out))
         text.echo(f"to leave out {left}: {text.program()} filter STORE OUT --without {findings}")
-    if not found.is_clean:
-        text.echo("exit status 1, because of these findings")
+    text.echo("exit status 1, because of these findings")
 
 
-def _label(found: SuspectLabel) -> str:
-    return f"{found.sample.place}: {found.label}, probably {found.suggested} (margin {found.margin:.2f})"
+def _sections(found: CheckFindings) -> Iterator[tuple[str, list[str]]]:
+    """Each kind of finding: its title, and a line for each."""
+    for title, groups in (
+        ("leaks between splits", found.leaks),
+        ("copies", [each for each in found.copies if not each.is_leak]),
+        ("labels that disagree", [each for each in found.copies if each.labels_disagree]),
+    ):
+        kinds = Counter("equal" if each.exact else "changed" for each in groups)
+        lines = []
+        for each in groups:
+            some = each.samples[:_NAMED]
+            names = [s.place + (f" ({s.label})" if each.labels_disagree else "") for s in some]
+            more = f", and {len(each.samples) - len(some):,} more" if len(each.samples) > len(some) else ""
+            lines.append(f"{' = '.join(names)}{more}")
+        shown = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())
+        yield f"{title}: {text.count(len(groups), 'group')} ({shown})", lines
+    singles = {
+        "images of one color": [each.place for each in found.constant],
+        "images that cannot be decoded": [f"{sample.place}: {message}" for sample, message in found.unreadable],
+        **{
+            title: [f"{each.sample.place}: {name} {each.value:g}" for each in found.images if each.why == why]
+            for why, (title, name) in _ODD.items()
+        },
+        "labels that are probably wrong": [
+            f"{each.sample.place}: {each.label}, probably {each.suggested} (margin {each.margin:.2f})"
+            for each in found.labels
+        ],
+        **{title: [_object(each) for each in found.objects if each.why == why] for why, title in _SUSPECT.items()},
+        "boxes that are not plausible": [
+            f"{each.sample.place}: object {each.object + 1} is {_APART if each.why == 'apart' else each.why}: "
+            f"({', '.join(f'{v:g}' for v in each.box)})"
+            for each in found.boxes
+        ],
+        "objects without some of their keypoints": [
+            f"{e.sample.place}: object {e.object + 1} lacks {_listed(e.names)}" for e in found.keypoints
+        ],
+        "classes with few samples": [f"{e.name}: {e.count:,} in {e.split} ({e.field})" for e in found.classes],
+    }
+    for title, lines in singles.items():
+        yield f"{title}: {len(lines):,}", lines
 
 
 def _object(found: SuspectObject) -> str:
@@ -188,10 +184,5 @@ def _object(found: SuspectObject) -> str:
     return f"{found.sample.place}: {where}{seen}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
-
-
-def _more(count: int) -> None:
-    if count > _NAMED:
-        text.echo(f"  ... and {count - _NAMED:,} more; --json prints all")

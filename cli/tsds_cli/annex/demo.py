@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @out_option("demo", "Folder to work in. Files of an earlier demo there are replaced.")
-@option(
-    "--train/--no-train",
-    default=True,
-    help="Also train a vision transformer on the digits.",
-    show_default=True,
-)
+@option("--train/--no-train", default=True, help="Also train a vision transformer on the digits.", show_default=True)
 def demo(out: Path, train: bool) -> None:
     """Try everything on real digits: convert, check and train.
 
