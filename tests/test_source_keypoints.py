@@ -191,11 +191,11 @@ def test_numbers_with_and_without_zeros(
     format: str, first: list[str], second: list[str], expected: list[str], tmp_path: Path
 ) -> None:
     whole, image, point = _TEXTS[format]
-    images = [
-        image.format(name, "".join(map(point.format, points))) for name, points in (("a.jpg", first), ("b.jpg", second))
-    ]
-    text = whole.format((", " if format == "labelstudio" else "").join(images))
-    got = found(write(tmp_path, {"x.json" if format == "labelstudio" else "x.xml": text, **blank("a.jpg", "b.jpg")}))
+    images = [image.format(f"{i}.jpg", "".join(map(point.format, some))) for i, some in enumerate((first, second))]
+    files = {"x.json" if format == "labelstudio" else "x.xml": whole.format((", " * ("[" in whole)).join(images))}
+    if format == "labelme":
+        files = {f"{i}.json": text for i, text in enumerate(images)}
+    got = found(write(tmp_path, {**files, **blank("0.jpg", "1.jpg")}))
     assert (got.source.name, got.keypoints) == (format, expected)
     note = "keypoints whose numbers have zeros before them are stored without: 00 as 0."
     assert (note in got.notes) == (expected == ["0", "1"])
