@@ -1,7 +1,8 @@
 """Settings of all tests, and of the processes that they start.
 
 Tests that are marked ``drawn(count)`` run with `count` of their variants, 2 by default, where the environment says so:
-``TSDS_DRAW=some`` draws a seed, which the head of the report prints, and ``TSDS_DRAW=SEED`` repeats a run.
+``TSDS_DRAW=some`` draws a seed, which the head of the report prints, and ``TSDS_DRAW=SEED`` repeats a run. Of all tests
+marked ``drawn(count, of="races")``, in whatever files, `count` run.
 """
 
 from __future__ import annotations
@@ -55,10 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _skip_without_gpu([item for item in items if item.get_closest_marker("gpu")])
     if DRAW == "all":
         return
-    variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    variants: dict[tuple[Path | None, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("drawn") and not getattr(item.cls, "is_real", False):  # type: ignore[attr-defined]
-            variants[item.path, item.originalname].append(item)  # type: ignore[attr-defined]
+        mark = item.get_closest_marker("drawn")
+        if mark and not getattr(item.cls, "is_real", False):  # type: ignore[attr-defined]
+            alike = mark.kwargs.get("of")
+            variants[(None, alike) if alike else (item.path, item.originalname)].append(item)  # type: ignore[attr-defined]
     left_out = set[pytest.Item]()
     for (_, name), found in variants.items():
         mark = found[0].get_closest_marker("drawn")

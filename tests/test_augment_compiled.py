@@ -31,7 +31,11 @@ GROUPS: dict[str, list[nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("group", GROUPS)
+#: One in the ordinary run; each takes torch a second to trace.
+DRAWN = [pytest.mark.slow, pytest.mark.drawn(5)]
+
+
+@pytest.mark.parametrize("group", ["crops", *(pytest.param(each, marks=DRAWN) for each in GROUPS if each != "crops")])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_one_graph_gives_the_same(group: str, dtype: torch.dtype) -> None:
     steps = [*GROUPS[group], LAST]

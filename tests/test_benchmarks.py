@@ -109,6 +109,7 @@ def test_digits_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2, of="races")
 def test_a_race_of_ways_that_work_and_one_that_fails(noise: Path, tmp_path: Path) -> None:
     fixed = entries_of(OURS, 4)
     others = [Entry("TensorDataset", "whole batches", 4, None, "tensors"), *entries_of(MEMCPY, 4, ["1 thread"])]

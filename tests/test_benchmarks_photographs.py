@@ -146,6 +146,7 @@ def test_crops_of_another_shape_are_no_result(drawn: Path, tmp_path: Path, monke
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2, of="races")
 def test_a_race_of_whole_images_proves_pixels_and_boxes(tmp_path: Path) -> None:
     write_voc(tmp_path / "voc", 6, long_side=120)
     (ours, files) = race.race("detect", tmp_path / "voc", [STORES["source"], TORCHVISION], tmp_path / "race", 1)

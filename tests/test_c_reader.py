@@ -45,6 +45,8 @@ def compiled(folder: Path, *flags: str, compiler: str = "cc") -> Path:
     return program
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("flags", [STRICT, SANITIZED], ids=["strict", "sanitized"])
 def test_all_conformance_stores(tmp_path: Path, flags: list[str]) -> None:
     program = compiled(tmp_path, *flags)

@@ -41,6 +41,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2, of="races")
 def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> None:
     _, done = measured
     assert done.exit_code == 0, done.output
@@ -64,6 +65,7 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2, of="races")
 def test_files_are_written(measured: tuple[Path, Result]) -> None:
     folder, done = measured
     data = json.loads((folder / "out" / "bench.json").read_text())

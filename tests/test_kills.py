@@ -72,7 +72,7 @@ def state(store: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.startswith(gone)}
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", [*MAKING, *CHANGING])
 def test_at_any_moment(tmp_path: Path, name: str) -> None:
     """The old store is as it was, or as it is to be; a new one is whole or absent; and the same command succeeds."""

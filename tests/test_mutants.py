@@ -111,6 +111,7 @@ def tiny(folder: Path, tests: str = TESTS) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(0)
 @pytest.mark.timeout(900)  # a process per mutant, on a busy machine
 def test_changes_that_no_test_notices_are_reported(tmp_path: Path) -> None:
     tiny(tmp_path)
