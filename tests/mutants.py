@@ -31,6 +31,7 @@ import pytest
 RECORDS = Path(".coverage.contexts")  # one folder per recorded run of tests: `data` of coverage, and `record.json`
 PRELOADED = "numpy", "PIL.Image", "psutil", "hypothesis", "torch", "torchvision"  # once, not per mutant
 NOT_COPIED = ".git", ".venv*", ".*cache*", ".coverage*", "__pycache__", "node_modules", "htmlcov", "_build", "shared"
+EXAMPLES = "tensorstore_ds", "cli"  # folders with examples in docstrings
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
@@ -167,18 +168,20 @@ def records(jobs: int, only: Collection[str] = ()) -> list[Record]:
     wanted = {path: text for path, text in python_files().items() if path in only or (_is_test(path) and not only)}
     changed = [path for path, text in wanted.items() if recorded.get(path) != text]
     if not known or changed:
-        known.append(record_run(RECORDS / f"{len(known):04}", changed if known or only else [], jobs))
+        examples = [] if known or only else [top for top in EXAMPLES if Path(top).is_dir()]
+        known.append(record_run(RECORDS / f"{len(known):04}", [*examples, *changed], jobs))
     return known
 
 
 def record_run(folder: Path, tests: list[str], jobs: int) -> Record:
-    print("recording which lines each test runs:", ", ".join(tests) or "all tests", flush=True)
+    print("recording which lines each test runs:", ", ".join(tests) if len(tests) < 9 else "all tests", flush=True)
     folder.mkdir(parents=True)
     here = Path(__file__).resolve()
     paths = [str(Path.cwd()), str(Path.cwd() / "cli"), str(here.parent), os.environ.get("PYTHONPATH", "")]
     command = [sys.executable, "-m", "pytest", "-p", here.stem, "-m", "not quiet and not slow", *tests]
     whole = str(folder.resolve())
     environment = {"PYTHONPATH": ":".join(paths), "COVERAGE_FILE": f"{whole}/data", "MUTANTS_RECORD": whole}
+    environment["TSDS_FAULTS"] = os.environ.get("TSDS_FAULTS", "quick")
     command += ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else ["-p", "no:xdist"]
     command += ["--cov", "--cov-context=test", "--cov-report=", "-o", "timeout=0"]  # tests take longer so
     subprocess.run(command, env=os.environ | environment, check=False)
@@ -193,7 +196,7 @@ _files: dict[str, str] = {}
 def pytest_configure(config: pytest.Config) -> None:
     ran = [path for path in config.args if path.endswith(".py")]
     for path, text in python_files().items():
-        if path in ran or not Path(path).name.startswith("test_") or (not ran and _is_test(path)):
+        if path in ran or not Path(path).name.startswith("test_"):
             _files[path] = text
 
 
@@ -218,7 +221,7 @@ def python_files(folder: str = ".") -> dict[str, str]:
 
 
 def _is_test(path: str) -> bool:
-    return re.fullmatch(r"tests/test_\w+\.py", path) is not None
+    return re.fullmatch(r"tests/((faults|fuzz|remote)/)?test_\w+\.py", path) is not None
 
 
 def chosen(mutant: Mutant, known: list[Record], most: int, seconds: float, only: Collection[str] = ()) -> list[str]:

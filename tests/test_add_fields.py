@@ -57,8 +57,10 @@ def data_inodes(store: tsds.Store, field: str) -> list[int]:
 # --- what is added ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "<i2", ">i8", "float16", ">f4", "f8"])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 4, 1)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("uint8", ()), ("<i2", (2, 4, 1)), (">i8", (3,)), ("float16", (2, 4, 1)), (">f4", ()), ("f8", (3,))],
+)
 def test_numbers_of_every_split(store: Path, dtype: str, shape: tuple[int, ...]) -> None:
     values = numbers(dtype, shape)
     done = tsds.add_fields(store, {"values": values})
@@ -175,6 +177,7 @@ def test_a_mapped_array_in_fortran_order_is_read_in_parts(store: Path, tmp_path:
     assert np.array_equal(np.concatenate([opened[split]["v"][:] for split in opened]), values)
 
 
+@pytest.mark.slow
 def test_an_array_larger_than_the_memory_that_it_may_take(tmp_path: Path) -> None:
     """A sparse file of 4 GB of which rows are read a few at a time."""
     import resource

@@ -200,8 +200,9 @@ finally:
 IMPORTS_TRIED = int(os.environ.get("TSDS_INTERRUPTED_IMPORTS", "12"))
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
-@pytest.mark.parametrize("name", ["merge", "pack"])
+@pytest.mark.slow
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(("name", "number"), [("merge", signal.SIGINT), ("pack", signal.SIGTERM)])
 def test_within_the_imports(tmp_path: Path, name: str, number: int) -> None:
     """One line and the status, wherever it comes, also in C code that makes another error of an interrupt."""
     store, out = VALID / "minimal.tsds", tmp_path / "out"
@@ -281,6 +282,8 @@ def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
 STARTS = int(os.environ.get("TSDS_INTERRUPTED_STARTS", "6"))
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["merge", "pack", "info"])
 def test_at_many_moments_of_the_start(tmp_path: Path, name: str) -> None:
     """Before the first code of the program, Python itself ends with a traceback; after it, there is none."""
@@ -308,8 +311,7 @@ def test_at_many_moments_of_the_start(tmp_path: Path, name: str) -> None:
         assert list(tmp_path.iterdir()) == [], moment
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "number"), zip(MOMENTS, NUMBERS * 2, strict=True))
 def test_convert(arrays: Path, tmp_path: Path, moment: float, number: int) -> None:
     out = tmp_path / "out.tsds"
     words = ("convert", arrays, out, "--encoding", "jpeg", "--workers", 2)
@@ -319,31 +321,19 @@ def test_convert(arrays: Path, tmp_path: Path, moment: float, number: int) -> No
     assert not out.exists()
 
 
-@pytest.mark.parametrize("moment", MOMENTS[1:3])
-def test_repack(store: Path, tmp_path: Path, moment: float) -> None:
-    words = ("repack", store, tmp_path / "small.tsds", "--layout", "zarr")
-    status, error = interrupted(words, "tensorstore_ds.annex.editing.repack", moment)
-    assert status == 130
-    assert error in ("tsds: interrupted\n", f"tsds: interrupted; {tmp_path / 'small.tsds'} was not made\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-#: Commands that make OUT, and their modules.
+#: One command of each family that makes OUT, its module, and a signal.
 MAKING = {
-    "filter": (("STORE", "OUT", "--where", "width > 0"), "tensorstore_ds.annex.editing.edit"),
-    "merge": (("STORE", "STORE", "OUT"), "tensorstore_ds.annex.editing.edit"),
-    "split": (("STORE", "OUT", "train=0.5,val=0.5"), "tensorstore_ds.annex.editing.edit"),
-    "export": (("STORE", "OUT", "--to", "folders"), "tensorstore_ds.annex.exporting.folders"),
-    "check": (("STORE", "--out", "OUT"), "tensorstore_ds.annex.checking.check"),
-    "card": (("STORE", "OUT"), "tensorstore_ds.annex.publishing.card"),
+    "filter": (("STORE", "OUT", "--where", "width > 0"), "tensorstore_ds.annex.editing.edit", signal.SIGINT),
+    "export": (("STORE", "OUT", "--to", "folders"), "tensorstore_ds.annex.exporting.folders", signal.SIGTERM),
+    "check": (("STORE", "--out", "OUT"), "tensorstore_ds.annex.checking.check", signal.SIGINT),
+    "card": (("STORE", "OUT"), "tensorstore_ds.annex.publishing.card", signal.SIGTERM),
 }
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
 @pytest.mark.parametrize("name", MAKING)
-def test_what_makes_something_of_a_store(store: Path, tmp_path: Path, name: str, number: int) -> None:
+def test_what_makes_something_of_a_store(store: Path, tmp_path: Path, name: str) -> None:
     """One line; and of what it makes nothing is left, but of `tsds card` the questions."""
-    words, module = MAKING[name]
+    words, module, number = MAKING[name]
     before = tensorstore_ds.open(store).sha256
     places = {"STORE": store, "OUT": tmp_path / "out"}
     status, error = interrupted((name, *(places.get(word, word) for word in words)), module, 0.05, number)
@@ -353,8 +343,7 @@ def test_what_makes_something_of_a_store(store: Path, tmp_path: Path, name: str,
     assert tensorstore_ds.open(store).sha256 == before
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "number"), [(0.05, signal.SIGTERM), (0.5, signal.SIGINT)])
 def test_append(arrays: Path, tmp_path: Path, moment: float, number: int) -> None:
     """The store is what it was, and the same command appends what there is to append."""
     path, more = tmp_path / "first.tsds", tmp_path / "more"
@@ -388,8 +377,7 @@ def test_train(store: Path, tmp_path: Path, moment: float) -> None:
     assert not list(tmp_path.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("command", ["info", "stats", "verify"])
-@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize(("command", "more"), [("info", ()), ("stats", ("--json",)), ("verify", ())])
 def test_a_reader_that_goes_away(store: Path, command: str, more: Sequence[str]) -> None:
     """As in ``tsds info store.tsds | head -1``."""
     words = [sys.executable, "-m", "tsds_cli", command, str(store), *more]

@@ -106,47 +106,63 @@ def test_the_folder_is_named_after_the_store(store: Path, tmp_path: Path, monkey
 # --- every flag arrives ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("flags", "name", "value"),
-    [
-        (["--task", "classification"], "task", "classification"),
-        (["--train-split", "test", "--eval-split", "train"], "train_split", "test"),
-        (["--train-split", "test", "--eval-split", "train"], "eval_split", "train"),
-        (["--fold", "2/3"], "fold", "2/3"),
-        (["--fold", "2/3", "--stratify", "label"], "stratify", "label"),
-        (["--fold", "2/3", "--groups", "label"], "groups", "label"),
-        (["--fold", "2/3", "--fold-seed", "5"], "fold_seed", 5),
-        (["--model", "tiny"], "model", "tiny"),
-        (["--image-size", "8x16"], "image_size", [8, 16]),
-        (["--patch-size", "2"], "patch_size", 2),
-        (["--width", "8"], "width", 8),
-        (["--depth", "1"], "depth", 1),
-        (["--heads", "4"], "heads", 4),
-        (["--mlp-width", "8"], "mlp_width", 8),
-        (["--dropout", "0.1"], "dropout", 0.1),
-        (["--epochs", "2"], "epochs", 2),
-        (["--batch-size", "16"], "batch_size", 16),
-        (["--accumulate", "2"], "accumulate", 2),
-        (["--lr", "0.01"], "learning_rate", 0.01),
-        (["--warmup", "0.5"], "warmup", 0.5),
-        (["--weight-decay", "0.5"], "weight_decay", 0.5),
-        (["--clip", "0.5"], "clip", 0.5),
-        (["--label-smoothing", "0.2"], "label_smoothing", 0.2),
-        (["--mix", "cutmix"], "mix", "cutmix"),
-        (["--augment", "strong"], "augment", "strong"),
-        (["--flip"], "flip", True),
-        (["--balance", "effective"], "balance", "effective"),
-        (["--ema", "0.9"], "ema", 0.9),
-        (["--precision", "bf16"], "precision", "bf16"),
-        (["--compile"], "compile", True),
-        (["--grad-checkpointing"], "grad_checkpointing", True),
-        (["--device", "cpu"], "device", "cpu"),
-        (["--residency", "page-cache"], "residency", "page-cache"),
-        (["--threads", "2"], "num_threads", 2),
-        (["--torch-threads", "2"], "torch_threads", 2),
-        (["--seed", "5"], "seed", 5),
-    ],
-)
+#: Flags, the option of the last one, and its value.
+GIVEN: list[tuple[list[str], str, object]] = [
+    (["--task", "classification"], "task", "classification"),
+    (["--train-split", "test", "--eval-split", "train"], "train_split", "test"),
+    (["--train-split", "test", "--eval-split", "train"], "eval_split", "train"),
+    (["--fold", "2/3"], "fold", "2/3"),
+    (["--fold", "2/3", "--stratify", "label"], "stratify", "label"),
+    (["--fold", "2/3", "--groups", "label"], "groups", "label"),
+    (["--fold", "2/3", "--fold-seed", "5"], "fold_seed", 5),
+    (["--model", "tiny"], "model", "tiny"),
+    (["--image-size", "8x16"], "image_size", [8, 16]),
+    (["--patch-size", "2"], "patch_size", 2),
+    (["--width", "8"], "width", 8),
+    (["--depth", "1"], "depth", 1),
+    (["--heads", "4"], "heads", 4),
+    (["--mlp-width", "8"], "mlp_width", 8),
+    (["--dropout", "0.1"], "dropout", 0.1),
+    (["--epochs", "2"], "epochs", 2),
+    (["--batch-size", "16"], "batch_size", 16),
+    (["--accumulate", "2"], "accumulate", 2),
+    (["--lr", "0.01"], "learning_rate", 0.01),
+    (["--warmup", "0.5"], "warmup", 0.5),
+    (["--weight-decay", "0.5"], "weight_decay", 0.5),
+    (["--clip", "0.5"], "clip", 0.5),
+    (["--label-smoothing", "0.2"], "label_smoothing", 0.2),
+    (["--mix", "cutmix"], "mix", "cutmix"),
+    (["--augment", "strong"], "augment", "strong"),
+    (["--flip"], "flip", True),
+    (["--balance", "effective"], "balance", "effective"),
+    (["--ema", "0.9"], "ema", 0.9),
+    (["--precision", "bf16"], "precision", "bf16"),
+    (["--compile"], "compile", True),
+    (["--grad-checkpointing"], "grad_checkpointing", True),
+    (["--device", "cpu"], "device", "cpu"),
+    (["--residency", "page-cache"], "residency", "page-cache"),
+    (["--threads", "2"], "num_threads", 2),
+    (["--torch-threads", "2"], "torch_threads", 2),
+    (["--seed", "5"], "seed", 5),
+]
+
+
+def test_every_flag_becomes_its_option(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def train(store: Path, options: tensorstore_ds.TrainOptions, **others: object) -> None:
+        seen.append(options.as_data())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensorstore_ds.train", train)
+    for flags, name, value in GIVEN:
+        assert tsds("train", store, *FLAGS, *flags).exit_code == 130
+        assert json.loads(json.dumps(seen[-1]))[name] == value
+
+
+@pytest.mark.slow
+@pytest.mark.drawn(6)
+@pytest.mark.parametrize(("flags", "name", "value"), GIVEN)
 def test_flags(store: Path, tmp_path: Path, flags: list[str], name: str, value: object) -> None:
     with torch.compiler.set_stance("force_eager"):  # test_learner_precision.py compiles, which takes long
         done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, *flags)

@@ -310,8 +310,8 @@ def test_a_damaged_checkpoint_is_named(store: Path, tmp_path: Path, damage: byte
     ("task", "metric", "better"),
     [
         ("multilabel", "map", 0.8),
-        ("keypoints", "nme", -0.75),
-        ("classification+keypoints", "accuracy", 0.8),
+        pytest.param("keypoints", "nme", -0.75, marks=pytest.mark.slow),
+        pytest.param("classification+keypoints", "accuracy", 0.8, marks=pytest.mark.slow),
         ("auto", "nme", -0.75),
     ],
 )

@@ -157,6 +157,7 @@ def test_the_command_for_a_store(learned: tuple[Path, Path, tsds.TrainReport], t
 # --- going on ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"augment": "strong", "flip": True, "ema": 0.9, "accumulate": 2}])
 def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, changes: Any) -> None:
     """Batch norm has statistics, so a step is finished before a run ends."""
@@ -260,6 +261,8 @@ def test_two_ranks_do_what_one_does_with_a_batch_of_twice_the_size(tmp_path: Pat
 # --- what is learned ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("flag", ["difficult", "iscrowd"])
 def test_ignored_objects_are_not_learned(tmp_path: Path, flag: str) -> None:
     """A run with them is one without them, and they are told of."""
@@ -311,6 +314,7 @@ def test_images_of_differing_sizes_keep_their_shape(tmp_path: Path) -> None:
     np.testing.assert_allclose([o["box"] for o in prediction.says["objects"]], rows[:, 3:], atol=0.05)
 
 
+@pytest.mark.slow
 def test_fasterrcnn_and_gray_images_with_weights(tmp_path: Path) -> None:
     rows = [{**s, "image": s["image"][:, :, :1]} for s in shapes(4, size=48)]
     splits = {name: Samples(rows, CLASSES) for name in ("train", "val")}
