@@ -311,7 +311,7 @@ def test_at_many_moments_of_the_start(tmp_path: Path, name: str) -> None:
         assert list(tmp_path.iterdir()) == [], moment
 
 
-@pytest.mark.parametrize(("moment", "number"), zip(MOMENTS, NUMBERS * 2, strict=True))
+@pytest.mark.parametrize(("moment", "number"), [*zip(MOMENTS, NUMBERS * 2, strict=True)])
 def test_convert(arrays: Path, tmp_path: Path, moment: float, number: int) -> None:
     out = tmp_path / "out.tsds"
     words = ("convert", arrays, out, "--encoding", "jpeg", "--workers", 2)
