@@ -13,6 +13,7 @@ from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
+from tensorstore_ds.annex.augment import color, tones, warp
 from tensorstore_ds.annex.augment.affine import RandomAffine, RandomPerspective, Warp
 from tensorstore_ds.annex.augment.color import (
     AutoContrast,
@@ -22,7 +23,7 @@ from tensorstore_ds.annex.augment.color import (
     RandomGrayscale,
     Solarize,
 )
-from tensorstore_ds.loading.augment import color, pixels, tones, warp
+from tensorstore_ds.loading.augment import pixels
 from tensorstore_ds.loading.augment.base import BatchTransform
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.outlines import FRAME

@@ -15,8 +15,9 @@ from PIL import Image
 import tensorstore_ds as tsds
 from labelling_files import write
 from small_stores import tsds as command
+from tensorstore_ds.annex.openers import tiff
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.imaging import parts, tiff
+from tensorstore_ds.imaging import parts
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
 
 SIZES = {"a": (100, 170), "b": (64, 64), "c": (20, 90), "d": (130, 30)}

@@ -12,7 +12,8 @@ from PIL import Image
 
 import tensorstore_ds
 from small_stores import tsds
-from tensorstore_ds import OptionError, demo
+from tensorstore_ds import OptionError
+from tensorstore_ds.annex import demo
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from PIL import Image, ImageOps
 import tensorstore_ds as tsds
 from jpeg_files import drawn, oriented
 from stores import png_bytes, store_of
-from tensorstore_ds.annex.device import device_decoding
-from tensorstore_ds.annex.device.device_decoding import DeviceDecoder, JpegFiles, check_device_decoding
+from tensorstore_ds.annex import device_decoding
+from tensorstore_ds.annex.device_decoding import DeviceDecoder, JpegFiles, check_device_decoding
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.loading.buffers import BufferPool
 from training_stores import one_line

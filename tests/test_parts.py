@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds.annex.large_images.parts import WholeImage
 from tensorstore_ds.conversion import encode
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import codecs, parts
 from tensorstore_ds.imaging.codecs import decode_image
+from tensorstore_ds.imaging.parts import WholeImage
 
 SIZE = (71, 53)  # width, height
 

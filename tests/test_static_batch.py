@@ -11,7 +11,7 @@ import torch
 
 import tensorstore_ds as tsds
 from stores import detections, store_of
-from tensorstore_ds.annex.device.static_batch import StaticBatch
+from tensorstore_ds.loading.static_batch import StaticBatch
 
 ROWS, BATCH = 12, 4
 HOW: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds.annex.large_images import tiff
-from tensorstore_ds.annex.large_images.tiff import open_tiff
+from tensorstore_ds.annex.openers import tiff
+from tensorstore_ds.annex.openers.tiff import open_tiff
 from tensorstore_ds.errors import ConversionError, SourceError
 
 tifffile = pytest.importorskip("tifffile")

@@ -30,7 +30,7 @@ from benchmarks.gpu.data import (
     told_apart,
 )
 from benchmarks.measure import Figure
-from tensorstore_ds.annex.device import device_decoding
+from tensorstore_ds.annex import device_decoding
 
 _LOADERS: dict[str, dict[str, Any]] = {
     "threads": {},

@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.large_images.large import Spool, Values, spool_jpeg, spool_pixels, sums_of, write_pixels
 from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, doubtful_boxes, encode_sample
+from tensorstore_ds.conversion.large import Spool, Values, spool_jpeg, spool_pixels, sums_of, write_pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at

@@ -16,8 +16,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.large_images.parts import Part, WholeImage, left_out_of, opened_tiff
-from tensorstore_ds.annex.large_images.tiff import LARGE_NBYTES, TiffImage
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
@@ -44,6 +42,7 @@ from tensorstore_ds.imaging.codecs import (
 from tensorstore_ds.imaging.jpeg import JPEG, MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
+from tensorstore_ds.imaging.parts import LARGE_NBYTES, OpenedImage, Part, WholeImage, open_by_parts
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.machine import memory_limit
@@ -99,13 +98,17 @@ def _encode_sample(
     by_parts: bool,
 ) -> EncodedSample:
     source: Any = sample.image
-    parts: TiffImage | WholeImage | None = None
+    parts: OpenedImage | WholeImage | None = None
     try:
-        tiff = None if options.encoding == "source" else opened_tiff(source, options.color, sample.key)
-        if tiff is not None:
-            sample.left_out += left_out_of(tiff, sample.key)
-            size, scale, original = tiff.shape[:2], 1, _decode_tiff(tiff, sample.key, options, on_decode, by_parts)
-            parts = tiff if not original.size else None
+        opened = None if options.encoding == "source" else open_by_parts(source, options.color, sample.key)
+        if opened is not None:
+            sample.left_out += opened.left_out
+            size, scale, original = (
+                opened.shape[:2],
+                1,
+                _decode_opened(opened, sample.key, options, on_decode, by_parts),
+            )
+            parts = opened if not original.size else None
         else:
             if isinstance(source, str | Path):
                 source = read_file(source, sample.key)
@@ -149,32 +152,32 @@ def _encode_sample(
         arrays=sample.arrays,
         texts=_checked_texts(sample),
         problems=problems,
-        file_nbytes=len(source) if isinstance(source, bytes) else 0 if tiff is None else tiff.file_nbytes,
+        file_nbytes=len(source) if isinstance(source, bytes) else 0 if opened is None else opened.file_nbytes,
         parts=parts,
     )
 
 
-def _decode_tiff(
-    tiff: TiffImage, key: str, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
+def _decode_opened(
+    opened: OpenedImage, key: str, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
 ) -> NDArray[Any]:
-    """All pixels of a TIFF file that Pillow does not read; none, (0, 0, C), where it is to be encoded by parts."""
-    size = tiff.shape[:2]
+    """All pixels of a file that an opener reads; none, (0, 0, C), where it is to be encoded by parts."""
+    size = opened.shape[:2]
     check_size_of_image(size, options.max_pixels, key)
-    if tiff.is_large and by_parts and options.placement(size) is None and options.encoding in ("auto", "raw", "jpeg"):
+    if opened.is_large and by_parts and options.placement(size) is None and options.encoding in ("auto", "raw", "jpeg"):
         if on_decode is not None:
-            on_decode(tiff.band_nbytes)
-        return np.empty((0, 0, tiff.shape[2]), tiff.dtype)
-    if _COPIES * tiff.nbytes > (limit := memory_limit()):
-        needed = f"{_COPIES * tiff.nbytes:,} bytes of memory are needed to resize or encode it as a whole"
+            on_decode(opened.band_nbytes)
+        return np.empty((0, 0, opened.shape[2]), opened.dtype)
+    if _COPIES * opened.nbytes > (limit := memory_limit()):
+        needed = f"{_COPIES * opened.nbytes:,} bytes of memory are needed to resize or encode it as a whole"
         raise ConversionError(f"{key}: {needed}, {limit:,} may be used. {_BY_PARTS}")
     if on_decode is not None:
-        on_decode(_COPIES * tiff.nbytes)
-    pixels = tiff.read(0, 0, *size)
-    tiff.close()
+        on_decode(_COPIES * opened.nbytes)
+    pixels = opened.read(0, 0, *size)
+    opened.close()
     return pixels
 
 
-def _check_jpeg(key: str, image: TiffImage | WholeImage, options: ImageOptions) -> None:
+def _check_jpeg(key: str, image: OpenedImage | WholeImage, options: ImageOptions) -> None:
     """Raise `SourceError` for a large image that cannot become a JPEG file."""
     if options.encoding != "jpeg":
         return

@@ -12,10 +12,10 @@ from typing import Any, Unpack
 import numpy as np
 from numcodecs.zstd import Zstd
 
-from tensorstore_ds.annex.large_images.large import about
 from tensorstore_ds.conversion.blocks import SKIP, or_skipped
 from tensorstore_ds.conversion.convert import check_all_apart
 from tensorstore_ds.conversion.encode import encode_sample, notes_of_doubtful
+from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
     AnySource,

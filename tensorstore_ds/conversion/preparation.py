@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from tensorstore_ds.annex.large_images.large import about
-from tensorstore_ds.annex.large_images.parts import Part, left_out_of, opened_tiff
 from tensorstore_ds.conversion.blocks import (
     ALL_AS_RGB,
     NOTHING_LEFT,
@@ -33,6 +31,7 @@ from tensorstore_ds.conversion.blocks import (
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import doubtful_boxes, encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
+from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.conversion.tiles import TileSource
@@ -59,6 +58,7 @@ from tensorstore_ds.imaging.codecs import (
 )
 from tensorstore_ds.imaging.heif import HEIF_FORMATS
 from tensorstore_ds.imaging.jpeg import JPEG
+from tensorstore_ds.imaging.parts import Part, open_by_parts
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps
@@ -517,11 +517,12 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
 def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, str]:
     """Height, width and kind of an image, and one of `_KEPT`, `_RECODED` and `_NO_FILE`; raises `SourceError`."""
     image = sample.image
-    tiff = None if options.encoding == "source" else opened_tiff(image, "auto", sample.key)
-    if tiff is not None:
-        check_size_of_image(tiff.shape[:2], options.max_pixels, sample.key)
-        sample.left_out += left_out_of(tiff, sample.key)
-        return (*tiff.shape[:2], Kind(tiff.shape[2], tiff.dtype.name), _KEPT if tiff.is_for_pillow else _NO_FILE)
+    by_parts = None if options.encoding == "source" else open_by_parts(image, "auto", sample.key)
+    if by_parts is not None:
+        check_size_of_image(by_parts.shape[:2], options.max_pixels, sample.key)
+        sample.left_out += by_parts.left_out
+        kind = Kind(by_parts.shape[2], by_parts.dtype.name)
+        return (*by_parts.shape[:2], kind, _KEPT if by_parts.is_for_pillow else _NO_FILE)
     if isinstance(image, Part):
         return (*image.size, Kind(image.shape[2], image.dtype.name), _NO_FILE)
     if isinstance(image, np.ndarray):

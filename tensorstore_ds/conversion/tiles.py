@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.large_images.parts import Part, open_parts, size_of
 from tensorstore_ds.conversion.crops import SOURCE_BOX, PartSource
 from tensorstore_ds.conversion.encode import check_size, in_pixels, mask_of_image, place_objects, with_path
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -19,6 +18,7 @@ from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.codecs import quiet_pillow
+from tensorstore_ds.imaging.parts import Part, open_parts, size_of
 from tensorstore_ds.imaging.placement import Placement, box_faults
 from tensorstore_ds.imaging.resizing import resize_nearest
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from tensorstore_ds.annex.device.static_batch import StaticBatch
 from tensorstore_ds.loading.batches import TransformsBatches
 from tensorstore_ds.loading.device import IdleTime
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.samples import Samples
+from tensorstore_ds.loading.static_batch import StaticBatch
 
 #: Batches of indices that one task gathers.
 Group = list[NDArray[np.int64]]

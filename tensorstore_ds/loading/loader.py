@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler, Subset
 
-from tensorstore_ds.annex.device.device_decoding import DeviceDecoder, check_device_decoding
-from tensorstore_ds.annex.device.static_batch import StaticBatch
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.batches import (
@@ -55,7 +53,8 @@ from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import PIECE, Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
-from tensorstore_ds.loading.transformed import Transformed
+from tensorstore_ds.loading.static_batch import StaticBatch
+from tensorstore_ds.loading.transformed import DECODERS, Decoder, Transformed
 from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store
@@ -213,12 +212,11 @@ class DataLoader(data.DataLoader[Batches]):
             collate_fn = functools.partial(collate_samples, how=collate)  # torch's own stacks no objects
         self.device = None if device is None else with_index(checked_device(device))
         workers = num_workers
-        self._decoder: DeviceDecoder | None = None
+        self._decoder: Decoder | None = None
         if decode == "device":
-            padded = collate_images == "padded"
-            of_loader = {"workers": workers, "collate_fn": collate_fn, "collate_images=padded": padded}
-            check_device_decoding(dataset, self.device, {**of_loader, "batch_size=None": not in_batches})
-            self._decoder = DeviceDecoder(cast(StoreDataset, dataset), cast(torch.device, self.device))
+            of_loader: dict[str, object] = {"workers": workers, "collate_fn": collate_fn}
+            of_loader |= {"collate_images=padded": collate_images == "padded", "batch_size=None": not in_batches}
+            self._decoder = DECODERS[decode].load()(dataset, self.device, of_loader)
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
         self._draws_seed = seed is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,26 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan, place_on
 from tensorstore_ds.loading.moving import can_move, can_normalize, is_move, move, only_moves
 from tensorstore_ds.loading.samples import Batch, Samples
+from tensorstore_ds.plugins import Plugins
+
+#: Functions that return a `Decoder`, by the loader's `decode`. Each is called with the data set, the device, and the
+#: loader's options that must be false.
+DECODERS = Plugins(
+    "tsds.decoders",
+    "tensorstore_ds",
+    {"device": ("annex.device_decoding", "device_decoder", "JPEG files decoded by an NVIDIA GPU")},
+)
+
+
+class Decoder(Protocol):
+    """Gathers a batch in a thread, and decodes it in the script's thread once it is collated."""
+
+    def gather(self, indices: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
+        """A batch as `Samples.gather` returns it, with images that are still to be decoded."""
+
+    def decode(self, batch: Any) -> Any:
+        """A collated batch with its images."""
+
 
 #: Members of a batch that move with the images.
 _MOVING = {*PIXELS, "objects"} - {"image"}

@@ -42,11 +42,7 @@ FORMATS = Plugins(
         "parquet": ("annex.sources.parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
         "pts": ("annex.sources.pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
         "voc": ("sources.voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
-        "webdataset": (
-            "annex.sources.webdataset",
-            "WebDatasetSource",
-            "WebDataset: tar files of images with their labels",
-        ),
+        "webdataset": ("annex.sources.webdataset", "WebDatasetSource", "WebDataset: tar files of images and labels"),
         "yolo": ("sources.yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
     },
 )

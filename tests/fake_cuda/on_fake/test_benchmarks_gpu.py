@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.gpu import correctness, data, run, speed, whole
 from benchmarks.measure import Figure
-from tensorstore_ds.annex.device import device_decoding
+from tensorstore_ds.annex import device_decoding
 from tensorstore_ds.loading import device
 
 RANK = "from fake_cuda import kernels; kernels.enable(); from benchmarks.gpu.rank import main; main()"

@@ -13,7 +13,7 @@ import torch
 
 import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
-from tensorstore_ds.annex.device import device_decoding
+from tensorstore_ds.annex import device_decoding
 from tensorstore_ds.loading.epoch import Ahead
 
 BATCHES, BATCH = 12, 8

@@ -13,7 +13,7 @@ import torch
 import tensorstore_ds as tsds
 from fake_cuda.runtime import counted
 from stores import store_of
-from tensorstore_ds.annex.device.static_batch import StaticBatch
+from tensorstore_ds.loading.static_batch import StaticBatch
 
 ROWS, BATCH = 64, 16
 WAYS: dict[str, dict[str, Any]] = {

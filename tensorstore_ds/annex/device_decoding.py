@@ -15,7 +15,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -85,6 +85,12 @@ def check_device_decoding(dataset: Any, device: torch.device | None, options: Ma
         _decoder()
     except ImportError as error:
         raise refusal(name, "torchcodec or torchvision with nvJPEG", f"none ({error})") from error
+
+
+def device_decoder(dataset: Any, device: torch.device | None, options: Mapping[str, object]) -> DeviceDecoder:
+    """The decoder of a loader's images; raises as `check_device_decoding` does."""
+    check_device_decoding(dataset, device, options)
+    return DeviceDecoder(dataset, cast(torch.device, device))
 
 
 class DeviceDecoder:

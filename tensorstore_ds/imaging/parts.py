@@ -1,4 +1,4 @@
-"""Parts of images: of TIFF files as they are read by parts, and of all other images, which are decoded once."""
+"""Parts of images: of files that an opener reads by parts, and of all other images, which are decoded once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.large_images.tiff import TiffImage, is_tiff_name, open_tiff
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging import Color
 from tensorstore_ds.imaging.codecs import (
-    FURTHER_FRAMES,
     check_pixels,
     color_of,
     dtype_of,
@@ -28,7 +26,16 @@ from tensorstore_ds.imaging.codecs import (
     oriented_size,
     read_image_header,
 )
+from tensorstore_ds.plugins import Plugins
 from tensorstore_ds.regular_files import open_file, read_file
+
+#: Images of at least so many bytes of pixels are read by parts.
+LARGE_NBYTES = 64 * 1024**2
+#: Functions that open files by parts, by the end of their names. Called with an open file, `color` and `key`, they
+#: return an `OpenedImage`, or None if Pillow reads the file as well. Other packages add some with an entry point
+#: ``tsds.images``.
+_TIFF = ("annex.openers.tiff", "open_tiff", "TIFF and BigTIFF, by parts")
+OPENERS = Plugins("tsds.images", "tensorstore_ds", {".tif": _TIFF, ".tiff": _TIFF})
 
 _BAND_NBYTES = 8 << 20  # pixels of a decoded image that are copied at a time
 _CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
@@ -42,6 +49,36 @@ class Readable(Protocol):
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
         """(bottom - top, right - left, C) pixels of a part inside of the image."""
+
+
+class OpenedImage(Readable, Protocol):
+    """An image file that is open, of which parts are read.
+
+    Attributes:
+        is_large: whether it should be read by parts.
+        is_for_pillow: whether Pillow could read it whole, too.
+        file_nbytes: of the file.
+        left_out: what the file has and is not read.
+    """
+
+    is_large: bool
+    is_for_pillow: bool
+    file_nbytes: int
+    left_out: tuple[Problem, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all pixels."""
+
+    @property
+    def band_nbytes(self) -> int:
+        """Estimated memory of `bands`."""
+
+    def bands(self) -> Iterator[NDArray[Any]]:
+        """The image from top to bottom, in bands (h, W, C) of all columns."""
+
+    def close(self) -> None:
+        """Close the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +185,17 @@ def open_parts(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[
     Raises:
         SourceError: its header is damaged or states sizes that cannot be, or it has too many pixels.
     """
-    if (tiff := opened_tiff(image, color, key)) is not None:
-        return tiff, left_out_of(tiff, key)
+    if (opened := open_by_parts(image, color, key)) is not None:
+        return opened, opened.left_out
     whole = WholeImage(read_file(image, key) if isinstance(image, str | Path) else image, color, max_pixels, key)
     return whole, whole.left_out
 
 
 def size_of(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[int, int]:
     """(height, width) of an image as it is shown, from its header alone; raises as `open_parts` does."""
-    if (tiff := opened_tiff(image, color, key)) is not None:
-        tiff.close()
-        return tiff.shape[:2]
+    if (opened := open_by_parts(image, color, key)) is not None:
+        opened.close()
+        return opened.shape[:2]
     if isinstance(image, str | Path):
         # Where the header is wrong, the bytes of the file tell what it is.
         with open_file(image, key) as file, contextlib.suppress(SourceError):
@@ -167,13 +204,9 @@ def size_of(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[int
     return WholeImage(image, color, max_pixels, key).shape[:2]
 
 
-def opened_tiff(image: Any, color: Color, key: str) -> TiffImage | None:
-    """The image of a TIFF file that is to be read by parts, or that Pillow cannot read; None of all others."""
-    if not isinstance(image, str | Path) or not is_tiff_name(str(image)):
+def open_by_parts(image: Any, color: Color, key: str) -> OpenedImage | None:
+    """The image of a file that an opener reads by parts; None of all others."""
+    if not isinstance(image, str | Path) or (suffix := Path(image).suffix.lower()) not in OPENERS:
         return None
-    return open_tiff(open_file(image, key), color=color, key=key)
-
-
-def left_out_of(image: TiffImage, key: str) -> tuple[Problem, ...]:
-    """The note that a TIFF file has several pages, if it has."""
-    return (Problem(key, "further-frames", FURTHER_FRAMES),) if image.has_pages else ()
+    opened: OpenedImage | None = OPENERS[suffix].load()(open_file(image, key), color=color, key=key)
+    return opened

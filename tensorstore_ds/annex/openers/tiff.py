@@ -16,7 +16,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import MOST_CHANNELS
 from tensorstore_ds.imaging import MAX_PIXELS, Color
-from tensorstore_ds.imaging.codecs import bad_image, damaged, from_array
+from tensorstore_ds.imaging.codecs import FURTHER_FRAMES, bad_image, damaged, from_array
 from tensorstore_ds.imaging.jpeg import read_header
+from tensorstore_ds.imaging.parts import LARGE_NBYTES
 
-#: Images of at least so many bytes of pixels are read by parts.
-LARGE_NBYTES = 64 * 1024**2
 #: So many bytes of pixels are decoded at a time, about.
 BAND_NBYTES = 64 * 1024**2
 #: A compressed tile or strip may have so many bytes of pixels.
@@ -212,17 +211,15 @@ class TiffImage:
         dtype: of the pixels.
         is_large: whether it should be read by parts.
         is_for_pillow: whether Pillow could read it whole, too.
-        has_pages: whether the file has other pages that are no smaller copies.
         file_nbytes: of the file.
-        left_out: nothing of the parts that are read.
+        left_out: the note that the file has other pages that are no smaller copies, if it has.
     """
-
-    left_out: ClassVar[tuple[Problem, ...]] = ()
 
     def __init__(self, file: BinaryIO, header: _Header, color: Color, key: str, has_pages: bool) -> None:
         self._file, self._header, self._color, self._key = file, header, color, key
         self.is_for_pillow = header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS
-        self.has_pages, self.file_nbytes, self.is_large = has_pages, header.nbytes, header.is_large
+        self.file_nbytes, self.is_large = header.nbytes, header.is_large
+        self.left_out = (Problem(key, "further-frames", FURTHER_FRAMES),) if has_pages else ()
         self._stored_dtype = cast("np.dtype[Any]", header.dtype)  # `_Header.unsupported` has looked
         self._finalizer = weakref.finalize(self, file.close)
         self._orientation = header.one(_ORIENTATION, 1) if 1 <= header.one(_ORIENTATION, 1) <= 8 else 1
@@ -424,11 +421,6 @@ def _tifffile() -> Any:
         return None
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it warns of is checked here
     return tifffile
-
-
-def is_tiff_name(name: str) -> bool:
-    """Whether a path ends as those of TIFF files do."""
-    return name.lower().endswith((".tif", ".tiff"))
 
 
 def _read_header(file: BinaryIO) -> tuple[_Header, tuple[int, int, bool]]:

@@ -1,1 +1,0 @@
-"""Steps of a loader that a GPU does: decoding, and batches in the same memory."""

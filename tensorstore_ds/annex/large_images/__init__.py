@@ -1,1 +1,0 @@
-"""Images that are larger than memory, read and stored by parts."""
