@@ -6,15 +6,16 @@ python examples/writing.py discs.tsds
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import shutil
 from multiprocessing import Pool
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tensorstore_ds as tsds
 
-SHARDS, SAMPLES = 4, 50
+PARTS, SAMPLES = 4, 50
 CLASSES = ["small", "large"]
 
 
@@ -33,27 +34,29 @@ def simulate(seed: int) -> dict[str, Any]:
     return {"image": image.clip(0, 255).astype(np.uint8), "boxes": boxes, "labels": labels}
 
 
-def samples(shard: int) -> Iterator[dict[str, Any]]:
-    """The samples of a shard; after an interruption, those of finished shards are known by their keys."""
-    for seed in range(shard * SAMPLES, (shard + 1) * SAMPLES):
-        yield {"key": f"seed-{seed:06d}", **simulate(seed)}
-
-
-def write(job: tsds.ShardJob) -> int:
-    """What a process does for a shard."""
-    return job.write(samples(job.index))
+def write(part: Path) -> None:
+    """What a process does: a store of some samples, unless an interrupted run has finished it."""
+    first = int(part.stem) * SAMPLES
+    if not part.exists():
+        with tsds.Writer(part, classes=CLASSES) as writer:
+            samples = ({"key": f"seed-{seed:06d}", **simulate(seed)} for seed in range(first, first + SAMPLES))
+            writer.extend("train", samples)
 
 
 def main() -> None:
-    """Give a shard to each process, one after another; the store appears at the end."""
+    """Let processes write stores beside the one that is wanted, merge these, and remove them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store")
+    parser.add_argument("store", type=Path)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
 
-    with tsds.Writer(options.store, classes=CLASSES) as writer, Pool(options.processes) as pool:
-        pool.map(write, [writer.shard("train", index) for index in range(SHARDS)])
-        writer.extend("test", samples(SHARDS))  # in this process
+    folder = options.store.with_suffix(".parts")
+    folder.mkdir(exist_ok=True)
+    parts = [folder / f"{part}.tsds" for part in range(PARTS)]
+    with Pool(options.processes) as pool:
+        pool.map(write, parts)
+    tsds.merge_stores(parts, options.store)
+    shutil.rmtree(folder)
     split = tsds.open(options.store)["train"]
     print(f"{len(split)} images with {len(split['objects']['boxes'])} discs")
 

@@ -102,7 +102,6 @@ from .conversion.convert import convert as convert
 from .conversion.estimate import Estimate as Estimate, estimate as estimate
 from .conversion.options import ConvertOptions as ConvertOptions, RepackOptions as RepackOptions
 from .conversion.result import Progress as Progress, Summary as Summary
-from .conversion.sample_shard import ShardJob as ShardJob
 from .conversion.writer import Writer as Writer
 from .errors import (
     ConversionError as ConversionError,

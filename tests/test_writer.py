@@ -3,7 +3,6 @@
 import errno
 import json
 import multiprocessing
-import pickle
 import re
 import resource
 import shutil
@@ -439,8 +438,6 @@ def test_after_its_block_a_writer_takes_nothing(tmp_path, out):
             each.append("train", np.zeros((2, 2), np.uint8))
         with pytest.raises(tsds.OptionError, match="the Writer is not open"):
             each.extend("train", [])
-        with pytest.raises(tsds.OptionError, match="the Writer is not open"):
-            each.shard("val", 0)
         with pytest.raises(tsds.OptionError, match="the Writer is not open"), each:
             pass
     assert writer.summary.rows == {"train": 1}
@@ -510,17 +507,6 @@ def test_a_key_that_was_refused_may_be_repeated_and_other_splits_have_their_own(
     assert writer.summary.rows == {"train": 9, "val": 9}
 
 
-def test_two_jobs_with_the_same_key(out):
-    with (
-        pytest.raises(tsds.SourceError, match=r"expected keys that differ, found d2 twice: in rows 2 and 4\. Give"),
-        tsds.Writer(out, classes=CLASSES) as writer,
-    ):
-        writer.shard("train", 0).write(digits(4))
-        with pytest.raises(tsds.SourceError, match="d0: expected keys that differ, found this one twice"):
-            writer.shard("train", 1).write([digits()[0], digits()[0]])
-        writer.shard("train", 1).write(digits()[2:3])
-
-
 # --- interruptions ----------------------------------------------------------------------------------------------
 
 
@@ -561,7 +547,7 @@ def test_stopped_when_it_commits_no_sample_is_made_again(tmp_path, out, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tensorstore_ds.conversion.workspace.WorkFolder.put_store", stop)
+        patch.setattr("tensorstore_ds.conversion.workspace.Workspace.put_store", stop)
         with pytest.raises(KeyboardInterrupt):
             Calls().write(out)
     calls = Calls()
@@ -750,180 +736,6 @@ def test_two_writers_at_once_are_refused(out):
 # --- several processes ------------------------------------------------------------------------------------------
 
 
-def write_job(job, samples):
-    return job.write(samples)
-
-
-def parts(count, samples):
-    size = -(-len(samples) // count)
-    return [samples[i : i + size] for i in range(0, len(samples), size)]
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_write_a_shard_each(tmp_path, out, method):
-    samples = digits(12)
-    with tsds.Writer(out, classes=CLASSES) as writer, multiprocessing.get_context(method).Pool(2) as pool:
-        jobs = [(writer.shard("train", i), part) for i, part in enumerate(parts(3, samples))]
-        assert pool.starmap(write_job, jobs) == [4, 4, 4]
-        writer.extend("val", samples[:2])
-    store = tsds.open(out)
-    assert writer.summary.rows == {"train": 12, "val": 2}
-    assert len(store.manifest.splits["train"].shards) == 3
-    np.testing.assert_array_equal(np.asarray(store["train"]["image"])[..., 0], [s["image"] for s in samples])
-    assert store["train"].statistics["label"]["class_counts"] == [4, 4, 4]
-    assert tsds.verify(out) == []
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_shards_of_an_interrupted_run_are_not_written_again(tmp_path, out):
-    samples = parts(3, digits(12))
-    with pytest.raises(KeyboardInterrupt), tsds.Writer(out, classes=CLASSES) as writer:
-        for i in (0, 2):
-            writer.shard("train", i).write(samples[i])
-        raise KeyboardInterrupt
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("image/**/*") if path.is_file()}
-    assert len(before) > 1
-    with tsds.Writer(out, classes=CLASSES) as writer:
-        jobs = [writer.shard("train", i) for i in range(3)]
-        with pytest.raises(tsds.OptionError, match=r"the shard train/00002 .* same keys in the same order"):
-            jobs[2].write(samples[1])
-        for job, part in zip(jobs, samples, strict=True):
-            job.write(part)
-        after = {path: path.stat().st_mtime_ns for path in before}
-    assert after == before
-    assert np.asarray(tsds.open(out)["train"]["label"]).tolist() == [0, 1, 2] * 4
-
-
-def test_only_what_a_job_of_this_run_has_written_counts(out):
-    with pytest.raises(KeyboardInterrupt), tsds.Writer(out, classes=CLASSES) as writer:
-        writer.shard("train", 0).write(digits(4))
-        raise KeyboardInterrupt
-    for refused in (False, True):
-        with (
-            pytest.raises(tsds.ConversionError, match="the shard train/00000, found that it was not written"),
-            tsds.Writer(out, classes=CLASSES) as writer,
-        ):
-            job = writer.shard("train", 0)
-            if refused:
-                with pytest.raises(tsds.OptionError, match="same keys in the same order"):
-                    job.write(digits(5)[1:])
-    with tsds.Writer(out, classes=CLASSES) as writer:
-        writer.shard("train", 0).write(digits(4))
-    assert np.asarray(tsds.open(out)["train"]["label"]).tolist() == [0, 1, 2, 0]
-
-
-@pytest.mark.parametrize("index", [-1, 0.0, "0", None, True, pytest.param(10**5000, id="large")])
-def test_an_index_of_a_shard_is_a_number_from_0(out, index):
-    with tsds.Writer(out, classes=CLASSES) as writer:
-        with pytest.raises(tsds.OptionError, match="`index`: expected a whole number, 0, 1, 2 and so on, found"):
-            writer.shard("train", index)
-        assert writer.shard("train", np.int64(0)).write(digits(3)) == 3
-    assert writer.summary.rows == {"train": 3}
-
-
-def test_a_shard_is_written_once(out):
-    with tsds.Writer(out, classes=CLASSES) as writer:
-        writer.shard("train", 0).write(digits(3))
-        with pytest.raises(tsds.OptionError, match="the shard train/00000 was written already"):
-            writer.shard("train", 0).write(digits()[3:])
-    assert np.asarray(tsds.open(out)["train"]["label"]).tolist() == [0, 1, 2]
-
-
-def test_a_work_folder_that_was_removed_is_not_made_anew(out, partial):
-    def samples():
-        shutil.rmtree(partial)
-        yield from digits(3)
-
-    failing = pytest.raises(tsds.ConversionError, match=r"o\.tsds.*No such file")
-    with failing, tsds.Writer(out, classes=CLASSES) as writer:
-        with pytest.raises(tsds.ConversionError, match=r"o\.tsds.*No such file"):
-            writer.shard("train", 0).write(samples())
-        assert not partial.exists()
-    assert write(out, digits()).rows == {"train": 9}
-
-
-def test_what_jobs_are_refused(tmp_path, out, partial):
-    with tsds.Writer(out, classes=CLASSES) as writer:
-        job = pickle.loads(pickle.dumps(writer.shard("train", 0)))  # noqa: S301
-        with pytest.raises(tsds.OptionError, match="written by jobs"):
-            writer.append("train", digits()[0])
-        writer.append("val", digits()[0])
-        with pytest.raises(tsds.OptionError, match="appended to this split"):
-            writer.shard("val", 0)
-        with pytest.raises(tsds.SourceError, match="expected samples, found none"):
-            job.write([])
-
-        def again():
-            with pytest.raises(tsds.ConversionError, match="another process is writing the shard train/00000"):
-                job.write(digits())
-            yield from digits()
-
-        assert job.write(again()) == 9
-    with pytest.raises(tsds.StoreExistsError):
-        job.write(digits())
-    out.rename(tmp_path / "moved.tsds")
-    with pytest.raises(tsds.ConversionError, match="expected the Writer that this shard is for, found that it has end"):
-        job.write(digits())
-    assert not partial.exists()
-    with tsds.Writer(out, classes=CLASSES) as writer:  # of another run
-        with pytest.raises(tsds.ConversionError, match="expected the Writer that this shard is for"):
-            job.write(digits())
-        writer.extend("train", digits())
-
-
-def test_all_jobs_must_be_done_and_agree(tmp_path, out):
-    missing = pytest.raises(tsds.ConversionError, match="expected the shard train/00001, found that it was not written")
-    with missing, tsds.Writer(out, classes=CLASSES) as writer:
-        for i in range(3):
-            writer.shard("train", i)
-        writer.shard("train", 0).write(digits())
-        writer.shard("train", 2).write(digits())
-    shutil.rmtree(tmp_path / "o.tsds.partial")
-    differing = r"train/00001: expected the fields of the first shard, .* found image .* and remove .*partial"
-    with pytest.raises(tsds.SourceError, match=differing), tsds.Writer(out) as writer:
-        for i in range(2):
-            writer.shard("train", i).write([np.zeros((6, 5 + i), np.uint8)])
-
-
-def test_a_process_that_outlives_its_writer_is_waited_for(out, partial):
-    """SIGKILL of the parent alone: what its children still write is not mixed with another run."""
-    code = f"""
-import multiprocessing, sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_writer import digits, tsds
-
-def slow():
-    yield digits()[0]
-    print("begun", flush=True)
-    sys.stdin.read()
-    yield digits()[1]
-
-def work(job):
-    sys.stdin = open(0, closefd=False)
-    job.write(slow())
-
-if __name__ == "__main__":
-    with tsds.Writer({str(out)!r}, classes=["ant", "bee", "cow"]) as writer:
-        process = multiprocessing.get_context("spawn").Process(target=work, args=(writer.shard("train", 0),))
-        process.start()
-        process.join()
-"""
-    path = out.with_name("script.py")
-    path.write_text(code)
-    run = subprocess.Popen([sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert run.stdout.readline() == "begun\n"
-    run.kill()
-    run.wait()
-    with pytest.raises(tsds.ConversionError, match="a process of an interrupted run is still writing here"):
-        write(out, digits())
-    run.stdin.close()
-    run.stdout.read()  # until the child has ended, too
-    run.stdout.close()
-    summary = write(out, digits(), shard_nbytes=2**32)
-    assert (summary.rows, summary.resumed) == ({"train": 9}, 1)  # what the child has finished is whole
-    assert not partial.exists()
-
-
 def test_a_forked_child_writes_nothing(out):
     """Neither what the parent still has to write when the child ends, nor samples of its own."""
     code = f"""
@@ -976,58 +788,24 @@ with tsds.Writer({str(out)!r}, classes=["ant", "bee", "cow"], shard_nbytes=60) a
     run.communicate()
 
 
-def write_slowly(job, begun, go):
-    def samples():
-        yield digits()[0]
-        begun.set()
-        go.wait()
-        yield digits()[1]
-
-    job.write(samples())
+def samples_of(part):
+    yield from digits(12)[4 * part : 4 * part + 4]
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, None])
-def test_a_job_that_outlives_its_block_is_waited_for(out, failure):
-    """No shard is finished, and what the job still writes is not mixed with another run."""
-    context = multiprocessing.get_context("fork")
-    begun, go = context.Event(), context.Event()
-    expected = (
-        pytest.raises(KeyboardInterrupt)
-        if failure
-        else pytest.raises(tsds.ConversionError, match="expected that all jobs have ended, found the shard train/00000")
-    )
-    with expected, tsds.Writer(out, classes=CLASSES) as writer:
-        job = writer.shard("train", 0)
-        process = context.Process(target=write_slowly, args=(job, begun, go))
-        process.start()
-        begun.wait()
-        if failure:
-            raise failure
-    try:
-        with pytest.raises(tsds.ConversionError, match="a process of an interrupted run is still writing here"):
-            write(out, digits())
-        with pytest.raises(tsds.ConversionError, match="the Writer that this shard is for, found that it has ended"):
-            job.write(digits())
-    finally:
-        go.set()
-        process.join()
-    assert process.exitcode == 0
-    summary = write(out, digits(), shard_nbytes=2**32)
-    assert (summary.rows, summary.resumed) == ({"train": 9}, 1)
-    assert tsds.verify(out) == []
+def write_part(out):
+    write(out, samples_of(int(out.stem)))
 
 
-def test_a_pool_that_was_forked_in_the_block_ends_with_it(out):
-    """Its processes have neither the lock, nor the right to write."""
-    with multiprocessing.get_context("fork").Pool(1) as early:
-        with pytest.raises(KeyboardInterrupt), tsds.Writer(out, classes=CLASSES) as writer:
-            pool = multiprocessing.get_context("fork").Pool(1)
-            job = writer.shard("train", 0)
-            writer.shard("train", 1).write(digits(2))
-            raise KeyboardInterrupt
-        with pool:
-            for each in (early, pool):
-                with pytest.raises(tsds.ConversionError, match="the Writer that this shard is for, found that it has"):
-                    each.apply(write_job, (job, digits()))
-            assert write(out, digits(), shard_nbytes=2**32).resumed == 0
-    assert tsds.verify(out) == []
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_write_a_store_each_and_these_are_merged(tmp_path, out, method):
+    """The guide advises this: all samples are in the order of the parts."""
+    parts = [tmp_path / f"{part}.tsds" for part in range(3)]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        pool.map(write_part, parts)
+    tsds.merge_stores(parts, out)
+    write(tmp_path / "whole.tsds", digits(12))
+    merged, whole = tsds.open(out)["train"], tsds.open(tmp_path / "whole.tsds")["train"]
+    for name in ("image", "label"):
+        np.testing.assert_array_equal(merged[name][:], whole[name][:])
+    assert [merged["key"][row] for row in range(12)] == [whole["key"][row] for row in range(12)]
+    assert merged.class_counts == whole.class_counts and tsds.verify(out) == []

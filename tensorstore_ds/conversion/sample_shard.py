@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -216,7 +214,7 @@ class SampleShard:
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
             self.is_broken = True  # its files are closed, and it cannot be taken up again
             finished = writer.finish(options.layout, self.samples, origin)
-            finished = replace(finished, first=self._first, run=self._workspace.run)
+            finished = replace(finished, first=self._first)
             self._workspace.finish(*self._name, finished)
         return finished
 
@@ -228,56 +226,6 @@ class SampleShard:
         """Close its files."""
         if self._writer is not None:
             self._writer.__exit__()
-
-
-@dataclass(frozen=True, slots=True)
-class ShardJob:
-    """A shard of a `Writer` that a different process of this machine can write. It can be pickled.
-
-    >>> pixels = np.zeros((32, 32, 3), np.uint8)
-    >>> with tsds.Writer("out.tsds", classes=["cat", "dog"]) as writer:
-    ...     jobs = [writer.shard("train", index) for index in range(2)]
-    ...     for job in jobs:  # in other processes of this machine
-    ...         job.write([{"image": pixels, "label": 0}])
-    1
-    1
-    >>> writer.summary.rows
-    {'train': 2}
-    """
-
-    out: Path  #: path of the store
-    split: str  #: name of the split
-    index: int  #: number of the shard in the split, from 0
-    options: ConvertOptions  #: options of the `Writer`
-    fields: Mapping[str, Field] | None  #: fields of the `Writer`
-    run: str
-
-    def write(self, samples: Iterable[Any]) -> int:
-        """Write all samples into this shard, whatever its size, and return the number of stored samples.
-
-        Args:
-            samples: samples as in `Writer.extend`. If an interrupted run finished this shard, only the keys of the
-                samples are compared, and nothing is encoded again.
-
-        Raises:
-            SourceError: a sample is bad and ``on_error`` is ``"fail"``, there are no samples, or two have the same key.
-            OptionError: the shard was already written, or an interrupted run finished it from other samples.
-            ConversionError: the `Writer` has ended, a different process writes this shard, or the disk is full.
-        """
-        name = self.split, self.index
-        with contextlib.ExitStack() as stack:
-            with one_line_for_failures(self.out):
-                workspace = stack.enter_context(Workspace(self.out, self.run))
-                workspace.claim(*name)
-            shard = SampleShard(workspace, name, SampleFormat(self.options, self.fields), set())
-            stack.callback(shard.close)
-            for number, item in enumerate(samples):
-                shard.append(*with_key(item), f"{shard_path(*name)}/{number:05d}")
-            finished = shard.finish()
-            if shard.earlier is not None:
-                with one_line_for_failures(self.out):
-                    workspace.finish(*name, finished)  # of this run, too
-            return finished.shard.rows
 
 
 def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:

@@ -11,15 +11,14 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import weakref
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any, Self
 
-from tensorstore_ds.archives import read_at
-from tensorstore_ds.conversion.open_folder import HOLDS_FOLDERS, NOT_OF_KIND, OpenFolder, open_folder
-from tensorstore_ds.durable import lock, sync, unsynced, write_all
+from tensorstore_ds.durable import lock, sync, unsynced
 from tensorstore_ds.errors import ConversionError, OptionError, StoreExistsError
 from tensorstore_ds.format.arrays import dump_json
 from tensorstore_ds.machine import uninterrupted
@@ -27,6 +26,130 @@ from tensorstore_ds.reading.store_files import check_outside_stores
 
 _MARK = "tsds.lock"
 _STRANGE = "a folder that was made by something else"
+#: Error numbers for a link, a folder or a pipe in place of a file, or for something else in place of a folder.
+_NOT_OF_KIND = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR)
+_FOLDER = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+#: Bytes as they are, not for children, no link; and a pipe would be waited for.
+_FILE = (
+    getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+)
+#: Whether a folder can be opened, and an open file be removed: on POSIX.
+HOLDS_FOLDERS = hasattr(os, "O_DIRECTORY")
+
+
+class OpenFolder:
+    """A folder by its descriptor: what is named is in this folder, even if its path leads somewhere else by now.
+
+    Windows opens no folders, so names are used below the path there. A link that replaces a folder between a check and
+    its use would be followed. Only administrators make links there, unless the developer mode is on.
+
+    Raises:
+        OSError: there is none, or something else, or a link (`_NOT_OF_KIND`).
+    """
+
+    def __init__(self, path: Path, within: OpenFolder | None = None) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        if HOLDS_FOLDERS:
+            name, parent = (path, None) if within is None else (path.name, within._descriptor)
+            self._descriptor = os.open(name, _FOLDER, dir_fd=parent)
+            self.status = os.fstat(self._descriptor)
+        else:
+            self.status = _status_of(path)
+            if not stat.S_ISDIR(self.status.st_mode):
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+    def _place(self, name: str) -> str | Path:
+        """What the system calls take for a name, together with the descriptor."""
+        return self._path / name if self._descriptor is None else name
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a file as `os.open` does, and return its descriptor. A new file is readable by its owner alone."""
+        path = self._place(name)
+        if not HOLDS_FOLDERS and os.path.lexists(path) and stat.S_ISDIR(_status_of(path).st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return os.open(path, flags | _FILE, 0o600, dir_fd=self._descriptor)
+
+    def status_of(self, name: str) -> os.stat_result:
+        """Status of what has a name, which may be a link."""
+        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
+
+    def names(self) -> list[str]:
+        """Names of all that is in it."""
+        return os.listdir(self._path if self._descriptor is None else self._descriptor)
+
+    def make(self, name: str) -> None:
+        """Make a folder in it."""
+        os.mkdir(self._place(name), 0o777, dir_fd=self._descriptor)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file."""
+        os.unlink(self._place(name), dir_fd=self._descriptor)
+
+    def replace(self, old: str, new: str) -> None:
+        """Rename a file; one of the new name is replaced."""
+        where = self._descriptor
+        os.replace(self._place(old), self._place(new), src_dir_fd=where, dst_dir_fd=where)
+
+    def move(self, name: str, to: Path) -> None:
+        """Rename what is in it to a path, which nothing may have."""
+        os.rename(self._place(name), to, src_dir_fd=self._descriptor)
+
+    def sync(self) -> None:
+        """Wait until the names in it are on disk. Windows keeps them in its own journal."""
+        if self._descriptor is not None:
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the folder, once."""
+        descriptor = self._descriptor
+        if descriptor is not None and descriptor >= 0:
+            self._descriptor = -1
+            os.close(descriptor)
+
+    def is_same(self, path: Path) -> bool:
+        """Whether a path leads to it, and is no link."""
+        try:
+            return os.path.samestat(path.lstat(), self.status)
+        except FileNotFoundError:
+            return False
+
+    def has_open(self, name: str, descriptor: int) -> bool:
+        """Whether a file in it is this open one."""
+        try:
+            return os.path.samestat(self.status_of(name), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False
+
+    def remove_all_but(self, names: Set[str], prefix: str = "", *, mark: str = "") -> None:
+        """Remove all but the paths `names`, and what leads to them. A folder loses a file called `mark` last."""
+        for name in self.names():
+            path = prefix + name
+            if path in names:
+                continue
+            if not stat.S_ISDIR(self.status_of(name).st_mode):
+                self.unlink(name)
+                continue
+            is_kept = any(other.startswith(f"{path}/") for other in names)
+            with contextlib.closing(OpenFolder(self._path / name, self)) as below:
+                if is_kept:
+                    below.remove_all_but(names, f"{path}/", mark=mark)
+                elif mark in below.names():
+                    below.remove_all_but({mark}, mark=mark)
+            if not is_kept:
+                shutil.rmtree(self._place(name), dir_fd=self._descriptor)
+
+
+def _status_of(path: str | Path) -> os.stat_result:
+    """Status of what is at a path itself; an `OSError` if it is a link, of any kind that Windows has."""
+    status = os.lstat(path)
+    reparse = getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0) & getattr(status, "st_file_attributes", 0)
+    if stat.S_ISLNK(status.st_mode) or reparse:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return status
 
 
 class WorkFolder:
@@ -35,34 +158,25 @@ class WorkFolder:
     Args:
         path: of the folder.
         work: that is done in it, as messages call it.
-        run: text that no other run has, which processes that this one lets write here know; None for a new one.
         keeps: called after the block, unless the store has appeared: whether the next run goes on from this folder.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        work: str = "conversion",
-        *,
-        run: str | None = None,
-        keeps: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, path: Path, work: str = "conversion", *, keeps: Callable[[], bool] = lambda: False) -> None:
         self.path = path
-        self.run = run or os.urandom(8).hex()
         self._work, self._keeps = work, keeps
         self.folder: OpenFolder | None = None  #: None while it is closed
-        self.note = ""  #: what the user should be told of it after it was opened
-        self.is_new = False  #: whether nothing was in it when it was opened
-        self.is_over = False  #: whether its store has appeared
-        self._locks: list[int] = []  # descriptors; the first is that of the mark
+        self.warning = ""  #: what the user should be told of it after it was opened
+        self._is_new = False  # whether nothing was in it when it was opened
+        self._is_over = False  # whether its store has appeared
+        self._lock: int | None = None  # the descriptor of the mark
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Close the folder, which is removed first unless it is kept."""
         try:
-            if self.is_in_place() and (self.is_over or not self._keeps()):
+            if self._is_in_place() and (self._is_over or not self._keeps()):
                 self.remove()
         except OSError:
-            if kind is None and not self.is_over:
+            if kind is None and not self._is_over:
                 raise
             # What stopped the work is the error that matters; the next run finds this folder and removes it.
         finally:
@@ -83,33 +197,33 @@ class WorkFolder:
                 self._open()
             return self
         except BaseException:
-            self.remove_if_new()
-            self.close()  # and so it is not removed as ours
+            self._abandon()  # and so it is not removed as ours
             raise
 
-    __enter__ = open
+    def __enter__(self) -> Self:
+        return self.open()
 
     def _open(self) -> None:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
-        is_new = self._find()
-        busy = ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
+        mark, is_new = self._find()
         try:
-            if not lock(self._locks[0]):
-                raise busy
+            if not lock(mark):
+                raise self._busy()
         except OSError as error:
             advice = f"Make sure that no other {self._work} writes here."
-            self.note = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
-        if not self.is_in_place() or not self._opened.has_open(_MARK, self._locks[0]):
-            raise busy  # it has just ended, and removed the folder opened here
-        self.is_new = is_new
+            self.warning = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
+        if not self._is_in_place() or not self._opened.has_open(_MARK, mark):
+            raise self._busy()  # it has just ended, and removed the folder opened here
+        self._is_new = is_new
         if is_new:  # on disk before anything else is in it: without its mark it would be a stranger's
             self._opened.sync()
             sync(self.path.parent)
-        with open(self._locks[0], "wb", buffering=0, closefd=False) as mark:
-            write_all(mark, self.run.encode())
 
-    def visit(self, *, alone: bool = False) -> None:
+    def _busy(self) -> ConversionError:
+        return ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
+
+    def open_beside(self, *, alone: bool = False) -> None:
         """Open the folder beside other processes, of other machines too, where locks may mean nothing.
 
         Args:
@@ -120,64 +234,41 @@ class WorkFolder:
             OptionError: there is something of that name that is not ours.
             ConversionError: another process has the lock.
         """
-        self._find()
+        mark, _ = self._find()
         with contextlib.suppress(OSError):
-            if alone and not lock(self._locks[0]):
-                raise ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
-
-    def join(self) -> None:
-        """Open the folder beside the process that has locked it, of the same `run`.
-
-        Raises:
-            OptionError: there is something of that name that is not ours.
-            ConversionError: that process has ended.
-        """
-        try:
-            self._find()
-        except FileNotFoundError as error:
-            raise self._gone() from error
-        with contextlib.suppress(OSError):  # without locks, what is written in the mark has to do
-            if lock(self._locks[0]):
-                raise self._gone()
-        self.check_run()
-
-    def check_run(self) -> None:
-        """Raise `ConversionError` if the process that locked the folder is not of this run any more."""
-        if read_at(self._locks[0], 100, 0).decode("ascii", "replace") != self.run:
-            raise self._gone()
+            if alone and not lock(mark):
+                raise self._busy()
 
     def close_in_children(self) -> None:
-        """Let no process that is forked from now on hold the locks: an idle one, as of a pool, may stay for long."""
+        """Let no process that is forked from now on hold the lock: an idle one, as of a pool, may stay for long."""
         _folders.add(self)
 
-    def end_run(self) -> None:
-        """Let no other process join from now on."""
-        os.ftruncate(self._locks[0], 0)
-
-    def _gone(self) -> ConversionError:
-        return ConversionError(f"{self.path}: expected the Writer that this shard is for, found that it has ended.")
-
-    def _find(self) -> bool:
-        """Open the folder and its mark, if it is ours; returns whether it was empty."""
+    def _find(self) -> tuple[int, bool]:
+        """Open the folder and its mark, if it is ours; returns the mark, and whether the folder was empty."""
         try:
-            self.folder = open_folder(self.path)
+            self.folder = OpenFolder(self.path)
         except OSError as error:
-            if error.errno in NOT_OF_KIND:
+            if error.errno in _NOT_OF_KIND:
                 raise self._foreign("something else") from error
             raise
         names = self.folder.names()
         if names and _MARK not in names:  # an empty one is what a run leaves that was killed when it began
             raise self._foreign(_STRANGE)
-        self._open_lock(_MARK, _STRANGE)
-        if not stat.S_ISREG(os.fstat(self._locks[0]).st_mode):
+        try:
+            self._lock = mark = self.folder.open(_MARK, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno in _NOT_OF_KIND:
+                raise self._foreign(_STRANGE) from error
+            raise
+        if not stat.S_ISREG(os.fstat(mark).st_mode):
             raise self._foreign(_STRANGE)
         if not self._is_ours():
             raise self._foreign("a folder of another user")
-        return not names
+        return mark, not names
 
     def _is_ours(self) -> bool:
         """Whether the folder belongs to the user that new files here belong to: over NFS, root may be nobody."""
-        owner = self._opened.status().st_uid
+        owner = self._opened.status.st_uid
         if not hasattr(os, "geteuid") or owner == os.geteuid():  # Windows has lists of who may do what
             return True
         name = f"{_MARK}.{os.getpid()}"
@@ -188,7 +279,7 @@ class WorkFolder:
             self._opened.unlink(name)
             os.close(descriptor)
 
-    def is_in_place(self) -> bool:
+    def _is_in_place(self) -> bool:
         """Whether the open folder is still the one at `path`."""
         return self.folder is not None and self.folder.is_same(self.path)
 
@@ -199,15 +290,15 @@ class WorkFolder:
         return self.folder
 
     def close(self) -> None:
-        """Release the locks."""
+        """Release the lock."""
         folder, self.folder = self.folder, None
         self._release()
         if folder is not None:
             folder.close()
 
     def _release(self) -> None:
-        descriptors, self._locks = self._locks, []  # first: a process that another thread forks now closes them, too
-        for descriptor in descriptors:
+        descriptor, self._lock = self._lock, None  # first: a process that another thread forks now closes it, too
+        if descriptor is not None:
             os.close(descriptor)
 
     def _foreign(self, what: str) -> OptionError:
@@ -215,29 +306,6 @@ class WorkFolder:
         return OptionError(f"{message} Move it away, or choose another name for the store.")
 
     # --- what is in it ---
-
-    def lock_file(self, name: str) -> bool:
-        """Lock a file in the folder, which is made; false if another process has it. `close` releases it."""
-        descriptor = self._open_lock(name, f"something else as its file {name}")
-        try:
-            return lock(descriptor)
-        except OSError:  # a file system without locks
-            return True
-
-    def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock of a file in the folder."""
-        is_free = self.lock_file(name)
-        os.close(self._locks.pop())
-        return not is_free
-
-    def _open_lock(self, name: str, otherwise: str) -> int:
-        try:
-            self._locks.append(self._opened.open(name, os.O_RDWR | os.O_CREAT))
-        except OSError as error:
-            if error.errno in NOT_OF_KIND:
-                raise self._foreign(otherwise) from error
-            raise
-        return self._locks[-1]
 
     def open_file(self, name: str, flags: int) -> int:
         """Open a file in the folder as `os.open` does, and return its descriptor; links are refused."""
@@ -247,7 +315,7 @@ class WorkFolder:
         """Make a folder in this one, unless it is there."""
         with contextlib.suppress(FileExistsError):
             self._opened.make(name)
-        if not stat.S_ISDIR(self._opened.status(name).st_mode):
+        if not stat.S_ISDIR(self._opened.status_of(name).st_mode):
             raise self._foreign(f"something else as its folder {name}")
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
@@ -272,7 +340,7 @@ class WorkFolder:
         try:
             descriptor = self._opened.open(name, os.O_RDONLY)
         except OSError as error:
-            if error.errno in (errno.ENOENT, *NOT_OF_KIND):
+            if error.errno in (errno.ENOENT, *_NOT_OF_KIND):
                 return None
             raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -307,7 +375,7 @@ class WorkFolder:
         return self.path / "store"
 
     def put_store(self, out: Path) -> str:
-        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns as `finish`.
+        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns as `end`.
 
         Raises:
             StoreExistsError: it has.
@@ -315,20 +383,20 @@ class WorkFolder:
         """
         if os.path.lexists(out):
             advice = "Remove it and run the same command again."
-            raise taken(out, found="something that has appeared meanwhile", advice=advice)
+            raise already_exists(out, found="something that has appeared meanwhile", advice=advice)
         self._opened.move("store", out)
-        self.is_over = True
+        self._is_over = True
         try:
             sync(out.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.remove()
             raise ConversionError(unsynced(out, error)) from error
-        return self.finish()
+        return self.end()
 
-    def finish(self) -> str:
+    def end(self) -> str:
         """Remove the folder after its work is done; returns a note for the user if it stays, which is no error then."""
-        self.is_over = True
+        self._is_over = True
         try:
             self.remove()
         except OSError as error:
@@ -340,15 +408,16 @@ class WorkFolder:
         if not os.path.lexists(self.path):
             return
         with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self):
-            self.open()
+            WorkFolder.open(self)
             if "store" not in self._opened.names():
                 self.remove()
 
-    def remove_if_new(self) -> None:
-        """Remove the folder if `open` made it, as far as that can be done: for errors that are being raised."""
-        if self.is_new:
+    def _abandon(self) -> None:
+        """Close the folder, and remove it if `open` made it, as far as that can be done: an error is being raised."""
+        if self._is_new:
             with contextlib.suppress(OSError):
                 self.remove()
+        self.close()
 
     def remove(self) -> None:
         """Remove the folder, its mark last; an interrupt waits for the end."""
@@ -373,13 +442,13 @@ def check_new(out: Path, work: WorkFolder | None = None) -> None:
     if os.path.lexists(out):
         if work is not None:
             work.remove_leftover()
-        raise taken(out)
+        raise already_exists(out)
     if not out.parent.is_dir():
         raise OptionError(f"{out}: the folder {out.parent} does not exist. Make it first.")
     check_outside_stores(out)
 
 
-def taken(
+def already_exists(
     out: Path,
     expected: str = "a new path",
     found: str | None = None,

@@ -9,8 +9,7 @@
       journal/         train-00000.json: what is known of a finished shard
       store/           becomes OUT, by one rename
 
-The plan and the journal begin with a checksum, and are synced before anything relies on them. A shard that another
-process writes has a lock of its own in the journal, ``train-00000.json.lock``.
+The plan and the journal begin with a checksum, and are synced before anything relies on them.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numcodecs
 import numpy as np
 import PIL
 
-from tensorstore_ds.conversion.open_folder import HOLDS_FOLDERS
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, check_in_file
 from tensorstore_ds.conversion.skipped import skipped_lines
-from tensorstore_ds.conversion.work_folder import WorkFolder, check_new, taken
+from tensorstore_ds.conversion.work_folder import HOLDS_FOLDERS, WorkFolder, already_exists, check_new
 from tensorstore_ds.durable import partial_of, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import GROUP, dump_json
@@ -52,81 +50,57 @@ from tensorstore_ds.version import __version__
 PLAN = "plan"
 
 
-class Workspace:
+class Workspace(WorkFolder):
     """The directory beside `out` in which it grows; a context manager that holds a lock on it.
 
     Args:
         out: the store.
-        run: of the process that has the lock already, for one that writes shards beside it.
         on_note: called with each of the `notes` when it comes.
         plans: whether a plan may be there, or is made.
 
     Attributes:
         notes: what the user should be told, though nothing failed.
+        run: the plan that shards are of, by its digest; empty in a conversion by one process.
         began: when this was made, by ``time.monotonic()``.
     """
 
-    def __init__(
-        self, out: Path, run: str = "", on_note: Callable[[str], None] = lambda _: None, *, plans: bool = False
-    ) -> None:
+    def __init__(self, out: Path, on_note: Callable[[str], None] = lambda _: None, *, plans: bool = False) -> None:
+        super().__init__(partial_of(out), keeps=lambda: bool(self.finished_names()) or self.is_planned)
         self.out = out
-        self.path = partial_of(out)
         self.store = self.path / "store"
         self.notes: list[str] = []
+        self.run = ""
         self.began = time.monotonic()
         self._on_note = on_note
-        self._is_guest = bool(run)
         self._plans = plans
-        self.folder = WorkFolder(self.path, run=run, keeps=self._keeps)
-        self.run = self.folder.run
-        self.has_guests = False  #: whether other processes still write when it is left
 
-    def __enter__(self) -> Workspace:
+    def __enter__(self) -> Self:
         """Make the directory, or find it.
 
         Raises:
             StoreExistsError: `out` exists.
             OptionError: there is something of that name that is not ours, no folder for it, or a store around it.
-            ConversionError: another process has the lock; or, for a guest, none has it.
+            ConversionError: another process has the lock.
         """
         self.check_free()
         try:
-            if self._is_guest:
-                self.folder.join()
-                self.close_in_children()
-                return self
-            if self.folder.open().note:
-                self.note(self.folder.note)
+            if self.open().warning:
+                self.note(self.warning)
             if os.path.lexists(self.out):
-                raise taken(self.out)
+                raise already_exists(self.out)
             if self.is_planned and not self._plans:
                 text = "a plan for several processes is here. Run its tasks and commit it, or remove this directory."
                 raise OptionError(f"{self.path}: {text}")
             for name in ("journal", "store"):
-                self.folder.make_folder(name)
-            if self.guests():
-                text = "a process of an interrupted run is still writing here. Wait for it to end."
-                raise ConversionError(f"{self.path}: {text}")
+                self.make_folder(name)
             return self
         except BaseException:
-            self.folder.remove_if_new()
-            self.folder.close()
+            self._abandon()
             raise
 
     def check_free(self) -> None:
         """Raise as `__enter__` does where `out` exists or cannot be made: before something else takes long."""
-        check_new(self.out, None if self._is_guest else self.folder)
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Release the lock; a directory without a finished shard is of no use and is removed."""
-        self.folder.__exit__(kind, *error)
-
-    def _keeps(self) -> bool:
-        return self._is_guest or self.has_guests or bool(self.finished_names()) or self.is_planned
-
-    def close_in_children(self) -> None:
-        """Keep the lock from processes forked from now on. Workers of a conversion have it, and end with it."""
-        self.folder.close_in_children()
+        check_new(self.out, self)
 
     @contextlib.contextmanager
     def visit(self, *, alone: bool = False) -> Iterator[Workspace]:
@@ -138,17 +112,17 @@ class Workspace:
             ConversionError: with `alone`, another process of this machine plans or commits.
         """
         if os.path.lexists(self.out):
-            self.folder.remove_leftover()
+            self.remove_leftover()
             advice = "Either it was committed, or it is another store: choose another path."
-            raise taken(self.out, "a plan that is not committed", advice=advice)
+            raise already_exists(self.out, "a plan that is not committed", advice=advice)
         try:
             with contextlib.suppress(FileNotFoundError):
-                self.folder.visit(alone=alone)
+                self.open_beside(alone=alone)
             if not self.is_planned:
                 raise OptionError(f"{self.path}: there is no plan here. Make one first.")
             yield self
         finally:
-            self.folder.close()
+            self.close()
 
     @property
     def is_planned(self) -> bool:
@@ -175,7 +149,7 @@ class Workspace:
                 text = "what an interrupted conversion left cannot be read. The work starts anew."
                 self.note(f"{self.path}: {text}")
             self.clean((), plan=False)
-            self.folder.write("plan.json", plan)
+            self.write("plan.json", plan)
             return
         if changes := changes_between(begun, plan):
             raise OptionError(
@@ -185,11 +159,11 @@ class Workspace:
 
     def begun(self) -> dict[str, Any] | None:
         """The plan of the run that finished shards here, if there was one."""
-        return self.folder.read("plan.json") if self.finished_names() else None
+        return self.read("plan.json") if self.finished_names() else None
 
     def finished(self, split: str, index: int) -> FinishedShard | None:
         """What is known of a shard that was finished here; None where there is none that can be used."""
-        data = self.folder.read(_journal_name(split, index))
+        data = self.read(_journal_name(split, index))
         if data is None or not (self.store / shard_path(split, index)).is_dir():
             return None
         try:
@@ -239,11 +213,11 @@ class Workspace:
             "first": finished.first,
             "run": self.run,
         }
-        self.folder.write(_journal_name(split, index), entry)
+        self.write(_journal_name(split, index), entry)
 
     def forget(self, split: str, index: int) -> None:
         """Remove what is noted of a shard, before another is written in its place."""
-        self.folder.remove_file(_journal_name(split, index))
+        self.remove_file(_journal_name(split, index))
 
     def finished_names(self) -> list[tuple[str, int]]:
         """Split and number of the shards that are in the journal and in the store."""
@@ -254,36 +228,6 @@ class Workspace:
         shards = (name.removesuffix(".json").rpartition("-") for name in names if name.endswith(".json"))
         return [(split, int(i)) for split, _, i in shards if i.isdigit() and (self.store / split / i).is_dir()]
 
-    def claim(self, split: str, index: int) -> None:
-        """Lock a shard for this process until the workspace is left.
-
-        Raises:
-            OptionError: this run has written it already.
-            ConversionError: another process writes it, or the run has ended.
-        """
-        name = shard_path(split, index)
-        is_free = self.folder.lock_file(f"{_journal_name(split, index)}.lock")
-        self.folder.check_run()  # once more: from here on the lock is seen when the run ends
-        if not is_free:
-            raise ConversionError(f"{self.out}: another process is writing the shard {name}. Give each its own.")
-        finished = self.finished(split, index)
-        if finished is not None and finished.run == self.run:
-            raise OptionError(f"{self.out}: the shard {name} was written already. Give each shard an index of its own.")
-
-    def guests(self) -> list[str]:
-        """The shards that other processes are writing now."""
-        locks = [name for name in os.listdir(self.path / "journal") if name.endswith(_LOCK)]
-        busy = [name.removesuffix(_LOCK) for name in locks if self.folder.is_locked(f"journal/{name}")]
-        return sorted("/".join(name.rsplit("-", 1)) for name in busy)
-
-    def dismiss(self) -> list[str]:
-        """Let no process begin to write a shard from now on; returns the shards that some are writing still."""
-        self.has_guests = True  # unless it is known that there are none
-        self.folder.end_run()
-        busy = self.guests()
-        self.has_guests = bool(busy)
-        return busy
-
     def clean(self, shards: Iterable[tuple[str, int]], *, plan: bool = True) -> None:
         """Remove all but some finished shards, and the plan: what was half written, or is not of this source now."""
         names = {"journal/", "store/", PLAN}  # the first two stay, and what is in them goes
@@ -291,9 +235,9 @@ class Workspace:
             names.add("plan.json")
         for split, index in shards:
             names |= {_journal_name(split, index), f"store/{shard_path(split, index)}"}
-        self.folder.remove_all_but(names)
+        self.remove_all_but(names)
         for name in ("journal", "store"):
-            self.folder.make_folder(name)
+            self.make_folder(name)
 
     # --- the end ---
 
@@ -335,7 +279,7 @@ class Workspace:
             self.clean(())  # none of it can be relied on
             message = f"the finished store does not open ({error.problems[0]}) and was removed."
             raise ConversionError(f"{self.out}: {message} Run the same command again.") from error
-        if appears and (note := self.folder.put_store(self.out)):
+        if appears and (note := self.put_store(self.out)):
             self.note(note)
         return manifest
 
@@ -357,10 +301,6 @@ class Workspace:
 def versions() -> list[str]:
     """Of what decides the bytes of a shard."""
     return [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
-
-
-#: How the name of a shard's lock in the journal ends.
-_LOCK = ".json.lock"
 
 
 def _journal_name(split: str, index: int) -> str:

@@ -8,25 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack
 
-import numpy as np
-
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
+from tensorstore_ds.conversion.blocks import faults
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
 from tensorstore_ds.conversion.result import Summary, commit, one_line_for_failures
-from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, ShardJob, with_key
+from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, with_key
 from tensorstore_ds.conversion.shard_writer import FinishedSplit
 from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.base import Field
-from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.keywords import ConvertKeywords
-from tensorstore_ds.options import chosen, refusal, takes_options
+from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
-
-#: What a shard's index may be, and how many shards a split may have.
-_INDEX, _SHARDS = "a whole number, 0, 1, 2 and so on", 10**9
 
 
 class Writer:
@@ -53,7 +47,7 @@ class Writer:
     ``OUT.partial``. Run it again with the same keys in the same order: `append` then skips the samples of these shards
     without reading them, and does not call a sample that is a function. Samples without keys are always written again.
 
-    **Several processes.** `shard` returns jobs for other processes of this machine. Each job writes one shard.
+    **Several processes.** Each writes a store of its own; `merge_stores` joins them.
 
     Args:
         out: path of the new store, which must not exist.
@@ -87,7 +81,6 @@ class Writer:
         self._samples = Counter[str]()
         self._keys: dict[str, set[bytes]] = {}
         self._resumed = 0
-        self._jobs: dict[str, set[int]] = {}
         self._names: dict[str, str] = {}  # of splits, as the caller and as the store has them
         self._process = os.getpid()
         self._has_begun = False
@@ -144,8 +137,6 @@ class Writer:
             raise OptionError(f"append: {message} Pass all in one: a dict, or image=... and the others by name.")
         sample, own_key = with_key(values if sample is None else sample, key)
         name = self._split_name(split)
-        if name in self._jobs:
-            raise OptionError(f"{split}: this split is written by jobs, shard by shard. Append to another.")
         if name not in self._growing:
             shard_name, keys = (name, self._shards[name]), self._keys.setdefault(name, set())
             self._growing[name] = SampleShard(workspace, shard_name, self._format, keys, self._samples[name])
@@ -167,35 +158,12 @@ class Writer:
         for sample in samples:
             self.append(split, sample)
 
-    def shard(self, split: str, index: int) -> ShardJob:
-        """Return a shard that a different process can write with `ShardJob.write`.
-
-        All requested shards must be written before the block ends.
-
-        Args:
-            split: name of the split. You cannot also append samples to it.
-            index: number of the shard in the split, 0, 1, 2 and so on, without gaps.
-
-        Raises:
-            OptionError: `index` is not such a number, or samples were appended to the split.
-        """
-        run = self._open_workspace().run
-        if isinstance(index, bool) or not isinstance(index, int | np.integer):
-            raise refusal("index", _INDEX, repr(index))
-        if not 0 <= index < _SHARDS:
-            raise refusal("index", _INDEX, "a negative number" if index < 0 else f"{_SHARDS:,} or more")
-        name = self._split_name(split)
-        if name in self._shards:
-            raise OptionError(f"{split}: samples were appended to this split already. Name another.")
-        self._jobs.setdefault(name, set()).add(int(index))
-        return ShardJob(self._out, name, int(index), self._options, self._fields, run)
-
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         """Commit the store. After an exception, keep only the shards that a later run can use.
 
         Raises:
             SourceError: there is no sample, or two have the same key.
-            ConversionError: the disk is full, or a job was not done.
+            ConversionError: the disk is full.
         """
         if os.getpid() != self._process or self._workspace is None:
             return  # a forked child leaves its parent's block
@@ -214,31 +182,22 @@ class Writer:
                 raise
 
     def _clear(self, workspace: Workspace) -> None:
-        """Remove what is there if a later run cannot use any of it, and no job writes there."""
-        if self._jobs:
-            with contextlib.suppress(OSError):
-                workspace.dismiss()
-        is_of_use = any(self._is_usable(workspace, *shard) for shard in workspace.finished_names())
-        if not workspace.has_guests and not is_of_use:
+        """Remove what is there if a later run cannot use any of it."""
+        if not any(self._is_usable(workspace, *shard) for shard in workspace.finished_names()):
             with contextlib.suppress(OSError):  # the next run clears it
                 workspace.clean(())
 
     def _commit(self, workspace: Workspace) -> None:
-        if self._jobs and (busy := workspace.dismiss()):
-            message = f"expected that all jobs have ended, found the shard {busy[0]} being written"
-            raise ConversionError(f"{self._out}: {message}. Wait for its job before the block ends.")
         for name, shard in self._growing.items():
             if shard.samples or shard.is_broken:
                 self._finish(name)
-        written = {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
-        counts = in_order({**self._shards, **written})
+        counts = in_order(self._shards)
         every = [(name, index) for name, count in counts.items() for index in range(count)]
         shards = {name: FinishedSplit() for name in counts}
         fields: Mapping[str, Field] = {}
-        for place, finished in workspace.records(every):
+        for (name, _), finished in workspace.records(every):
             fields = fields or finished.fields
-            _check_fields(place, finished.fields, fields, workspace)
-            shards[place[0]].add(finished)
+            shards[name].add(finished)
         for note in notes_of_renamed(self._names):
             workspace.note(note)
         workspace.clean(every)
@@ -250,15 +209,6 @@ class Writer:
         shard.finish()
         self._shards[name] += 1
         self._resumed += shard.earlier is not None
-
-    def _written(self, workspace: Workspace, name: str, indices: set[int]) -> int:
-        """How many shards of a split other processes have written; raises `ConversionError` if one is missing."""
-        for index in range(max(indices) + 1):
-            shard = workspace.finished(name, index)
-            if index not in indices or shard is None or shard.run != workspace.run:
-                message = f"expected the shard {shard_path(name, index)}, found that it was not written"
-                raise ConversionError(f"{self._out}: {message}. Write all shards before the block ends.")
-        return max(indices) + 1
 
     def _is_usable(self, workspace: Workspace, split: str, index: int) -> bool:
         """Whether a later run can go on from a finished shard."""
@@ -275,22 +225,9 @@ class Writer:
             raise self._not_open()
         if os.getpid() != self._process:
             message = "expected the process that opened the Writer, found a child of it."
-            raise OptionError(f"{self._out}: {message} Let other processes write shards: jobs = writer.shard(...).")
+            raise OptionError(f"{self._out}: {message} Let each write a store, and merge these.")
         return self._workspace
 
     def _not_open(self) -> OptionError:
         advice = "Use each Writer in one block of its own: with tsds.Writer(...) as writer."
         return OptionError(f"{self._out}: the Writer is not open. {advice}")
-
-
-def _check_fields(
-    shard: tuple[str, int], fields: Mapping[str, Field], first: Mapping[str, Field], workspace: Workspace
-) -> None:
-    """Raise `SourceError` if a shard, which another process may have written, has other fields than the first one."""
-    if fields != first:
-        expected, found = (
-            ", ".join(f"{name} ({field.describe()})" for name, field in each.items()) for each in (first, fields)
-        )
-        message = f"expected the fields of the first shard, {expected}, found {found}."
-        advice = f"Correct the samples, and remove {workspace.path}, which keeps these shards."
-        raise SourceError(Problem(shard_path(*shard), SHAPES_DIFFER, message), advice)

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tensorstore_ds.conversion.work_folder import WorkFolder, check_new, taken
+from tensorstore_ds.conversion.work_folder import WorkFolder, already_exists, check_new
 from tensorstore_ds.durable import check_room, partial_of, sync, write_all, write_at
 from tensorstore_ds.errors import (
     FormatError,
@@ -164,7 +164,7 @@ class _Pull:
         except FormatError:
             store = None
         if store is None or store.sha256 != sha256:
-            raise taken(self._out, "a new path or a copy of this store", "another store" if store else None)
+            raise already_exists(self._out, "a new path or a copy of this store", "another store" if store else None)
         self._folder.remove_leftover()
         with contextlib.suppress(FileNotFoundError):
             nbytes = nbytes or store.nbytes + (self._out / "zarr.json").stat().st_size

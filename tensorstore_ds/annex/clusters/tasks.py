@@ -138,10 +138,10 @@ def _write(
 ) -> Plan:
     """Write the plan in a folder of another name, and let it appear."""
     name = f"{PLAN}.{uuid.uuid4().hex}"
-    workspace.folder.make_folder(name)
+    workspace.make_folder(name)
     data = write_plan(workspace.path / name, prepared, options, asked, tasks)
     data["notes"] = [*prepared.contents.notes, *prepared.notes]
-    workspace.folder.write(f"{name}/plan.json", data)
+    workspace.write(f"{name}/plan.json", data)
     sync(workspace.path / name)
     try:
         (workspace.path / name).rename(workspace.path / PLAN)
@@ -167,7 +167,7 @@ def _same_plan(workspace: Workspace, asked: dict[str, Any]) -> Plan:
 
 
 def _read(workspace: Workspace, *, is_new: bool = False) -> Plan:
-    plan = read_plan(workspace.out, workspace.folder.read_signed(f"{PLAN}/plan.json"), is_new=is_new)
+    plan = read_plan(workspace.out, workspace.read_signed(f"{PLAN}/plan.json"), is_new=is_new)
     workspace.run = plan.sha256
     return plan
 
@@ -219,7 +219,7 @@ def convert_task(
         prepared, selection = planned.prepared, planned.selection(missing)
         options = planned.options if workers is None else replace(planned.options, workers=workers)
         for path in ("store", *(f"store/{split}" for split, _ in missing)):
-            workspace.folder.make_folder(path)  # a link in its place would lead elsewhere
+            workspace.make_folder(path)  # a link in its place would lead elsewhere
         folder = None if scratch is None else stack.enter_context(_scratch(Path(scratch)))
         writers = {name: _writer(workspace, name, prepared, folder) for name in missing}
 

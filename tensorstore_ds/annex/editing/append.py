@@ -291,7 +291,7 @@ class _Growing:
                     is_full = isinstance(error, OutputError) and open_store(path).sha256 == opened.sha256
                     self._goes_on = is_full  # else the store has changed, or the same call would fail again
                     raise
-                if note := work.finish():
+                if note := work.end():
                     self._note(note)
                     summary = replace(summary, notes=(*summary.notes, note))
                 return summary
