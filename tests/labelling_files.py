@@ -139,8 +139,7 @@ class Found:
             if name in LISTS:
                 continue
             dtype, shape = OBJECT_VALUES[name]
-            kind = np.dtype(dtype).kind
-            assert value.dtype == {"f": np.float64, "i": np.int64}.get(kind, np.dtype(dtype)), name
+            assert value.dtype.kind == np.dtype(dtype).kind, name
             wanted = [len(table.keypoints) if side == "K" else side for side in shape]
             assert name == "oriented_boxes" or list(value.shape[1:]) == wanted, name
 
@@ -152,6 +151,11 @@ class Found:
     def images(self) -> list[str]:
         """Of all samples, below the source's own path."""
         return [str(each.image).removeprefix(f"{self.source.path}/") for each in self._all()]
+
+    @property
+    def pictures(self) -> list[Any]:
+        """The images of all samples: pixels, the bytes of a file, or its path."""
+        return [each.image for each in self._all()]
 
     @property
     def classes(self) -> list[str]:
