@@ -554,40 +554,6 @@ BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>8</xmax><ymax>9</ymax></bndbox>
 CAT = f"<object><name>cat</name>{BOX}</object>"
 
 
-def test_two_boxes_in_an_object_are_a_problem(tmp_path: Path) -> None:
-    root = annotated(tmp_path / "voc", "a", f"<object><name>cat</name>{BOX}{BOX}</object>")
-    done = tsds("convert", annotated(root, "b", CAT), tmp_path / "s.tsds")
-    assert "Annotations/a.xml: object 1: expected one <bndbox>, found 2." in done.stderr
-
-
-def test_an_image_and_an_annotation_whose_names_differ_as_unicode_writes_them(tmp_path: Path) -> None:
-    root = annotated(tmp_path / "voc", "u\u0308ber", CAT)
-    text = (root / "Annotations" / "u\u0308ber.xml").read_text("utf-8").replace("u\u0308", "\u00fc")
-    (root / "Annotations" / "u\u0308ber.xml").unlink()
-    (root / "Annotations" / "\u00fcber.xml").write_text(text, "utf-8")
-    assert convert(root)["train"]["key"][0] == "JPEGImages/u\u0308ber.png"
-
-
-def test_lists_with_the_folders_of_images(tmp_path: Path) -> None:
-    root = annotated(annotated(tmp_path / "voc", "a", CAT), "b", CAT)
-    (root / "ImageSets").mkdir()
-    (root / "ImageSets" / "train.txt").write_text("JPEGImages/a.png\n./VOC2012/Annotations/b.xml\n")
-    split = convert(root)["train"]
-    assert [split["key"][i] for i in range(2)] == ["JPEGImages/a.png", "JPEGImages/b.png"]
-
-
-def test_an_image_whose_annotation_names_another_is_listed(tmp_path: Path) -> None:
-    root = annotated(annotated(tmp_path / "voc", "a", CAT), "b", CAT)
-    xml = root / "Annotations" / "b.xml"
-    xml.write_text(xml.read_text("utf-8").replace("b.png", "a.png"), "utf-8")
-    store = convert(root, "--on-error", "skip")
-    listed = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text("utf-8").splitlines()]
-    assert {(each["where"], each["reason"]) for each in listed} == {
-        ("Annotations/b.xml", "duplicate-key"),
-        ("JPEGImages/b.png", "not-listed"),
-    }
-
-
 def test_one_xml_file_as_the_source(tmp_path: Path) -> None:
     root = annotated(tmp_path / "voc", "a", CAT)
     done = tsds("convert", root / "Annotations" / "a.xml", tmp_path / "s.tsds")

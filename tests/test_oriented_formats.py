@@ -330,21 +330,6 @@ def test_faults_of_robndbox(inside: str, message: str, tmp_path: Path) -> None:
     assert len(raised.value.problems) == 1
 
 
-def test_a_rectangle_beside_turned_ones_is_one_that_is_not_turned(tmp_path: Path) -> None:
-    boxes = '<box label="a" xtl="10" ytl="8" xbr="30" ybr="20"/><box label="a" xtl="10" ytl="8" xbr="30" ybr="20" '
-    ellipse = '<ellipse label="a" cx="20" cy="20" rx="9" ry="5"/>'
-    for rotation, expected in (
-        ("0", None),
-        ("30.0", [[20, 14, 20, 12, 0], [20, 14, 20, 12, math.radians(30)], [np.nan] * 5]),
-    ):
-        inside = f'<image id="0" name="a.png" width="64" height="48">{boxes}rotation="{rotation}"/>{ellipse}</image>'
-        folder = tmp_path / rotation
-        found = objects(converted(picture(folder / "c", "a.png", {"a.xml": f"<annotations>{inside}</annotations>"})))
-        assert ("oriented_boxes" in found) == (expected is not None)
-        if expected is not None:
-            same(found["oriented_boxes"], expected)
-
-
 def labelme(root: Path, *shapes: dict[str, Any]) -> Path:
     data = {"version": "5", "shapes": [{"label": "a", **shape} for shape in shapes], "imagePath": "a.png"}
     return picture(root / "labelme", "a.png", {"a.json": json.dumps(data)})
@@ -365,20 +350,6 @@ def test_a_rotation_has_four_points(count: int, tmp_path: Path) -> None:
     points = [[float(i), float(i * i)] for i in range(count)]
     with pytest.raises(SourceError, match=f"shape 1: expected the points of a rotation, found {count}"):
         converted(labelme(tmp_path, {"shape_type": "rotation", "points": points}))
-
-
-def test_label_studio_turns_around_the_upper_left_corner(tmp_path: Path) -> None:
-    value = {"x": 40, "y": 30, "width": 25, "height": 12.5, "rotation": 37, "rectanglelabels": ["a"]}
-    region = {"original_width": WIDTH, "original_height": HEIGHT, "image_rotation": 0, "id": "r", "value": value}
-    task = {
-        "id": 1,
-        "data": {"image": "a.png"},
-        "annotations": [{"id": 1, "result": [{**region, "type": "rectanglelabels"}]}],
-    }
-    found = objects(converted(picture(tmp_path / "l", "a.png", {"t.json": json.dumps([task])})))
-    turn = np.exp(1j * math.radians(37))
-    center = complex(0.4 * WIDTH, 0.3 * HEIGHT) + complex(0.125 * WIDTH, 0.0625 * HEIGHT) * turn
-    same(found["oriented_boxes"], [[center.real, center.imag, 16, 6, math.radians(37)]])
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from labelling_files import field, keys, objects, reasons, scan, write
-from tensorstore_ds.annex.sources.labelme import LabelmeSource, read_shapes
-from tensorstore_ds.errors import SourceError
-from tensorstore_ds.sources import open_source
+from labelling_files import blank, case, check, field, keys, objects, scan, write
+from tensorstore_ds.annex.sources.labelme import read_shapes
 from tensorstore_ds.sources.json_files import MemberError
 
 NAN = float("nan")
@@ -59,13 +57,6 @@ def test_a_file_as_labelme_writes_it(tmp_path: Path) -> None:
     sample = source.read("train", contents.splits["train"][0])
     assert sample.annotated_size == (480, 640)
     assert source.files(contents.splits["train"][0]) == (f"{tmp_path}/images/a.jpg",)
-
-
-def test_files_beside_images_in_split_folders(tmp_path: Path) -> None:
-    files = {"train/a.json": file(), "train/a.png": "", "val/b.json": file(), "val/b.jpg": "", "val/c.jpg": ""}
-    source, contents = scan(write(tmp_path, {**files, "val/other.json": "{}"}), "labelme")
-    assert keys(source, contents) == {"train": ["train/a.png"], "val": ["val/b.jpg"]}
-    assert reasons(contents.left_out) == [("val/other.json", "not-listed"), ("val/c.jpg", "not-listed")]
 
 
 def test_the_image_in_the_file_where_there_is_no_other(tmp_path: Path) -> None:
@@ -122,82 +113,78 @@ def test_shapes_that_are_refused(shapes: list[Any], message: str) -> None:
         read_shapes(shapes)
 
 
-def test_problems(tmp_path: Path) -> None:
-    bad = {"a": "{", "b": file(shape("circle")), "c": file(imagePath="none.jpg"), "d": file(imagePath="ok.jpg")}
-    bad |= {"e": file(imagePath=3), "f": file(), "g": '{"shapes": [], "shapes": []}', "h": file(imagePath="d.jpg")}
-    files = {f"{name}.json": content for name, content in bad.items()} | {"ok.json": file()}
-    write(tmp_path, {**files, "ok.jpg": "", "x/f.jpg": "", "y/f.jpg": "", "d.jpg": "", "one/z.json": "[]"})
-    source = LabelmeSource(tmp_path, open_source(tmp_path).options)
-    contents = source.contents()
-    assert reasons(contents.problems) == [
-        ("a.json", "json"),
-        ("b.json", "annotation"),
-        ("c.json", "no-image"),
-        ("e.json", "annotation"),
-        ("f.json", "ambiguous-image"),
-        ("g.json", "json"),
-        ("ok.json", "duplicate-key"),
-        ("one/z.json", "json"),
-    ]
-    assert keys(source, contents) == {"train": ["d.jpg", "ok.jpg"]}
+BAD = {
+    **{"a": "{", "b": file(shape("circle")), "c": file(imagePath="none.jpg"), "d": file(imagePath="ok.jpg")},
+    **{"e": file(imagePath=3), "f": file(), "g": '{"shapes": [], "shapes": []}', "h": file(imagePath="d.jpg")},
+    **{"ok": file(), "one/z": "[]"},
+}
+PAIR = [shape("rectangle", [i, 2], [i + 8, 9], group_id=1) for i in (1, 11)]
+ALONE = [shape("rectangle", [1, 2], [9, 9], group_id=1), shape("point", [3, 3], label="p", group_id=1)]
+RINGS = [shape("polygon", [0, 0], [1, 0], [i, 1], group_id=1) for i in (1, 5)]
+MORE = {
+    "description": "wet",
+    "score": 0.5,
+    "kie_linking": [],
+    "attributes": {},
+    "locked": False,
+    "flags": {"old": True},
+}
+LARGE = {"imageData": "A" * 100_000, "shapes": [shape("rectangle", [1, 2], [3, 5])]}
+FLAGGED = file(shape("rectangle", [1, 2], [3, 5], **MORE), text="", checked=True, flags={"night": True})
+
+CASES = {
+    "files beside images in split folders": case(
+        {
+            "train/a.json": file(), "val/b.json": file(), "val/other.json": "{}",
+            **blank("train/a.png", "val/b.jpg", "val/c.jpg"),
+        },
+        keys={"train": ["train/a.png"], "val": ["val/b.jpg"]},
+        left_out=[("val/other.json", "not-listed"), ("val/c.jpg", "not-listed")],
+    ),
+    "problems": case(
+        {**{f"{name}.json": text for name, text in BAD.items()}, **blank("ok.jpg", "x/f.jpg", "y/f.jpg", "d.jpg")},
+        keys={"train": ["d.jpg", "ok.jpg"]},
+        problems=[
+            ("a.json", "json"), ("b.json", "annotation"), ("c.json", "no-image"), ("e.json", "annotation"),
+            ("f.json", "ambiguous-image"), ("g.json", "json"), ("ok.json", "duplicate-key"), ("one/z.json", "json"),
+        ],
+    ),
+    "no file at all": case({}, refused="empty-source"),
+    "shapes after a large image": case(
+        {"x.json": json.dumps(LARGE), "x.jpg": ""}, boxes=[[[1, 2, 3, 5]]], said=[]
+    ),
+    **{
+        f"a file that cannot be parsed: {text!r}": case(  # and its image is not said to have none
+            {"x.json": file(), "y.json": text.encode("latin-1"), **blank("x.jpg", "y.jpg")},
+            problems=[("y.json", "json")], left_out=[],
+        )
+        for text in ("", "[", file()[:30], "caf\xe9")
+    },
+    "members that are not read": case(
+        {"x.json": FLAGGED, "x.jpg": ""},
+        said=[f'x.json: not read: "{name}".' for name in ("description", "score", "old", "checked", "night")],
+    ),
+    "the longest end of a path": case(
+        {"json/1.json": file(imagePath=r"..\cam2\x.jpg"), **blank("cam1/x.jpg", "cam2/x.jpg")},
+        keys={"train": ["cam2/x.jpg"]},
+    ),
+    "files that were renamed": case(
+        {
+            **{f"{i}.json": file(imagePath=f"{i % 3}.jpg") for i in range(1, 4)},
+            **blank(*(f"{i}.jpg" for i in range(4))),
+        },
+        notes=["JSON files whose imagePath is not the image of their own name: 1, such as 3.json: 0.jpg."],
+    ),
+    "groups of several objects": case(  # one object with its points is stored as such, and so are its polygons
+        {
+            **{f"{i}.json": file(*some, imagePath=f"{i}.jpg") for i, some in enumerate((PAIR, ALONE, RINGS))},
+            **blank("0.jpg", "1.jpg", "2.jpg"),
+        },
+        said=['0.json: not read: "group_id" of several objects.'],
+    ),
+}  # fmt: skip
 
 
-def test_no_file_at_all(tmp_path: Path) -> None:
-    with pytest.raises(SourceError) as caught:
-        open_source(tmp_path, "labelme").contents()
-    assert caught.value.reason == "empty-source"
-
-
-def test_shapes_after_a_large_image(tmp_path: Path) -> None:
-    text = json.dumps({"imageData": "A" * 100_000, "shapes": [shape("rectangle", [1, 2], [3, 5])]})
-    scan(write(tmp_path, {"x.json": text, "x.jpg": ""}), "labelme")
-
-
-@pytest.mark.parametrize("damaged", ["", "[", file()[:30], "caf\xe9"])
-def test_a_file_that_cannot_be_parsed_is_named(tmp_path: Path, damaged: str) -> None:
-    """And its image is not said to have none."""
-    files = {"x.json": file(), "x.jpg": "", "y.json": damaged.encode("latin-1"), "y.jpg": ""}
-    contents = scan(write(tmp_path, files), "labelme")[1]
-    assert reasons(contents.problems) == [("y.json", "json")]
-    assert not contents.left_out
-
-
-def test_members_that_are_not_read(tmp_path: Path) -> None:
-    more = {"description": "wet", "score": 0.5, "kie_linking": [], "attributes": {}, "locked": False}
-    flagged = shape("rectangle", [1, 2], [3, 5], **more, flags={"old": True})
-    files = {"x.json": file(flagged, text="", checked=True, flags={"night": True}), "x.jpg": ""}
-    contents = scan(write(tmp_path, files), "labelme")[1]
-    assert [each.message for each in contents.left_out] == [
-        'not read: "description".',
-        'not read: "score".',
-        'not read: "old".',
-        'not read: "checked".',
-        'not read: "night".',
-    ]
-
-
-def test_the_longest_end_of_a_path_counts(tmp_path: Path) -> None:
-    files = {"json/1.json": file(imagePath=r"..\cam2\x.jpg"), "cam1/x.jpg": "", "cam2/x.jpg": ""}
-    source, contents = scan(write(tmp_path, files), "labelme")
-    assert keys(source, contents) == {"train": ["cam2/x.jpg"]}
-
-
-def test_files_that_were_renamed_are_noted(tmp_path: Path) -> None:
-    files = {f"{i}.json": file(imagePath=f"{i % 3}.jpg") for i in range(1, 4)} | {f"{i}.jpg": "" for i in range(4)}
-    contents = scan(write(tmp_path, files), "labelme")[1]
-    assert contents.notes == (
-        "JSON files whose imagePath is not the image of their own name: 1, such as 3.json: 0.jpg.",
-    )
-
-
-def test_groups_of_several_objects_are_reported(tmp_path: Path) -> None:
-    """One object with its points is stored as such, and so are the polygons of one object."""
-    pair = [shape("rectangle", [1, 2], [9, 9], group_id=1), shape("rectangle", [11, 12], [19, 19], group_id=1)]
-    alone = [shape("rectangle", [1, 2], [9, 9], group_id=1), shape("point", [3, 3], label="p", group_id=1)]
-    rings = [shape("polygon", [0, 0], [1, 0], [i, 1], group_id=1) for i in (1, 5)]
-    files = {
-        f"{i}.json": json.dumps({"shapes": some, "imagePath": f"{i}.jpg"})
-        for i, some in enumerate((pair, alone, rings))
-    }
-    _, contents = scan(write(tmp_path, {**files, "0.jpg": "", "1.jpg": "", "2.jpg": ""}), "labelme")
-    assert [str(each) for each in contents.left_out] == ['0.json: not read: "group_id" of several objects.']
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read(name: str, tmp_path: Path) -> None:
+    check(CASES[name], tmp_path, "labelme")

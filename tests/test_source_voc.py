@@ -286,6 +286,7 @@ def test_elements_that_are_not_read_are_reported(tmp_path: Path, text: str, unre
         ("图.xml", "图.jpg", "图.jpg"),
         ("a\nb.xml", "", "a\nb.jpg"),
         ("a.b.xml", "x", "a.b.png"),
+        ("\u00fcber.xml", "\u00fcber.png", "u\u0308ber.png"),  # as another file system writes the same name
     ],
 )
 def test_where_an_image_is_found(tmp_path: Path, xml: str, filename: str, image: str) -> None:
