@@ -411,6 +411,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_from_a_state_that_lies(run: Path) -> None:
     whole = torch.load(run / "run" / "last.pt", weights_only=True)
     for place, value in STATES:

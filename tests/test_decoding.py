@@ -696,8 +696,9 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("encoding", ["source", "jpeg"])
-@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize(
+    ("encoding", "is_compiled"), [("source", True), pytest.param("jpeg", False, marks=pytest.mark.slow)]
+)
 def test_plans_without_random_crops_have_the_bits_of_torchvision(tmp_path, encoding, is_compiled, monkeypatch):
     """Of files in every sampling, whose sides are 2 to 20 times those of the results, turned ones among them."""
     (tmp_path / "f").mkdir()

@@ -87,6 +87,7 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], ts
     return {(n, layout): store(folder / f"{n}.{layout}", shard_nbytes=n, layout=layout) for n, layout in cases}
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.integers(0, 19), unique=True, min_size=1),

@@ -67,6 +67,8 @@ def flips(path: Path, positions: Iterator[int] | range, seed: int) -> Iterator[b
         path.write_bytes(data)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 def test_verify_finds_a_flip_in_every_byte_of_metadata(store: Path) -> None:
     tried, missed = 0, []
     for path in files_of(store, metadata=True):

@@ -32,6 +32,7 @@ from tensorstore_ds.conversion import plain
 from tensorstore_ds.format.arrays import dump_json
 
 OPTIONS = tsds.ConvertOptions(workers=0, shard_nbytes=100)
+JPEG = {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}
 _BOX = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>7</xmax><ymax>8</ymax></bndbox></object>"
 
 
@@ -281,7 +282,7 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _labels_in_names,
     ],
 )
-@pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])
+@pytest.mark.parametrize("changes", [{}, pytest.param(JPEG, marks=[pytest.mark.slow, pytest.mark.drawn(4)])])
 def test_every_format(
     make: Callable[[Path], tsds.ConvertOptions], changes: dict[str, Any], tmp_path: Path, out: Path
 ) -> None:
@@ -375,6 +376,7 @@ def test_processes_at_the_same_shards_and_one_that_is_killed(many: Path, tmp_pat
     assert not (tmp_path / "o.tsds.partial").exists()
 
 
+@pytest.mark.slow
 def test_two_plans_and_two_commits_at_once(folders: Path, tmp_path: Path, out: Path) -> None:
     words = ("plan", folders, out, "--shard-size", "100", "--workers", "0")
     ends = [(each.communicate()[1], each.returncode) for each in [process(*words) for _ in range(3)]]

@@ -76,11 +76,11 @@ def is_close(found: Any, pixels: NDArray[Any]) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("big", [True, False])
 @pytest.mark.parametrize(
     ("channels", "dtype"), [(3, "uint8"), (1, "uint8"), (1, "uint16"), (3, "uint16"), (5, "uint16"), (64, "uint8")]
 )
-def test_pixels_are_those_that_were_written(tmp_path: Path, layout: str, big: bool, channels: int, dtype: str) -> None:
+def test_pixels_are_those_that_were_written(tmp_path: Path, layout: str, channels: int, dtype: str) -> None:
+    big = (channels + [*LAYOUTS].index(layout)) % 2 == 0  # each kind of pixels and each layout in both forms
     pixels = picture(channels, dtype)
     write(tmp_path / "s/a/x.tif", pixels, big=big, **LAYOUTS[layout])
     split = converted(tmp_path / "s", tmp_path / "o.tsds")
