@@ -11,7 +11,6 @@ import math
 import os
 import re
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -40,8 +39,6 @@ _RESOURCES = {
     errno.ENOLCK: "file locks",
     errno.ETIMEDOUT: "seconds before the disk or server answers",
 }
-#: From glibc's malloc.h: larger allocations get their own memory map.
-_M_MMAP_THRESHOLD = -3
 #: Of a `MemoryGate`, at most: a pipe holds more bytes than these on every system.
 _MOST_UNITS = 2048
 
@@ -68,32 +65,6 @@ def memory_limits() -> dict[str, int]:
     limits = {"machine": psutil.virtual_memory().available}
     limits |= {str(group): left for group in _control_groups("memory") if (left := _nbytes_left(group)) is not None}
     return limits
-
-
-def address_limits() -> dict[str, int]:
-    """Bytes that this process may still give addresses to, by who limits them; files that it has mapped count, too."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows
-        return {}
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return {}
-    import psutil
-
-    return {"ulimit -v": max(0, limit - psutil.Process().memory_info().vms)}
-
-
-def return_freed_memory() -> None:
-    """Let the C library give large pieces back to the system when they are freed, from now on in this process.
-
-    glibc keeps pieces of up to 32 MiB for later: training on a CPU then takes up to three times the memory that it
-    uses. To map each piece anew takes time: some percent of a training step. Elsewhere nothing changes.
-    """
-    import ctypes
-
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 1024**2)
 
 
 def check_fits(where: str, nbytes: int) -> None:

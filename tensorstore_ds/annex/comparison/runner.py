@@ -25,9 +25,9 @@ from tensorstore_ds.annex.comparison.results import Way
 from tensorstore_ds.annex.comparison.stopwatch import Clock, Step
 from tensorstore_ds.annex.diagnosis.measure_loading import finish
 from tensorstore_ds.annex.diagnosis.measure_training import student_of
-from tensorstore_ds.annex.training.batch_fit import let_go
 from tensorstore_ds.annex.training.crops import image_size_of
 from tensorstore_ds.annex.training.data import task_of
+from tensorstore_ds.annex.training.memory import let_go
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.process import device_of
 from tensorstore_ds.errors import ResidencyError, TsdsError, one_line

@@ -20,8 +20,8 @@ from tensorstore_ds.annex.diagnosis.measure_machine import (
 )
 from tensorstore_ds.annex.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.annex.diagnosis.results import Measured, ModelRun, Run, Settings
-from tensorstore_ds.annex.training.batch_fit import is_out_of_memory
 from tensorstore_ds.annex.training.crops import crops_in_words, decode_plan, how_of, image_size_of
+from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.errors import OptionError, TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset

@@ -14,9 +14,9 @@ from tensorstore_ds import words
 from tensorstore_ds.annex.diagnosis.measure_loading import Step, finish, loader_of
 from tensorstore_ds.annex.diagnosis.results import Copies, ModelRun, Settings
 from tensorstore_ds.annex.training.augmentation import train_plan, train_transform
-from tensorstore_ds.annex.training.batch_fit import is_out_of_memory, let_go
 from tensorstore_ds.annex.training.data import image_shape, task_of
 from tensorstore_ds.annex.training.learner import Learner, image_dtype
+from tensorstore_ds.annex.training.memory import is_out_of_memory, let_go
 from tensorstore_ds.annex.training.models import model_options
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.recipe import completed

@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 
 from tensorstore_ds.annex.editing.folds import Fold, folds
 from tensorstore_ds.annex.training.coco_map import need_pycocotools
-from tensorstore_ds.annex.training.options import DETECTORS, Balance, Model, Residency, Task as TaskName, TrainOptions
+from tensorstore_ds.annex.training.options import DETECTORS, Balance, Model, Task as TaskName, TrainOptions
 from tensorstore_ds.annex.training.process import Ranks
 from tensorstore_ds.annex.training.tasks import (
     TASKS,
@@ -304,12 +304,11 @@ def train_loader(
     ranks: Ranks,
     *,
     plan: Plan | None = None,
-    residency: Residency | None = None,
     rows: Rows = None,
 ) -> tuple[DataLoader[Any], str]:
     """Batches to learn from, on the device, and a word on the order in which they come.
 
-    `residency` overrides that of the options. `rows` are those of the split to learn from; None: all.
+    `rows` are those of the split to learn from; None: all.
 
     Raises:
         OptionError: the batch is larger than the split, or the balance does not fit the task.
@@ -334,7 +333,7 @@ def train_loader(
         seed=options.seed,
         device=ranks.device,
         num_threads=options.num_threads,
-        residency=residency or options.residency,
+        residency=options.residency,
         batch_transform=transform,
     )
     return loader, order

@@ -223,7 +223,7 @@ class TrainOptions:
         "Samples per step and per rank. Larger batches use a GPU better and take more memory.",
         default=None,
         at_least=1,
-        shown="128, or 8 for detection; less if the split is smaller or, on a CPU, if the batch does not fit in memory",
+        shown="128, or 8 for detection; less if the split is smaller",
         group="Essential",
     )
     accumulate: int = option(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tensorstore_ds.annex.training.options import Augment, ModelOptions, Optimizer, TrainOptions, ViTOptions
 
-#: Samples per batch where nobody asks for a number, and the split and the memory have room for them.
+#: Samples per batch where nobody asks for a number, and the split has so many.
 BATCH_SIZE = 128
 #: The same of detectors, and their learning rates at that size.
 DETECTOR_BATCH_SIZE = 8
@@ -34,11 +34,6 @@ def learning_rate(samples: int, width: int) -> float:
     return float(f"{rate:.3g}")  # so that it can be shown and given again
 
 
-def usual_batch_size(model: ModelOptions) -> int:
-    """Samples per batch where nobody asks for a number."""
-    return BATCH_SIZE if isinstance(model, ViTOptions) else DETECTOR_BATCH_SIZE
-
-
 def detector_rate(samples: int, optimizer: Optimizer) -> float:
     """The highest learning rate of a detector: it grows with the square root of the samples, with SGD in proportion.
 
@@ -59,9 +54,10 @@ def augment(epochs: int) -> Augment:
     return "none" if epochs < FEW_EPOCHS else "light"
 
 
-def completed(options: TrainOptions, vit: ModelOptions, *, ranks: int = 1) -> TrainOptions:
-    """Options with a value for each that was not given; those that were given stay."""
-    batch_size = options.batch_size or usual_batch_size(vit)
+def completed(options: TrainOptions, vit: ModelOptions, *, samples: int | None = None, ranks: int = 1) -> TrainOptions:
+    """Options with a value for each that was not given; batches take at most the `samples` of an epoch."""
+    usual_size = BATCH_SIZE if isinstance(vit, ViTOptions) else DETECTOR_BATCH_SIZE
+    batch_size = options.batch_size or max(1, usual_size if samples is None else min(usual_size, samples // ranks))
     samples = batch_size * options.accumulate * ranks
     if isinstance(vit, ViTOptions):
         usual = learning_rate(samples, vit.width)

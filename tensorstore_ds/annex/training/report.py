@@ -245,8 +245,6 @@ def _notes(run: Run) -> Iterator[str]:
         yield run.learner.note
     if run.plan is not None:
         yield f"images of {_sizes(run.split)} are {_plan_in_words(run.plan, run.vit)}; choose a size with `image_size`"
-    if run.batch_note:
-        yield run.batch_note
     if isinstance(run.task, Detection):
         for split, rows, what in (
             (run.split, learned, "are not learned"),

@@ -16,7 +16,6 @@ import torch
 
 from tensorstore_ds.annex.training import checkpoint
 from tensorstore_ds.annex.training.augmentation import normalize, train_plan, train_transform
-from tensorstore_ds.annex.training.batch_fit import batch_size_of, is_out_of_memory, residency_beside_model
 from tensorstore_ds.annex.training.data import (
     eval_split_of,
     fold_of,
@@ -29,6 +28,7 @@ from tensorstore_ds.annex.training.data import (
 )
 from tensorstore_ds.annex.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.annex.training.learner import Learner, image_dtype
+from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.models import model_options
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.process import Ranks, Stop, Tally
@@ -111,17 +111,11 @@ class Run:
         self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, *fits)
         rows = None if self.fold is None else self.fold.train
         self.samples = len(self.split) if rows is None else len(rows)  #: of an epoch, of all ranks
-        batch_size, self.batch_note = batch_size_of(
-            store, self.split, self.task, self.vit, options, ranks, samples=self.samples
-        )
-        self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
+        self.options = options = completed(options, self.vit, samples=self.samples, ranks=ranks.size)
         self.dtype = image_dtype(options, ranks.device)  #: Of images for the model.
         transform = train_transform(self.split, options, self.vit, dtype=self.dtype)
         self.plan = train_plan(self.split, options, self.vit)
-        residency = residency_beside_model(store, self.task, self.vit, options, ranks, transform, self.plan)
-        self.loader, self.order = train_loader(
-            store, self.task, options, transform, ranks, plan=self.plan, residency=residency, rows=rows
-        )
+        self.loader, self.order = train_loader(store, self.task, options, transform, ranks, plan=self.plan, rows=rows)
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
         self.learner = Learner(
             self.vit,

@@ -10,10 +10,10 @@ from typing import Any, Unpack
 import torch
 
 from tensorstore_ds.annex.training.augmentation import eval_plan, eval_transform
-from tensorstore_ds.annex.training.batch_fit import is_out_of_memory, memory_advice
 from tensorstore_ds.annex.training.data import eval_loader
 from tensorstore_ds.annex.training.history import Listeners
-from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.memory import is_out_of_memory, memory_advice
+from tensorstore_ds.annex.training.options import DetectorOptions, TrainOptions
 from tensorstore_ds.annex.training.process import (
     Interrupted,
     Stop,
@@ -84,11 +84,12 @@ def train(
     """
     given = chosen(options, TrainOptions, keywords)
     opened = open_store(store)
-    resident = False
+    resident = is_detector = False
     with ranks(given.device) as group, stop_signals() as stop:
         try:
             run = Run(opened, given, group, user_path(out), resume=resume)
             given, resident = run.options, run.loader.residency == "device"
+            is_detector = isinstance(run.vit, DetectorOptions)
             run.begin()
             settings = torch_settings(run.learner.precision, run.threads.count)
             with settings, reporting(run, listeners or Listeners()) as reports:
@@ -99,8 +100,8 @@ def train(
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        run = reports = None  # type: ignore[assignment]  # what they held has to be free before others are tried
-        raise TrainingError(memory_advice(opened, given, group, resident=resident))
+            advice = memory_advice(group.device, given, resident=resident, is_detector=is_detector)
+            raise TrainingError(advice) from error
 
 
 def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
