@@ -44,7 +44,7 @@ _OTHER_NAMES = {
     **{"pascal": "voc", "pascal-voc": "voc", "pascal_voc": "voc", "imagefolder": "folders", "imagenet": "folders"},
     **{"darknet": "yolo", "ultralytics": "yolo", "dlib": "imglab", "streaming": "mds"},
     **{"mnist": "idx", "csv": "list", "gpu": "cuda"},
-    **{"open": "info", "crop": "fit", "crops": "objects"},
+    **{"open": "info", "crop": "fit", "crops": "objects", "split": "split-into"},
 }
 
 #: Text for a device that is None.
@@ -65,7 +65,6 @@ class Option:
         decides: whether the option can change the result, and not only the speed.
         recorded: whether the value is stored with the result. Paths are not stored, because they are private.
         group: title of the group in the help of commands.
-        was: former name of the option. Commands still accept it, and an error explains it.
         name, type, default: as declared in the class, the type without None.
     """
 
@@ -80,7 +79,6 @@ class Option:
     decides: bool = True
     recorded: bool = True
     group: str = ""
-    was: str = ""
     name: str = ""
     type: Any = None
     default: Any = None
@@ -282,9 +280,8 @@ def _check_names(names: Iterable[str], cls: type[Any]) -> None:
     known = declarations(cls)
     for name in names:
         if name not in known:
-            near = [each.name for each in known.values() if each.was == name]
-            near = near or difflib.get_close_matches(name, known, n=1)
-            advice = f"Did you mean `{near[0]}`?" if near else f"Choose one of {', '.join(known)}."
+            near = _nearest(name, known)
+            advice = f"Did you mean `{near}`?" if near else f"Choose one of {', '.join(known)}."
             raise OptionError(f"`{name}`: expected an option of {cls.__name__}, found another name. {advice}")
 
 
@@ -319,11 +316,16 @@ def meant(word: str, choices: Iterable[str]) -> str:
     >>> meant("pascal", ("folders", "voc"))
     ' Did you mean voc?'
     """
+    near = _nearest(word, choices)
+    return f" Did you mean {near}?" if near else ""
+
+
+def _nearest(word: str, choices: Iterable[str]) -> str:
     known = tuple(choices)
     bare = word.lower().lstrip("-")
     other = word[: len(word) - len(bare)] + _OTHER_NAMES.get(bare, "")
-    near = [other] if other in known else difflib.get_close_matches(word, known, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    near = [each for each in (other, other.replace("-", "_")) if each in known]
+    return next(iter(near or difflib.get_close_matches(word, known, n=1)), "")
 
 
 def meant_path(path: Path) -> str:

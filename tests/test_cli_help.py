@@ -134,22 +134,6 @@ def test_an_option_in_no_group_is_shown_last() -> None:
     assert grouped([other, one]) == {"Essential": [one], "": [other]} and grouped([other]) == {"": [other]}
 
 
-@pytest.mark.parametrize("given", [("--split", "a=0.5,b=0.5"), ("--split=a=0.5,b=0.5",), ("--split-into=a=0.5,b=0.5",)])
-def test_split_divides_as_split_into_where_a_source_is_converted(
-    given: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[ConvertOptions] = []
-    monkeypatch.setattr("tensorstore_ds.plan", lambda *_, tasks, progress: seen.append(_[2]) or sys.exit(3))
-    assert tsds("plan", "a", "b", *given).exit_code == 3
-    assert seen == [ConvertOptions(split_into={"a": 0.5, "b": 0.5})]
-
-
-def test_split_with_the_name_of_a_split_is_told_the_option_that_divides() -> None:
-    done = tsds("convert", "a", "b", "--split", "train")
-    assert done.exit_code == 2
-    assert "Invalid value for '--split-into': expected names and fractions, such as train=0.9,val=0.1" in done.stderr
-
-
 # --- messages name options as the caller wrote them ---------------------------------------------------------------
 
 
@@ -353,6 +337,7 @@ def test_without_arguments_there_is_the_help() -> None:
         (["convrt", "a", "b"], "No such command 'convrt'. Did you mean convert?"),
         (["open", "a.tsds"], "No such command 'open'. Did you mean info?"),
         (["convert", "a", "b", "--crop"], "No such option '--crop'. Did you mean --fit?"),
+        (["convert", "a", "b", "--split", "train"], "No such option '--split'. Did you mean --split-into?"),
         (["nothing-like-it"], "No such command 'nothing-like-it'."),
         (["convert", "a", "b", "--sise", "3"], "No such option '--sise'. Did you mean --size?"),
         (["convert", "a", "b", "--encoding", "jpg"], "'raw', 'jpeg', 'source'. Did you mean jpeg?"),
@@ -399,10 +384,10 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     program.chmod(0o700)
     script = """
         eval "$(_TSDS_COMPLETE=bash_source tsds)"
-        for line in "ver" "convert --fi" "convert --fit c"; do
+        for line in "ver" "rel" "convert --fi" "convert --fit c"; do
             COMP_WORDS=(tsds $line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=(); _tsds_completion tsds
             echo "${COMPREPLY[*]}"
         done"""
     found = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], env=found, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines() == ["verify", "--fit", "crop"]
+    assert done.stdout.splitlines() == ["verify", "relabel", "--fit", "crop"]

@@ -110,7 +110,7 @@ def _show_head(store: Store, path: str | Path) -> None:
     manifest, origin = store.manifest, store.manifest.provenance
     rows = sum(len(store[name]) for name in store)
     facts = (text.count(rows, "sample"), words.size(store.nbytes), store.layout, f"format {manifest.version}")
-    text.echo(text.Styled(words.place(path), bold=True), f"  {' · '.join(facts)}")
+    text.title(words.place(path), " · ".join(facts))
     lines = [("sha256", store.sha256), ("content sha256", store.content_sha256)]
     if "source" in origin:
         made = f"{origin.get('tool', '?')} {origin.get('tool_version', '')}".strip()
@@ -196,7 +196,7 @@ def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> N
 
 
 def _show_split(split: Split, *, every: bool) -> None:
-    text.echo(text.Styled(split.name, bold=True), f"  {text.count(len(split), 'sample')}")
+    text.title(split.name, text.count(len(split), "sample"))
     text.echo_table([*_channels(split), *_objects(split), *_keypoints(split), *_sizes(split)])
     for name, counts in split.class_counts.items():
         _show_class_shares(name, split.fields[name].kind, counts, len(split), every=every)

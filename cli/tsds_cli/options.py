@@ -78,12 +78,11 @@ class Flag(click.Option):
 
     Args:
         group: title of its group in the help; empty in commands without groups.
-        was: a flag that it had earlier, and that still works.
     """
 
-    def __init__(self, *arguments: Any, group: str = "", was: str = "", **settings: Any) -> None:
+    def __init__(self, *arguments: Any, group: str = "", **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.group, self.was = group, was
+        self.group = group
         if isinstance(self.type, click.IntRange | click.FloatRange):  # what messages call a value
             self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
         if self._has_long_choices and not all(choice in (self.help or "") for choice in self._choices):
@@ -201,16 +200,6 @@ class Command(click.Command):
             formatter.write_paragraph()
             formatter.write_text(f"{more} more options: {ctx.command_path} --help-all")
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line, in which a flag may have its earlier name."""
-        names = {each.was: each.opts[0] for each in self.params if isinstance(each, Flag) and each.was}
-        end = args.index("--") if "--" in args else len(args)
-        for i, given in enumerate(args[:end]):
-            flag, equals, value = given.partition("=")
-            if flag in names:
-                args[i] = f"{names[flag]}{equals}{value}"
-        return super().parse_args(ctx, args)
-
 
 def grouped(parameters: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
     """Options by the titles of their groups, in the order of `GROUPS`; under an empty one if they have no groups."""
@@ -272,7 +261,6 @@ def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
     if declared.shown:
         shown = with_flags(declared.shown, flags).replace("`", "")
     settings: dict[str, Any] = {"default": default, "show_default": shown, "group": declared.group}
-    settings["was"] = declared.was and _flag(declared.was)
     help = with_flags(declared.help, flags)
     # What is left is a parameter of the function in Python, and has a flag of its own here.
     settings["help"] = re.sub(r"(?<!`)`([a-z_]+)`(?!`)", lambda match: _flag(match[1]), help).replace("``", "")

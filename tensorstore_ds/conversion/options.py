@@ -191,7 +191,6 @@ class ConvertOptions(ImageOptions, SourceOptions):
         "almost all samples stay in their split.",
         default=None,
         shown="the splits of the source",
-        was="split",
         group="Essential",
     )
     seed: int = option(
