@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -96,15 +95,11 @@ def few_samples(store: Store, least: int) -> Iterator[FewSamples]:
         for split in (store[each] for each in store if len(store[each])):
             values: Any = split[name]
             if isinstance(field, LabelsField):
-                counts = (np.asarray(values[:]) > 0).sum(axis=0).tolist()
-                yield from (
-                    FewSamples(name, text, split.name, n)
-                    for text, n in zip(field.classes, counts, strict=True)
-                    if n < least
-                )
-                continue
-            labels = values["labels"] if isinstance(values, RaggedColumn) else values
-            found: Mapping[int, int] = Counter(np.asarray(labels[:]).tolist())
-            for i, text in enumerate(field.classes):
-                if found.get(i, 0) < least:
-                    yield FewSamples(name, text, split.name, found.get(i, 0))
+                counts = (np.asarray(values[:]) > 0).sum(axis=0)
+            else:
+                labels = np.asarray((values["labels"] if isinstance(values, RaggedColumn) else values)[:])
+                known = labels[(labels >= 0) & (labels < len(field.classes))]
+                counts = np.bincount(known, minlength=len(field.classes))
+            for text, count in zip(field.classes, counts.tolist(), strict=True):
+                if count < least:
+                    yield FewSamples(name, text, split.name, count)

@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tensorstore_ds.annex.serving.served_files import PUT_NBYTES, Content, Made, Page, Pages, ServedFiles
+from tensorstore_ds.annex.serving.served_files import PUT_NBYTES, Content, Made, Pages, ServedFiles
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.reading.store_files import size_of
@@ -107,7 +107,8 @@ class _Application:
     def _find(self, request: Request, name: str, stack: ExitStack) -> Response:
         if self.pages is not None:
             if page := self.pages.find(name):
-                return _of_page(page, request)
+                headers = {**dict(page.headers), "cache-control": "no-cache", "content-type": page.media_type}
+                return Response(page.data, headers=headers)
             folder, _, name = name.partition("/")
             if folder != "store":
                 return _refusal(404)
@@ -149,14 +150,6 @@ class _Application:
         while left and (piece := await self._in_thread(opened.read, min(left, _PIECE_NBYTES))):
             left -= len(piece)
             yield piece
-
-
-def _of_page(page: Page, request: Request) -> Response:
-    headers = {**dict(page.headers), "vary": "Accept-Encoding", "cache-control": "no-cache"}
-    data = page.data
-    if page.compressed is not None and "gzip" in re.split(r"[ ,;]+", request.headers.get("accept-encoding", "")):
-        data, headers["content-encoding"] = page.compressed, "gzip"
-    return Response(data, headers={**headers, "content-type": page.media_type})
 
 
 def _refusal(status: int, headers: dict[str, str] | None = None) -> Response:

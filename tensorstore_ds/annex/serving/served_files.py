@@ -31,13 +31,11 @@ class Page:
     Attributes:
         data: its bytes.
         media_type: for the header Content-Type.
-        compressed: the same bytes compressed with gzip, for clients that accept it; None if there are none.
         headers: further headers of the answer.
     """
 
     data: bytes
     media_type: str
-    compressed: bytes | None = None
     headers: tuple[tuple[str, str], ...] = ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 import mimetypes
 import os
@@ -40,11 +39,6 @@ def page_files() -> Mapping[str, bytes]:
     return found
 
 
-@functools.cache
-def _compressed(name: str) -> bytes:
-    return gzip.compress(page_files()[name], 9, mtime=0)
-
-
 class ViewerPages:
     """What `tsds view` serves in addition to a store.
 
@@ -64,14 +58,14 @@ class ViewerPages:
         name = name or "index.html"
         if name in page_files():
             media_type = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or ""
-            return Page(page_files()[name], f"{media_type}; charset=utf-8", _compressed(name), _HEADERS)
+            return Page(page_files()[name], f"{media_type}; charset=utf-8", _HEADERS)
         if name == "view.json":
-            return Page(self._settings, "application/json", None, _HEADERS)
+            return Page(self._settings, "application/json", _HEADERS)
         if name == "tags.json" and self._tags is not None:
             tags = read_page_file(self._tags)
-            return Page(tags if tags and are_tags(tags) else b"{}", "application/json", None, _HEADERS)
+            return Page(tags if tags and are_tags(tags) else b"{}", "application/json", _HEADERS)
         data = read_page_file(self._files[name]) if name in self._files else None
-        return None if data is None else Page(data, "text/plain; charset=utf-8", None, _HEADERS)
+        return None if data is None else Page(data, "text/plain; charset=utf-8", _HEADERS)
 
     def put(self, name: str, data: bytes) -> bool:
         """Keep the tags."""
