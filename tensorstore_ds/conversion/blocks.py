@@ -39,7 +39,7 @@ from tensorstore_ds.sources.base import Sample, Source
 OWN_FIELDS = ("image", "size", "key")
 #: An image is not of the shape that the first one had: not skipped on its own, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
-#: The note about so many gray and so many color images.
+#: The note about the numbers of gray and of color images.
 ALL_AS_RGB = (
     '{:,} gray and {:,} color images: all are stored as RGB, which needs no action. `color="gray"` stores all as gray.'
 )
@@ -141,10 +141,6 @@ def convert_block(
 
     Args:
         on_sample: called with the number in the block of each sample, before it is read.
-
-    Raises:
-        SourceError: a sample is bad, and bad samples are not to be skipped.
-        OSError: the rows could not be written.
     """
     rows = BlockRows(job.format, [], (block.folder, block.first_row))
     # Before they are read: what changes from here on is noticed by a run that goes on.

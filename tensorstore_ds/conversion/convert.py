@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from tensorstore_ds.conversion.result import (
 )
 from tensorstore_ds.conversion.shard_conversion import Origin, convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedSplit, ShardWriter
-from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.conversion.workspace import Workspace, recorded
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.kinds import RaggedImageField
@@ -242,7 +241,7 @@ class _Conversion:
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, FinishedSplit]]:
         """All shards of each split; all anew, as a survey decides, where images turn out to differ."""
-        begun, asked = self._workspace.begun() or {}, json.loads(json.dumps(self._options.deciding()))
+        begun, asked = self._workspace.begun() or {}, recorded(self._options.deciding())
         if begun.get("surveyed") is True and all(begun.get(name) == value for name, value in asked.items()):
             prepared = self._surveyed(prepared)
             if not prepared.is_surveyed:

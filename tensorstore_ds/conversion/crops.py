@@ -71,10 +71,6 @@ class CropSource(PartSource):
 
     A reference is the image's key, the number of the object in its annotation, and the number of the image among all,
     with NUL between them.
-
-    Args:
-        source: not scanned yet.
-        options: `margin`, `min_side`, `size`, `fit`, `color` and `max_pixels` say how a crop is cut.
     """
 
     def __init__(self, source: Source, options: ConvertOptions) -> None:
@@ -86,12 +82,7 @@ class CropSource(PartSource):
         self._decoded: tuple[str, NDArray[Any]] = ("", np.empty((0, 0, 0), np.uint8))  # the last image
 
     def scan(self) -> Contents:
-        """Scan the source, and read all of its annotations, for the number and size of their objects.
-
-        Raises:
-            SourceError: as of the source.
-            OptionError: it has no boxes.
-        """
+        """Scan the source, and read all of its annotations, for the number and size of their objects."""
         contents = self._source.contents()
         field = contents.fields.get("objects")
         if not isinstance(field, ObjectsField) or "boxes" not in field.values:
@@ -134,11 +125,7 @@ class CropSource(PartSource):
         )
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """A crop; its image is decoded once for all crops that follow one another.
-
-        Raises:
-            SourceError: as of the source, or the box lies outside of its image.
-        """
+        """A crop; its image is decoded once for all crops that follow one another."""
         key, text, _ = str(reference).split("\0")
         i, own_split, own = int(text), *self._image(reference)
         sample = self._source.read(own_split, own)

@@ -55,9 +55,9 @@ BOX_CROPPED = "box-cropped"
 FRACTIONS, CUT = "fractions", "cut"
 #: By which a share of an area may be less than it should be.
 _ROUNDING = 1e-9
-#: An image is decoded at least so many times as large as it is to become.
+#: An image is decoded at least this many times larger than it becomes.
 _RESERVE = 2
-#: An image that is resized or encoded as a whole takes so many times its pixels, about.
+#: An image that is resized or encoded as a whole takes about this many times its pixels.
 _COPIES = 3
 _BY_PARTS = 'Use `encoding="raw"` or `encoding="jpeg"` without a size, which read it by parts, or `tiles`.'
 _NOT_KEPT = "this {} file is not kept: stores hold no files of this format. Its image is stored as a {} file."
@@ -78,10 +78,6 @@ def encode_sample(
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
         by_parts: whether large images may be left to `EncodedSample.parts`.
-
-    Raises:
-        SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
-        ConversionError: memory is short, or the disk fails.
     """
     try:
         return _encode_sample(sample, options, on_decode, masks, by_parts)
@@ -191,7 +187,7 @@ def _check_jpeg(key: str, image: OpenedImage | WholeImage, options: ImageOptions
 def _decode(
     source: Any, sample: Sample, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
 ) -> tuple[tuple[int, int], int, NDArray[Any] | WholeImage]:
-    """(height, width) of an image as it is shown, and its pixels, made so many times smaller by decoding.
+    """(height, width) of an image as it is shown, its reduction by decoding, and its pixels.
 
     There are none where files are kept and only their headers are read. A large image `by_parts` is not decoded yet.
     """
@@ -257,11 +253,7 @@ def with_path(error: SourceError, key: str, image: Any) -> SourceError:
 def fitted_objects(
     sample: Sample, size: tuple[int, int], placement: Placement | None, options: ImageOptions
 ) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """The objects of a sample whose image has this (height, width), as they are stored; and the boxes dropped.
-
-    Raises:
-        SourceError: the annotation belongs to an image of another size; a coordinate is infinite.
-    """
+    """The objects of a sample whose image has this (height, width), as they are stored; and the boxes dropped."""
     check_size(sample, size)
     if sample.objects is None:
         return {}, sample.problems
@@ -438,11 +430,7 @@ def _encode_mask(
 
 
 def mask_of_image(sample: Sample, name: str, size: tuple[int, int], max_pixels: int) -> NDArray[Any]:
-    """(H, W) integers of a mask that a sample has, whose image has this (height, width).
-
-    Raises:
-        SourceError: the mask cannot be decoded, or has another size.
-    """
+    """(H, W) integers of a mask that a sample has, whose image has this (height, width)."""
     key, source = f"{sample.key} ({name})", sample.masks[name]
     try:
         if isinstance(source, str | Path):

@@ -41,13 +41,13 @@ from tensorstore_ds.regular_files import tidied
 _BEGINNING = 0.1
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
-#: So many samples, spread over the source, are converted to learn the time and how they compress.
+#: This many samples, spread over the source, are converted to learn the time and how they compress.
 _TRIED = 64
 _TRIED_SECONDS = 1.0
 _TRIED_NBYTES = 64 * 1024**2
-#: Besides the image a row has a size, a key with its offset, and often a label: about so many bytes.
+#: Bytes of a row besides its image, about: a size, a key with its offset, often a label.
 _SMALL = 100
-#: So many images are tried in other encodings, one of which has this longest side.
+#: Number of images that are tried in other encodings, and the longest side in one of these.
 _COMPARED, _MAX_SIDE = 16, 512
 
 

@@ -49,11 +49,7 @@ def key_group(by: str, name: str) -> Callable[[str], str]:
 
 
 def check_finds(by: str, name: str, keys: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Raise `OptionError` if a regular expression finds nothing in any key: then it keeps nothing together.
-
-    Args:
-        others: what else could have been meant.
-    """
+    """Raise `OptionError` if a regular expression finds nothing in any key; `others` could have been meant."""
     if by in (FOLDER, DUPLICATES) or by.startswith(COLUMN):
         return
     pattern, first = re.compile(by), ""
@@ -66,12 +62,7 @@ def check_finds(by: str, name: str, keys: Iterable[str], others: Iterable[str] =
 
 
 def source_group(source: Source, by: str | None) -> Callable[[str, Reference], str] | None:
-    """The function that says the group of a sample of a source; None: each sample is divided on its own. One that has
-    nothing in the column that it goes by is a group of its own.
-
-    Raises:
-        OptionError: as `key_group`, and as `Source.column`.
-    """
+    """The function that tells the group of a sample. None: each is its own, as is one without a value in its column."""
     if by is None:
         return source.whole if source.has_parts else None
     if by == DUPLICATES:

@@ -13,11 +13,7 @@ from tensorstore_ds.version import __version__
 
 
 def now() -> datetime:
-    """The time, or the time in ``SOURCE_DATE_EPOCH``: with it, the same command gives the same bytes, all of them.
-
-    Raises:
-        OptionError: ``SOURCE_DATE_EPOCH`` is no such number.
-    """
+    """The time, or the time in ``SOURCE_DATE_EPOCH``: with it, the same command gives the same bytes, all of them."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if not epoch:
         return datetime.now(UTC)

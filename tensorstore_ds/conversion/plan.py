@@ -202,11 +202,11 @@ def plan_shards(splits: Mapping[str, Selection], rows_per_shard: int) -> dict[Sh
 
 
 def block_rows(row_nbytes: int, nbytes: int = BLOCK_NBYTES) -> int:
-    """How many samples a block has at most, whose rows in the largest field have about so many bytes."""
+    """Maximum number of samples in a block of about `nbytes`, by the bytes of a row in its largest field."""
     return max(1, min(BLOCK_ROWS, nbytes // max(1, row_nbytes)))
 
 
 def plan_blocks(shard: Selection, rows: int, folder: Path) -> Iterator[Block]:
-    """Cut a shard, whose files are in `folder`, into blocks of so many rows, the last one shorter."""
+    """Cut a shard, whose files are in `folder`, into blocks of `rows` rows, the last one shorter."""
     for start in range(0, len(shard), rows):
         yield Block(shard.source_split, list(shard[start : start + rows]), folder, start)

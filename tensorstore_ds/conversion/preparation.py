@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,20 +85,16 @@ RECODED = (
     "AVIF and HEIC files are stored as JPEG files of the same size, with `quality` {1}: {0:,}. "
     "Stores hold files that every reader can decode."
 )
-#: Of each color; of others it depends on the images.
+#: Channels of each color; those of other colors depend on the images.
 _CHANNELS = {"rgb": 3, "rgba": 4}
-#: So many sizes are named in a message.
+#: A message names at most this many sizes.
 NAMED = 5
-#: Of so many sizes the first image is remembered.
+#: Remember the first image for at most this many sizes.
 _FIRSTS = 1000
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, of several paths, around a sequence or data frames, as the options want it.
-
-    Raises:
-        OptionError: a folder of images is named that is none, or for a source that has its own.
-    """
+    """The source at a path, of several paths, around a sequence or data frames, as the options want it."""
     if options.images is not None:
         if not options.images.is_dir():
             raise refusal("images", "a folder", options.images)
@@ -160,9 +157,6 @@ class Prepared:
 
         Args:
             told_kept: whether the notes tell how images of several sizes are kept.
-
-        Raises:
-            SourceError: images differ in a way that cannot be stored.
         """
         found = survey(self)
         if found.differing is not None:
@@ -195,10 +189,6 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
 
     Args:
         out: path of the store; what cannot fit on its disk is refused before an image is decoded. None: nothing is.
-
-    Raises:
-        SourceError: nothing there can be converted, or something is bad and bad samples are not to be skipped.
-        ConversionError: there is not enough room on the disk, or in memory for one image.
     """
     contents = source.contents()
     if options.oriented_boxes == "polygons":
@@ -369,6 +359,14 @@ def check_memory(needed: int) -> None:
 # --- all headers ------------------------------------------------------------------------------------------------
 
 
+class FileFate(Enum):
+    """What ``encoding="source"`` does with an image."""
+
+    KEPT = auto()  #: its file is stored
+    RECODED = auto()  #: its file is encoded again
+    NO_FILE = auto()  #: it has no file
+
+
 class Kind(NamedTuple):
     """What an image's pixels are, by ``color="auto"``."""
 
@@ -387,8 +385,6 @@ _NOTES = {
     "raw": "images have {} sizes: each is kept as pixels of its own size. "
     "Pass `size` for one size, or choose another `encoding`.",
 }
-#: What becomes of an image with ``encoding="source"``: its file is kept, it is encoded again, or there is no file.
-_KEPT, _RECODED, _NO_FILE = "kept", "recoded", "no file"
 GRAY, COLOR = Kind(1, "uint8"), Kind(3, "uint8")
 _NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
 
@@ -416,7 +412,7 @@ class Survey:
 
     @property
     def images(self) -> int:
-        """So many have good headers."""
+        """Number of images with readable headers."""
         return sum(self.sizes.values())
 
     @property
@@ -461,7 +457,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
             try:
                 sample = prepared.source.read(split, reference)
                 try:
-                    height, width, kind, file = _header(sample, options)
+                    height, width, kind, fate = _header(sample, options)
                 except SourceError as error:
                     raise with_path(error, sample.key, sample.image) from error
                 if only not in (None, kind.dtype):
@@ -484,8 +480,8 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
             surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
             surveyed.kinds[kind] += 1
             surveyed.pixels += height * width
-            surveyed.files += file != _NO_FILE
-            surveyed.recoded += file == _RECODED
+            surveyed.files += fate is not FileFate.NO_FILE
+            surveyed.recoded += fate is FileFate.RECODED
     return surveyed
 
 
@@ -514,20 +510,20 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
         surveyed.differing = _differing(surveyed, options, where, masks, bool(mixed))
 
 
-def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, str]:
-    """Height, width and kind of an image, and one of `_KEPT`, `_RECODED` and `_NO_FILE`; raises `SourceError`."""
+def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, FileFate]:
+    """Height, width and kind of an image, and the fate of its file; raises `SourceError`."""
     image = sample.image
     by_parts = None if options.encoding == "source" else open_by_parts(image, "auto", sample.key)
     if by_parts is not None:
         check_size_of_image(by_parts.shape[:2], options.max_pixels, sample.key)
         sample.left_out += by_parts.left_out
         kind = Kind(by_parts.shape[2], by_parts.dtype.name)
-        return (*by_parts.shape[:2], kind, _KEPT if by_parts.is_for_pillow else _NO_FILE)
+        return (*by_parts.shape[:2], kind, FileFate.KEPT if by_parts.is_for_pillow else FileFate.NO_FILE)
     if isinstance(image, Part):
-        return (*image.size, Kind(image.shape[2], image.dtype.name), _NO_FILE)
+        return (*image.size, Kind(image.shape[2], image.dtype.name), FileFate.NO_FILE)
     if isinstance(image, np.ndarray):
         dtype = "uint8" if image.dtype == np.bool_ else image.dtype.newbyteorder("=").name
-        return image.shape[0], image.shape[1], Kind(image.shape[2] if image.ndim == 3 else 1, dtype), _NO_FILE
+        return image.shape[0], image.shape[1], Kind(image.shape[2] if image.ndim == 3 else 1, dtype), FileFate.NO_FILE
     if isinstance(image, bytes | str | Path):
         with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, sample.key) as file:
             opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
@@ -535,9 +531,9 @@ def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, str]
             return (
                 *oriented_size(opened),
                 _kind(opened),
-                _RECODED if opened.format in HEIF_FORMATS else _KEPT,
+                FileFate.RECODED if opened.format in HEIF_FORMATS else FileFate.KEPT,
             )
-    return (*oriented_size(image), _kind(image), _NO_FILE)
+    return (*oriented_size(image), _kind(image), FileFate.NO_FILE)
 
 
 def _kind(image: Image.Image) -> Kind:

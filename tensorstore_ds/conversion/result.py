@@ -29,9 +29,9 @@ from tensorstore_ds.machine import DISK_SPACE, missing_resource
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
 
-#: A store that takes so many times the bytes of its source's image files, and so many bytes more, gets a note.
+#: A store gets a note if it is this many times larger than the image files of its source, and this many bytes.
 LARGER, LARGER_NBYTES = 1.5, 64 * 1024**2
-#: So many keypoints are named in a note.
+#: A note names at most this many keypoints.
 NAMED = 5
 
 _DOING = {
@@ -281,11 +281,7 @@ def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
 
 
 def note_of_quality(image: ImageOptions, encoding: str, *, is_recoded: bool = False) -> list[str]:
-    """What the user should know where ``encoding="auto"`` has become one that `quality` and `subsampling` do not serve.
-
-    Args:
-        is_recoded: whether ``source`` has encoded some images as JPEG.
-    """
+    """A note if ``encoding="auto"`` ignores `quality` or `subsampling`; `is_recoded`: ``source`` made JPEG files."""
     if image.encoding != "auto" or image.size is not None or is_recoded or encoding == "jpeg":
         return []
     given = [name for name in ("quality", "subsampling") if getattr(image, name) != getattr(ImageOptions(), name)]
@@ -293,11 +289,7 @@ def note_of_quality(image: ImageOptions, encoding: str, *, is_recoded: bool = Fa
 
 
 def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> list[str]:
-    """What the user should know where encoded images had different numbers of channels: ``images_of[channels]``.
-
-    Args:
-        is_kept: whether they still have them.
-    """
+    """A note on encoded images of different numbers of channels, ``images_of[channels]``; `is_kept`: they keep them."""
     if len(images_of) < 2:
         return []
     if not is_kept:

@@ -85,8 +85,6 @@ class SampleShard:
     """A shard that grows by samples; those of a shard that an interrupted run has finished are passed over.
 
     Args:
-        name: of the shard: split and index.
-        format: of all samples of the store.
         keys: digests of the keys that the split has so far; those of this shard are added.
         first: samples of the split that came before.
     """
@@ -94,7 +92,7 @@ class SampleShard:
     def __init__(
         self, workspace: Workspace, name: tuple[str, int], format: SampleFormat, keys: set[bytes], first: int = 0
     ) -> None:
-        self.samples = 0  #: so many came, with those that were skipped or passed over
+        self.samples = 0  #: number that came, with those that were skipped or passed over
         self._workspace, self._name, self._format, self._first = workspace, name, format, first
         earlier = workspace.finished(*name)
         #: The same shard, if an interrupted run has finished it; not if one before it ends elsewhere now, because a
@@ -189,12 +187,7 @@ class SampleShard:
         return self._writer
 
     def finish(self) -> FinishedShard:
-        """Complete the shard, or make sure that its samples were those of the finished one.
-
-        Raises:
-            SourceError: there was no good sample, and there is none in other shards.
-            OptionError: other samples came than in the interrupted run.
-        """
+        """Complete the shard, or make sure that its samples were those of the finished one."""
         path, origin = shard_path(*self._name), self._keys.hexdigest() if self._has_keys else ""
         if self.earlier is not None:
             if (self.earlier.samples, self.earlier.origin) != (self.samples, origin):

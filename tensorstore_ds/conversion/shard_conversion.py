@@ -25,7 +25,7 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import run_blocks
 from tensorstore_ds.machine import usable_cores
 
-#: So many references are joined at a time for their digest.
+#: Number of references that are joined at a time for their digest.
 _DIGESTED = 10_000
 
 
@@ -42,13 +42,8 @@ def convert_shards(
     """Convert shards in their order, and give each when it is on disk. Close the generator to end its workers.
 
     Args:
-        writers: of the same shards.
         common: `identities` of the files that all samples share.
         on_rows: called with the number of samples that were done since it was called last.
-        note: as of `run_blocks`.
-
-    Raises:
-        SourceError, ConversionError: as of `run_blocks`.
     """
     origin: Origin
     begun: ShardName | None = None
@@ -80,9 +75,7 @@ def write_shards(
     """Convert the samples of shards in their order, and give each shard's writer when it has all of them.
 
     Args:
-        workers: processes; None for as many as there are cores.
         on_block: called with the `identities` of the files of each block.
-        writers, on_rows, note: see `convert_shards`.
     """
     nbytes = BLOCK_OF_PARTS_NBYTES if prepared.source.has_parts else BLOCK_NBYTES
     job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes, nbytes)

@@ -75,7 +75,6 @@ class ShardWriter:
     """One shard, written in `partial` until it appears as `directory`; a context manager that closes its files.
 
     Args:
-        directory: of the shard.
         partial: a folder that nobody else writes to, perhaps on another disk; None for one beside `directory`.
     """
 
@@ -130,12 +129,7 @@ class ShardWriter:
     def finish(
         self, layout: Layout, samples: int, origin: str, lengths: Mapping[str, int] = MappingProxyType({})
     ) -> FinishedShard:
-        """Complete the shard, sync it and let it appear.
-
-        Args:
-            samples, origin: as of `FinishedShard`.
-            lengths: of tables whose values were put into place, and not appended.
-        """
+        """Complete the shard, sync it and let it appear; `lengths` are those of tables that were put into place."""
         self.__exit__()
         self._lengths |= lengths
         for name, field in of_kind(self.fields, ArrayField).items():
@@ -199,11 +193,7 @@ def complete_shard(
 
 
 def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> bytes:
-    """Turn the file of an array's bytes into the array's data file; an array without rows has none.
-
-    Returns:
-        What now follows these bytes; nothing where they were compressed.
-    """
+    """Turn the file of an array's bytes into its data file; returns what follows these bytes, nothing if compressed."""
     if geometry.rows == 0:
         raw.unlink()
         return b""
@@ -260,11 +250,7 @@ def _move_beside(folder: Path, place: Path) -> Path:
 
 
 def check_in(directory: Path, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, File]:
-    """Sync every file and directory below `directory`; size and SHA-256 of each file by its relative path.
-
-    Args:
-        known: the SHA-256 of files that are not read.
-    """
+    """Sync every file and directory below `directory`; size and SHA-256 (`known`, or read) of each by its path."""
     inside = sorted(directory.rglob("*"))
     files = {path.relative_to(directory).as_posix(): path for path in inside if path.is_file()}
     with ThreadPoolExecutor(usable_cores()) as threads:  # hashing and syncing release the GIL

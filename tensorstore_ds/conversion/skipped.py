@@ -34,11 +34,7 @@ class MoreSkipped:
 def more_skipped(
     store: Store, skipped: Iterable[Problem], left_out: Iterable[Problem], stored: Set[str]
 ) -> MoreSkipped:
-    """The problems of a step that a store does not list.
-
-    Args:
-        stored: keys of samples that the store has as the step found them: what was listed of them is taken back.
-    """
+    """The problems of a step that a store does not list; what was listed of samples that are `stored` is taken back."""
     before, now = skipped_in(store), {"skipped": dict.fromkeys(skipped), "left_out": dict.fromkeys(left_out)}
     counts = _counts(store)
     gone = {p.where for p in before if p.where in stored and p not in now["skipped"]}
@@ -54,14 +50,7 @@ def more_skipped(
 
 
 def fewer_skipped(store: Store, chosen: Callable[[Sequence[Problem]], Set[Problem]]) -> MoreSkipped:
-    """The file without the lines of some problems.
-
-    Args:
-        chosen: which of its problems are to be removed.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
+    """The file without the lines of the `chosen` problems."""
     lines = _lines(store)
     problems = _parsed(lines)
     gone = chosen(problems)
@@ -92,11 +81,7 @@ def skipped_lines(problems: Iterable[Problem]) -> bytes:
 
 
 def skipped_bytes(store: Store) -> bytes:
-    """The file of a store; empty if it has none.
-
-    Raises:
-        FormatError: it is damaged.
-    """
+    """The file of a store; empty if it has none."""
     listed = store.manifest.files.get(SKIPPED)
     if listed is None:
         return b""
@@ -109,11 +94,7 @@ def skipped_bytes(store: Store) -> bytes:
 
 
 def skipped_in(store: Store) -> list[Problem]:
-    """The skipped samples and boxes of a store and the files that were left out, without those that were mended.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
+    """The skipped samples and boxes of a store and the files that were left out, without those that were mended."""
     return _valid(_parsed(_lines(store)))
 
 

@@ -25,7 +25,7 @@ from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.tiling import count_tiles, tile_corners
 
-#: An image is cut into so many tiles at most.
+#: Maximum number of tiles of an image.
 MOST_TILES = 10_000_000
 
 
@@ -34,10 +34,6 @@ class TileSource(PartSource):
 
     A reference is the image's key, the y and x of the tile's corner, and the number of the image among all, with NUL
     between them.
-
-    Args:
-        source: not scanned yet.
-        options: `tiles`, `overlap`, `min_visibility`, `empty_tiles`, `color` and `max_pixels` say how images are cut.
     """
 
     def __init__(self, source: Source, options: ConvertOptions) -> None:
@@ -49,12 +45,7 @@ class TileSource(PartSource):
         self._last: tuple[int, _Opened] | None = None  # the last image, and its number
 
     def scan(self) -> Contents:
-        """Scan the source, and read the headers of all images and, to know which tiles are empty, all annotations.
-
-        Raises:
-            SourceError: as of the source.
-            OptionError: tiles without objects are to be left out, and it has no boxes.
-        """
+        """Scan the source, and read the headers of all images and, to know which tiles are empty, all annotations."""
         contents = self._source.contents()
         objects, share = contents.fields.get("objects"), self._options.empty_tiles
         if share < 1 and (not isinstance(objects, ObjectsField) or "boxes" not in objects.values):
@@ -91,11 +82,7 @@ class TileSource(PartSource):
         )
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """A tile; its image is opened once for all tiles that follow one another.
-
-        Raises:
-            SourceError: as of the source.
-        """
+        """A tile; its image is opened once for all tiles that follow one another."""
         _, place, number = str(reference).split("\0")
         y, x = map(int, place.split(","))
         image = self._opened(int(number))

@@ -45,9 +45,6 @@ class OpenFolder:
 
     Windows opens no folders, so names are used below the path there. A link that replaces a folder between a check and
     its use would be followed. Only administrators make links there, unless the developer mode is on.
-
-    Raises:
-        OSError: there is none, or something else, or a link (`_NOT_OF_KIND`).
     """
 
     def __init__(self, path: Path, within: OpenFolder | None = None) -> None:
@@ -226,13 +223,7 @@ class WorkFolder:
     def open_beside(self, *, alone: bool = False) -> None:
         """Open the folder beside other processes, of other machines too, where locks may mean nothing.
 
-        Args:
-            alone: no other process of this machine may have it locked.
-
-        Raises:
-            FileNotFoundError: there is none.
-            OptionError: there is something of that name that is not ours.
-            ConversionError: another process has the lock.
+        If `alone`, no other process of this machine may have it locked.
         """
         mark, _ = self._find()
         with contextlib.suppress(OSError):
@@ -375,12 +366,7 @@ class WorkFolder:
         return self.path / "store"
 
     def put_store(self, out: Path) -> str:
-        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns as `end`.
-
-        Raises:
-            StoreExistsError: it has.
-            ConversionError: the store is whole, but may not survive a power loss.
-        """
+        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns as `end`."""
         if os.path.lexists(out):
             advice = "Remove it and run the same command again."
             raise already_exists(out, found="something that has appeared meanwhile", advice=advice)

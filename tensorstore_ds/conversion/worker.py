@@ -39,11 +39,6 @@ class Shared:
         positions: the sample that each worker is at, in its block.
         gate: where workers wait for memory.
         descriptors: of all this, for `program`.
-
-    Args:
-        workers: their number.
-        nbytes: of memory, as of `MemoryGate`.
-        descriptors: inherited from the process that made the first one. None makes a new one.
     """
 
     def __init__(self, workers: int, nbytes: int, descriptors: Sequence[int] | None = None) -> None:
@@ -99,12 +94,7 @@ def _memory() -> int:
 
 
 def program(numbers: str) -> None:
-    """Be what `_Workers` has started as a program: a worker, or the one that forks all workers.
-
-    Args:
-        numbers: what this process inherits: the connection to its parent, one for each worker that it forks, and the
-            descriptors of `Shared`.
-    """
+    """Be a worker, or the program that forks all workers: `numbers` are its pipes and the descriptors of `Shared`."""
     *connections, a, b, c, d, e, f = (int(number) for number in numbers.split(","))
     descriptors = [a, b, c, d, e, f]
     if sys.platform == "win32":

@@ -31,7 +31,7 @@ from tensorstore_ds.errors import ConversionError
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.machine import memory_limit, uninterrupted
 
-#: After so many seconds at the same sample a worker's silence is told.
+#: Seconds at one sample after which a worker's silence is reported.
 SILENCE = 60.0
 #: Blocks that a worker has at a time: the next one lies ready when it has finished one.
 _AHEAD = 2
@@ -55,14 +55,8 @@ Results = Generator[BlockResult, None, None]
 def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[str], None]) -> Results:
     """Convert blocks in `workers` processes, or in this one if 0; results come in the order of the blocks.
 
-    Only a few blocks are under way at a time. Close the generator to end the processes, even one that hangs.
-
-    Args:
-        note: called with a line that the user should see: a worker is silent, or there can be none.
-
-    Raises:
-        SourceError: as `convert_block`.
-        ConversionError: a worker process died.
+    Only a few blocks are under way at a time. Close the generator to end the processes, even one that hangs. `note` is
+    called with a line that the user should see: a worker is silent, or there can be none.
     """
     try:
         if workers:

@@ -54,12 +54,10 @@ class Workspace(WorkFolder):
     """The directory beside `out` in which it grows; a context manager that holds a lock on it.
 
     Args:
-        out: the store.
-        on_note: called with each of the `notes` when it comes.
         plans: whether a plan may be there, or is made.
 
     Attributes:
-        notes: what the user should be told, though nothing failed.
+        notes: what the user should be told, though nothing failed; `on_note` is called with each.
         run: the plan that shards are of, by its digest; empty in a conversion by one process.
         began: when this was made, by ``time.monotonic()``.
     """
@@ -75,13 +73,7 @@ class Workspace(WorkFolder):
         self._plans = plans
 
     def __enter__(self) -> Self:
-        """Make the directory, or find it.
-
-        Raises:
-            StoreExistsError: `out` exists.
-            OptionError: there is something of that name that is not ours, no folder for it, or a store around it.
-            ConversionError: another process has the lock.
-        """
+        """Make the directory, or find it."""
         self.check_free()
         try:
             if self.open().warning:
@@ -104,13 +96,7 @@ class Workspace(WorkFolder):
 
     @contextlib.contextmanager
     def visit(self, *, alone: bool = False) -> Iterator[Workspace]:
-        """Be beside the other processes of a planned conversion, without a lock; a context manager of its own.
-
-        Raises:
-            StoreExistsError: `out` exists.
-            OptionError: there is no plan.
-            ConversionError: with `alone`, another process of this machine plans or commits.
-        """
+        """Be beside other processes of a planned conversion; with `alone`, none of this machine may plan or commit."""
         if os.path.lexists(self.out):
             self.remove_leftover()
             advice = "Either it was committed, or it is another store: choose another path."
@@ -138,11 +124,8 @@ class Workspace(WorkFolder):
         """Note the plan and what decodes and compresses, or compare it with that of the run that began here.
 
         What cannot be read of an earlier run is removed, and a note says so.
-
-        Raises:
-            OptionError: finished shards of another plan are here; with what differs.
         """
-        plan = json.loads(json.dumps({"versions": versions(), **plan}))
+        plan = recorded({"versions": versions(), **plan})
         begun = self.begun()
         if begun is None:
             if self.finished_names():
@@ -182,11 +165,7 @@ class Workspace(WorkFolder):
             return None
 
     def records(self, shards: Iterable[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], FinishedShard]]:
-        """What is known of finished shards, one at a time.
-
-        Raises:
-            ConversionError: of one nothing can be read any more.
-        """
+        """What is known of finished shards, one at a time; a `ConversionError` if one cannot be read any more."""
         for name in shards:
             finished = self.finished(*name)
             if finished is None:
@@ -305,6 +284,12 @@ def versions() -> list[str]:
 
 def _journal_name(split: str, index: int) -> str:
     return f"journal/{split}-{index:05d}.json"
+
+
+def recorded(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan as it is when it was read again, to compare it: JSON has lists for tuples."""
+    found: dict[str, Any] = json.loads(json.dumps(plan))
+    return found
 
 
 def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import Contents, Reference, Source
 from tensorstore_ds.sources.files import PackedStrings
 
-#: A plan has no more tasks than so many, unless it is asked: clusters limit the size of a job array, often to 1,001.
+#: Maximum number of tasks in a plan, unless one is asked for: clusters limit the size of a job array, often to 1,001.
 TASKS = 1000
 _DIGEST = 32  # characters of the digest of a shard's references
 

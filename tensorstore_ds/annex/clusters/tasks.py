@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import tempfile
@@ -36,7 +35,7 @@ from tensorstore_ds.conversion.result import (
 )
 from tensorstore_ds.conversion.shard_conversion import convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, ShardWriter
-from tensorstore_ds.conversion.workspace import PLAN, Workspace, changes_between
+from tensorstore_ds.conversion.workspace import PLAN, Workspace, changes_between, recorded
 from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
 from tensorstore_ds.format.kinds.base import Field
@@ -159,8 +158,7 @@ def _write(
 def _same_plan(workspace: Workspace, asked: dict[str, Any]) -> Plan:
     """The plan that is there, if it is that of the same source and options."""
     there = _read(workspace)
-    before, now = there.data["asked"], json.loads(json.dumps(asked))
-    if changes := changes_between(before, now):
+    if changes := changes_between(there.data["asked"], recorded(asked)):
         advice = "Repeat that command to continue it, or remove this directory."
         raise OptionError(f"{workspace.path}: the plan of another conversion is here: {changes}. {advice}")
     return there
