@@ -94,6 +94,12 @@ def eighth(draw: random.Random) -> slice:
     return slice(None) if DRAW == "all" else slice(draw.randrange(8), None, 8)
 
 
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where a test makes its store."""
+    return tmp_path / "o.tsds"
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Of torch, so that sums are made in one order; and on a busy machine, its threads wait for each other for long."""

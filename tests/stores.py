@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,11 @@ import tensorstore_ds as tsds
 from tensorstore_ds.conversion import encode
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.format.root import dump_root
+
+
+def no_room(*_: object, **__: object) -> None:
+    """Stands for a function that writes to a full disk."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def png_bytes(pixels: NDArray[Any]) -> bytes:

@@ -20,7 +20,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import VALID, class_folders, tsds as command, voc
-from stores import smart_store
+from stores import no_room, smart_store
 from tensorstore_ds import durable
 from tensorstore_ds.annex.editing import append as module, in_place
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, SourceError
@@ -216,12 +216,9 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     state = (path / "zarr.json").read_bytes()
     photos(root, 2, start=3)
 
-    def full(*arguments: Any, **more: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     for name in ("write_shard", "write_file"):
         with monkeypatch.context() as patch:
-            patch.setattr(in_place, name, full)
+            patch.setattr(in_place, name, no_room)
             with pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed; make room"):
                 tsds.append(path, root, workers=0)
         assert (path / "zarr.json").read_bytes() == state

@@ -1,6 +1,5 @@
 """Conversions end to end: what is stored, what is refused and how, what survives an interruption."""
 
-import errno
 import json
 import os
 import re
@@ -19,7 +18,7 @@ import zarr
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import Samples, class_folders, detections, interrupted, png_bytes, store_of
+from stores import Samples, class_folders, detections, interrupted, no_room, png_bytes, store_of
 from tensorstore_ds import words
 from tensorstore_ds.conversion import result, shard_writer as writer, workers
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -311,10 +310,7 @@ def test_a_file_that_vanishes_during_the_run(folders, tmp_path):
 
 
 def test_a_full_disk(folders, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", no_room)
     with pytest.raises(tsds.ConversionError, match=r"the disk is full.*run the same command again"):
         tsds.convert(folders, tmp_path / "s.tsds", FAIL)
     assert not list(tmp_path.glob("s.tsds*"))

@@ -21,6 +21,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, voc
+from stores import no_room
 from tensorstore_ds.annex.editing import erase as module, in_place
 from tensorstore_ds.annex.editing.mentions import Mentions, problems_of
 from tensorstore_ds.conversion.skipped import skipped_in
@@ -720,10 +721,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "s.tsds", {"train": range(8)}).path
     before = snapshot(path)
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(in_place, "write_shard", full)
+    monkeypatch.setattr(in_place, "write_shard", no_room)
     with pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed"):
         tsds.erase(path, rows={"train": [1]})
     assert snapshot(path) == before

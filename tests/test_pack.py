@@ -23,7 +23,7 @@ from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
 from small_stores import VALID
-from stores import detections, store_of
+from stores import detections, no_room, store_of
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.reading import packed_files
@@ -280,10 +280,7 @@ def test_room_is_looked_at_first(folder: Path, packed: Path, tmp_path: Path, mon
 
 
 def test_a_full_disk_is_one_line(folder: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module._Advance, "__call__", full)
+    monkeypatch.setattr(module._Advance, "__call__", no_room)
     for run, source in ((tsds.pack, folder), (tsds.unpack, packed)):
         with pytest.raises(tsds.OutputError, match=r"No space left on device\. Make room"):
             run(source, tmp_path / "out")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tensorstore_ds as tsds
-from stores import Samples, store_of
+from stores import Samples, no_room, store_of
 from tensorstore_ds.conversion.licenses import license_expression
 
 
@@ -129,11 +129,8 @@ def test_a_link_in_the_place_of_the_new_manifest_is_not_followed(store: tsds.Sto
 
 
 def test_a_folder_that_may_not_be_written_to_is_one_line(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     before = files(store)
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", no_room)
     with pytest.raises(tsds.OutputError, match="No space left"):
         tsds.annotate(store.path, license="MIT")
     monkeypatch.undo()

@@ -46,11 +46,6 @@ def folders(tmp_path: Path) -> Path:
     return class_folders(tmp_path / "src")
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "o.tsds"
-
-
 def contents(path: Path) -> dict[str, bytes]:
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 

@@ -27,6 +27,7 @@ from stores import store_of
 
 ROWS, BATCH = 61, 8
 BATCHES = -(-ROWS // BATCH)
+WORKER = {"num_workers": 1, "persistent_workers": True}
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def epochs_of(loader: tsds.DataLoader[Any], first: int) -> list[list[list[int]]]
     return each
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize("workers", [{}, pytest.param(WORKER, marks=[pytest.mark.slow, pytest.mark.drawn(4)])])
 @pytest.mark.parametrize("name", [*OURS, *TORCHS])
 def test_a_loop_that_sets_every_epoch_keeps_the_position(
     dataset: tsds.StoreDataset, name: str, workers: dict[str, Any]

@@ -21,6 +21,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
+from stores import no_room
 from tensorstore_ds.annex.editing import append as append_module, in_place, rows
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError
@@ -377,12 +378,9 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     edit(root, "a", "<xmin>1<", "<xmin>3<")
     state = sorted(str(file) for file in path.rglob("*"))
 
-    def full(*arguments: Any, **more: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     for name in ("write_shard", "write_file"):
         with monkeypatch.context() as patch:
-            patch.setattr(in_place, name, full)
+            patch.setattr(in_place, name, no_room)
             with pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed; make room"):
                 tsds.update(path, root, workers=0)
         assert sorted(str(file) for file in path.rglob("*")) == state and tsds.verify(path) == []

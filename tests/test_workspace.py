@@ -23,11 +23,6 @@ def folders(tmp_path):
 
 
 @pytest.fixture
-def out(tmp_path):
-    return tmp_path / "o.tsds"
-
-
-@pytest.fixture
 def partial(tmp_path):
     return tmp_path / "o.tsds.partial"
 

@@ -1,6 +1,5 @@
 """The Writer: the store of a conversion of the same samples, whatever happens on the way."""
 
-import errno
 import json
 import multiprocessing
 import re
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import Samples, contents, detections, png_bytes
+from stores import Samples, contents, detections, no_room, png_bytes
 from tensorstore_ds.conversion.blocks import BlockRows
 from tensorstore_ds.format.kinds import LabelField
 
@@ -28,11 +27,6 @@ def digits(count=9):
     """Gray images of 6 x 5 pixels with a label and a key each."""
     rng = np.random.default_rng(0)
     return [{"key": f"d{i}", "image": rng.integers(0, 256, (6, 5), np.uint8), "label": i % 3} for i in range(count)]
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "o.tsds"
 
 
 @pytest.fixture
@@ -656,18 +650,15 @@ def test_killed_at_any_moment(tmp_path, out, number):
 
 @pytest.mark.parametrize("when", ["a block", "a shard", "the commit"])
 def test_a_full_disk_is_one_line_and_the_writer_cannot_go_on(tmp_path, out, monkeypatch, when):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     place = {"a block": "blocks.write_at", "a shard": "shard_writer.check_in_file", "the commit": "workspace.sync"}[
         when
     ]
-    monkeypatch.setattr(f"tensorstore_ds.conversion.{place}", full)
+    monkeypatch.setattr(f"tensorstore_ds.conversion.{place}", no_room)
     with pytest.raises(tsds.ConversionError, match="the disk is full"):
         write(out, digits())
     monkeypatch.undo()
     shutil.rmtree(tmp_path / "o.tsds.partial", ignore_errors=True)
-    monkeypatch.setattr("tensorstore_ds.conversion.blocks.write_at", full)
+    monkeypatch.setattr("tensorstore_ds.conversion.blocks.write_at", no_room)
     with pytest.raises(tsds.ConversionError, match="could not be written"), tsds.Writer(out) as writer:
         with pytest.raises(tsds.ConversionError, match="the disk is full"):
             writer.extend("train", [np.zeros((6, 5), np.uint8)] * 512)

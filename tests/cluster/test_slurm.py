@@ -25,11 +25,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         yield cluster
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "o.tsds"
-
-
 def submitted(slurm: Slurm, source: Path, out: Path) -> tuple[int, int]:
     """`tsds convert --engine slurm --submit`, run where logs are to be; the ids of its two jobs."""
     command = [sys.executable, "-m", "tsds_cli", "convert", source, out, *FLAGS]

@@ -11,6 +11,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from remote.fault_proxy import Proxy, proxy_for
+from remote.servers_mirror import FaultyServer, faulty_server
 from stores import store_of
 
 pytest.importorskip("obstore")
@@ -105,3 +106,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorstore_ds.remote.location.RETRY", retry)
     monkeypatch.setattr("tensorstore_ds.sharing.pull.PAUSE", 0.05)
     monkeypatch.setattr("tensorstore_ds.sharing.pull.ATTEMPTS", 3)
+
+
+@pytest.fixture
+def server(stores: Path) -> Iterator[FaultyServer]:
+    """Serves the folder `stores` of a test file."""
+    with faulty_server(stores) as server:
+        yield server

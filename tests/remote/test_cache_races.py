@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from remote.servers_mirror import FaultyServer, faulty_server
+from remote.servers_mirror import FaultyServer
 from stores import detections, store_of
 from tensorstore_ds.reading import mirror_cache
 
@@ -29,12 +28,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in range(3):
         store_of(root / f"{seed}.tsds", detections(ROWS, seed=seed, shape=(64, 64, 3)), ["a", "b"])
     return root
-
-
-@pytest.fixture
-def server(stores: Path) -> Iterator[FaultyServer]:
-    with faulty_server(stores) as server:
-        yield server
 
 
 def kept(url: str) -> tsds.Store:

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from remote.servers_mirror import FaultyServer, faulty_server
+from remote.servers_mirror import FaultyServer
 from stores import contents, detections, store_of
 from tensorstore_ds.reading import mirror_file
 from tensorstore_ds.reading.mirror_file import MirroredFile
@@ -35,12 +35,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for layout in LAYOUTS:
         store_of(root / f"{layout}.tsds", detections(ROWS, shape=(64, 64, 3)), ["a", "b"], layout=layout)
     return root
-
-
-@pytest.fixture
-def server(stores: Path) -> Iterator[FaultyServer]:
-    with faulty_server(stores) as server:
-        yield server
 
 
 @pytest.fixture(params=LAYOUTS)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer, Request, faulty_server
 from small_stores import VALID, tsds as command
-from stores import contents, detections, store_of
+from stores import contents, detections, no_room, store_of
 from tensorstore_ds.format.kinds.base import TableField
 from tensorstore_ds.reading import mirror, mirror_file
 from tensorstore_ds.reading.store import Split
@@ -49,12 +49,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, options in KINDS.items():
         store_of(root / f"{name}.tsds", samples, ["a", "b"], **options)
     return root
-
-
-@pytest.fixture
-def server(stores: Path) -> Iterator[FaultyServer]:
-    with faulty_server(stores) as server:
-        yield server
 
 
 @pytest.fixture(params=KINDS)
@@ -342,10 +336,7 @@ def test_a_full_disk(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> N
     store = tsds.open(f"{server.url}/raw.tsds")
     store["train"]["image"][0]
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("tensorstore_ds.reading.mirror_file.write_at", full)
+    monkeypatch.setattr("tensorstore_ds.reading.mirror_file.write_at", no_room)
     with pytest.raises(tsds.OutputError, match=r"No space left on device.*tsds cache clear"):
         store["train"]["image"][ROWS - 1]
     monkeypatch.undo()

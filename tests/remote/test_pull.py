@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import os
@@ -25,7 +24,7 @@ from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, Proxy, proxy_for
 from remote.servers import nginx
 from small_stores import relist, sealed, tsds as command
-from stores import Samples, interrupted
+from stores import Samples, interrupted, no_room
 from tensorstore_ds.format.root import dump_root, parse_root
 from tensorstore_ds.reading.mirror import no_store
 from tensorstore_ds.remote.location import Location
@@ -312,15 +311,12 @@ def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeyp
 def test_a_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
+        patch.setattr(os, "pwrite", no_room)
         with pytest.raises(tsds.OutputError, match=r"the disk is full. Make room. Run the same command again"):
             tsds.pull(pushed, tmp_path / "p.tsds")
         written = itertools.count()
-        patch.setattr(os, "pwrite", lambda *each: full() if next(written) > 3 else pwrite(*each))
+        patch.setattr(os, "pwrite", lambda *each: no_room() if next(written) > 3 else pwrite(*each))
         with pytest.raises(tsds.OutputError, match=r"the disk is full.*are kept: run the same command again"):
             tsds.pull(pushed, tmp_path / "p.tsds", workers=1)
     assert not (tmp_path / "p.tsds").exists()

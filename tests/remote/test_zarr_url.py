@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +30,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, options in KINDS.items():
         store_of(root / f"{name}.tsds", detections(ROWS, shape=SHAPE), ["a", "b"], **options)
     return root
-
-
-@pytest.fixture
-def server(stores: Path) -> Iterator[FaultyServer]:
-    with faulty_server(stores) as server:
-        yield server
 
 
 def assert_same(remote: tsds.Store, folder: Path) -> None:
