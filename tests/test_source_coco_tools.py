@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from labelling_files import Case, Has, blank, case, check
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, SourceOptions
@@ -89,24 +90,6 @@ def test_a_file_that_cannot_be_parsed_is_named(
         with pytest.raises(SourceError, match=message) as caught:
             tsds.convert(root, tmp_path / "out.tsds", workers=0, on_error=on_error)
         assert str(caught.value).count("val/_annotations.coco.json") == 1 and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"dataset": "x", **coco("a.png")},
-        {"dataset": {"text": "y" * 5000}, **coco("a.png")},
-        dict(reversed(coco("a.png").items())),
-        {"annotations": coco(*["a.png"] * 99)["annotations"], "more": 1, **coco("a.png")},
-    ],
-)
-@pytest.mark.parametrize("name", ["annotations/instances_val2017.json", "val.json"])
-def test_any_member_may_come_first(tmp_path: Path, content: Json, name: str) -> None:
-    root = draw(tmp_path / "src", "train/t.png", "val/a.png")
-    put(root, "train.json", coco("t.png"))
-    put(root, name, content)
-    splits = scan(root).splits
-    assert {split: len(some) for split, some in splits.items()} == {"train": 1, "val": 1}
 
 
 def test_a_file_among_many_images(tmp_path: Path) -> None:
@@ -265,17 +248,6 @@ def test_a_box_without_area(tmp_path: Path, on_error: str, images: int, boxes: i
     assert (summary.rows["train"], summary.skipped_boxes, summary.skipped_images) == (images, boxes, 2 - images)
 
 
-def test_images_that_annotations_name_and_no_list(tmp_path: Path) -> None:
-    content = coco("a.png")
-    content["annotations"] += [{**content["annotations"][0], "image_id": id} for id in ("0", 5, 5)]
-    contents = scan(put(draw(tmp_path / "src", "a.png"), "train.json", content))
-    assert [(each.where, each.reason) for each in contents.problems] == [
-        ("train.json: image_id '0'", "no-image"),
-        ("train.json: image_id 5", "no-image"),
-    ]
-    assert "annotation 3 and 1 more annotations" in contents.problems[1].message
-
-
 def test_no_message_has_its_file_twice() -> None:
     problem = tsds.Problem("a.json", "annotation", "a.json: annotation 1: expected a box, found none.")
     assert str(problem) == "a.json: annotation 1: expected a box, found none."
@@ -320,125 +292,6 @@ def test_another_number_of_keypoints_than_most(tmp_path: Path) -> None:
     assert convert(root, on_error="skip")[0]["train"]["key"][:] == ["a.png", "c.png"]
 
 
-# --- where images are ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("images", ["", "images/", "deep/in/images/"])
-@pytest.mark.parametrize(
-    "written",
-    [r"..\..\label-studio\media\x.png", "/home/a/data/x.png", r"D:\data\x.png", "../../../x.png", "data/y/x.png"],
-)
-def test_paths_of_another_machine(tmp_path: Path, written: str, images: str) -> None:
-    root = put(draw(tmp_path / "src", f"{images}x.png"), "result.json", coco(written))
-    assert convert(root)[0]["train"]["key"][:] == [f"{images}x.png"]
-
-
-def test_the_longest_end_counts(tmp_path: Path) -> None:
-    root = draw(tmp_path / "src", "p/cam1/x.png", "p/cam2/x.png", "x.png", "z/q.png", "y/q.png")
-    put(root, "train.json", coco("/data/cam2/x.png", r"C:\cam1\x.png", "/q.png"))
-    contents = scan(root)
-    assert [str(each).partition("\0")[0] for each in contents.splits["train"]] == ["p/cam2/x.png", "p/cam1/x.png"]
-    (problem,) = contents.problems
-    assert problem.reason == "ambiguous-image" and "y/q.png, z/q.png" in problem.message
-
-
-def test_images_of_another_split_are_not_taken(tmp_path: Path) -> None:
-    """Such as frames, which are numbered in each split."""
-    root = draw(tmp_path / "src", "val/1.png")
-    put(root, "train.json", coco("1.png"))
-    put(root, "val.json", coco("1.png"))
-    contents = scan(root)
-    assert list(contents.splits) == ["val"]
-    assert [(each.where, each.reason) for each in contents.problems] == [("1.png", "no-image")]
-    assert [(each.where, each.reason) for each in contents.left_out] == [("train.json", "empty-split")]
-
-
-def test_lvis_names_images_by_url(tmp_path: Path) -> None:
-    content = coco("1.png")
-    del content["images"][0]["file_name"]
-    content["images"][0]["coco_url"] = "http://images.cocodataset.org/val2017/1.png"
-    root = put(draw(tmp_path / "src", "train2017/1.png", "val2017/1.png"), "lvis_v1_train.json", content)
-    assert convert(root)[0]["train"]["key"][:] == ["val2017/1.png"]
-
-
-# --- splits -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("files", "splits"),
-    [
-        (["annotations.json", "annotations_unofficial.json"], {"annotations", "annotations_unofficial"}),
-        (["data/annotations.json", "data/annotations_unofficial.json"], {"annotations", "annotations_unofficial"}),
-        (["labels/a.json", "labels/b.json"], {"a", "b"}),
-        (["a/annotations.json", "b/annotations.json"], {"a", "b"}),
-        (["annotations/instances_val.json", "annotations/labels_val.json"], {"val"}),
-        (["labels_train.json", "labels_val.json"], {"train", "val"}),
-        (["train_1.json", "train_2.json", "val.json"], {"train_1", "train_2", "val"}),
-        (
-            ["annotations/image_info_test2017.json", "annotations/image_info_test-dev2017.json"],
-            {"test2017", "test-dev2017"},
-        ),
-        (["annotations/instances_train2017.json", "annotations/image_info_test2017.json"], {"train"}),
-        (["train/annotations/coco.json", "val/annotations/coco.json"], {"train", "val"}),
-    ],
-)
-def test_splits_of_several_files(tmp_path: Path, files: list[str], splits: set[str]) -> None:
-    root = draw(tmp_path / "src", *(f"images/{i}.png" for i in range(len(files))))
-    for i, file in enumerate(files):
-        put(root, file, coco(f"{i}.png"))
-    contents = scan(root)
-    assert set(contents.splits) == splits
-    assert len(contents.splits) + sum(each.where in files for each in contents.left_out) == len(files)
-
-
-def test_two_files_of_one_split_are_named(tmp_path: Path) -> None:
-    root = draw(tmp_path / "src", "images/a.png")
-    put(root, "new/train.json", coco("a.png"))
-    put(root, "old/train.json", coco("a.png"))
-    with pytest.raises(
-        SourceError, match=r"old/train.json: expected one file for the split train, found new/train.json"
-    ):
-        scan(root)
-    named = open_source(root / "old" / "train.json", options=SourceOptions(images=root / "images"))
-    assert list(named.contents().splits) == ["train"]  # as the message says
-
-
-def test_images_in_two_splits_are_noted(tmp_path: Path) -> None:
-    root = draw(tmp_path / "src", "images/a.png", "images/b.png")
-    put(root, "train.json", coco("a.png", "b.png"))
-    put(root, "val.json", coco("b.png"))
-    assert scan(root).notes == ("the splits train and val share images: 1, such as images/b.png.",)
-
-
-def test_captions_with_a_category(tmp_path: Path) -> None:
-    content = coco("a.png")
-    content["annotations"] = [{"id": 1, "image_id": 0, "category_id": 0, "caption": "hello"}]
-    content["categories"] = []
-    store = convert(put(draw(tmp_path / "src", "a.png"), "captions_train.json", content))[0]
-    assert store["train"]["captions"][0] == ["hello"]
-
-
-# --- what is not read ---------------------------------------------------------------------------------------------
-
-
-def test_members_that_are_not_read(tmp_path: Path) -> None:
-    content = coco("a.png", "b.png", attributes={"occluded": True, "rotation": 0.0, "empty": ""}, track=5, ignore=0)
-    content["images"][1] |= {"tags": ["night"], "license": 1, "flickr_url": "x", "note": None}
-    content["tracks"] = [{"id": 5}]
-    content["categories"][0] |= {"supercategory": "animal", "color": "red", "keypoints": ["x"], "skeleton": [[1, 2]]}
-    content["categories"].append({"id": 2, "name": "dog"})
-    contents = scan(put(draw(tmp_path / "src", "a.png", "b.png"), "train.json", content))
-    assert [str(each) for each in contents.left_out] == [
-        'train.json: not read: "tracks".',
-        'train.json: category 1: not read: "color".',
-        'train.json: category cat: not read: "skeleton".',
-        'train.json: image 2: not read: "tags".',
-        'train.json: annotation 1: not read: "track", in 2 annotations.',
-        'train.json: annotation 1: not read: "attributes.occluded", in 2 annotations.',
-    ]
-    assert contents.notes == ("classes without an object: 1 (dog).",)
-
-
 @pytest.mark.parametrize("encoding", ["source", "raw", "jpeg"])
 def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     page = (Path(__file__).parent.parent / "formats/sources/coco.md").read_text("utf-8")
@@ -452,43 +305,152 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert variables["masks"].shape == (1, 48, 64) and variables["masks"].sum() == 120
 
 
+# --- scans --------------------------------------------------------------------------------------------------------
+
+
 def labelled(*pairs: tuple[int, Any], names: tuple[str, ...] = ("a.png", "b.png", "c.png")) -> Json:
     """Images and categories of whole images, as iNaturalist and camera traps have them."""
-    document = coco(*names)
-    document["annotations"] = [{"id": i, "image_id": image, "category_id": c} for i, (image, c) in enumerate(pairs)]
-    document["categories"] = [{"id": 7, "name": "owl", "supercategory": "Aves"}, {"id": 9, "name": "elk"}]
-    return document
+    categories = [{"id": 7, "name": "owl", "supercategory": "Aves"}, {"id": 9, "name": "elk"}]
+    rows = [{"id": i, "image_id": image, "category_id": c} for i, (image, c) in enumerate(pairs)]
+    return {**coco(*names), "annotations": rows, "categories": categories}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_categories_of_whole_images(tmp_path: Path, encoding: str) -> None:
-    root = draw(tmp_path / "s", "a.png", "b.png", "c.png")
-    put(root, "train.json", json.dumps(labelled((0, 9), (2, 7))).encode(encoding))
-    store, summary = convert(root)
-    assert store.manifest.fields["label"].classes == ("owl", "elk") and "objects" not in store.manifest.fields
-    assert store["train"]["label"][:].tolist() == [1, -1, 0]
-    assert not summary.left_out and not summary.skipped
+def files(images: Sequence[str], jsons: Mapping[str, Json | bytes], at: str = "", **expected: object) -> Case:
+    texts = {name: each if isinstance(each, bytes) else json.dumps(each) for name, each in jsons.items()}
+    return case({**texts, **blank(*images)}, at, **expected)
 
 
-def test_several_categories_of_an_image(tmp_path: Path) -> None:
-    root = draw(tmp_path / "s", "a.png", "b.png", "c.png")
-    put(root, "train.json", labelled((0, 9), (0, 7), (0, 7), (2, 7)))
-    store, _ = convert(root)
-    assert store["train"].fields["labels"].classes == ("owl", "elk")
-    assert store["train"]["labels"][:].tolist() == [[1, 1], [-1, -1], [1, 0]]
+def one(content: Json | bytes, *images: str, **expected: object) -> Case:
+    return files(images or ("a.png", "b.png", "c.png"), {"train.json": content}, **expected)
 
 
-def test_categories_beside_boxes_are_bad(tmp_path: Path) -> None:
-    root = draw(tmp_path / "s", "a.png", "b.png", "c.png")
-    document = labelled((0, 9), (2, 7))
-    document["annotations"][0]["bbox"] = [1, 2, 3, 4]
-    contents = scan(put(root, "train.json", document))
-    (problem,) = contents.problems
-    assert (problem.where, problem.reason) == ("c.png", "annotation") and "expected a box" in problem.message
-    put(root, "train.json", labelled((0, 9), names=("a.png",)))
-    put(root, "val.json", coco("b.png"))
-    with pytest.raises(SourceError, match=r"train.json: expected boxes, as val.json has, .* Convert each file alone"):
-        scan(root)
-    assert "label" in scan(root / "train.json").fields
-    with pytest.raises(SourceError, match="expected the id of a category"):
-        scan(put(root, "train.json", labelled((0, 8), names=("a.png",))) / "train.json")
+BOXES = coco("a.png")["annotations"]
+LISTED_NOWHERE = {**coco("a.png"), "annotations": [*BOXES, *({**BOXES[0], "image_id": id} for id in ("0", 5, 5))]}
+UNREAD = coco("a.png", "b.png", attributes={"occluded": True, "rotation": 0.0, "empty": ""}, track=5, ignore=0)
+UNREAD["images"][1] |= {"tags": ["night"], "license": 1, "flickr_url": "x", "note": None}
+UNREAD["tracks"] = [{"id": 5}]
+UNREAD["categories"][0] |= {"supercategory": "animal", "color": "red", "keypoints": ["x"], "skeleton": [[1, 2]]}
+UNREAD["categories"].append({"id": 2, "name": "dog"})
+LVIS = coco("1.png")
+LVIS["images"] = [{"id": 0, "coco_url": "http://images.cocodataset.org/val2017/1.png", "width": 64, "height": 48}]
+CAPTIONS = [{"id": 1, "image_id": 0, "category_id": 0, "caption": "hello"}]
+MIXED = labelled((0, 9), (2, 7))
+MIXED["annotations"][0]["bbox"] = [1, 2, 3, 4]
+ALONE = labelled((0, 9), names=("a.png",))
+BESIDE = {"train.json": ALONE, "val.json": coco("b.png")}
+
+CASES = {
+    **{
+        f"the first member is {next(iter(content))} in {name}": files(
+            ["train/t.png", "val/a.png"], {"train.json": coco("t.png"), name: content},
+            keys={"train": ["train/t.png"], "val": ["val/a.png"]},
+        )
+        for content in (
+            {"dataset": "x", **coco("a.png")},
+            {"dataset2": {"text": "y" * 5000}, **coco("a.png")},
+            dict(reversed(coco("a.png").items())),
+            {"annotations": coco(*["a.png"] * 99)["annotations"], "more": 1, **coco("a.png")},
+        )
+        for name in ("annotations/instances_val2017.json", "val.json")
+    },
+    "images that annotations name, and no list": one(
+        LISTED_NOWHERE, "a.png",
+        problems=[("train.json: image_id '0'", "no-image"), ("train.json: image_id 5", "no-image")],
+        said=[Has("annotation 2"), Has("annotation 3 and 1 more annotations")],
+    ),
+    **{
+        f"a path of another machine: {written} in {folder}": files(
+            [f"{folder}x.png"], {"result.json": coco(written)}, keys={"train": [f"{folder}x.png"]}
+        )
+        for folder in ("", "images/", "deep/in/images/")
+        for written in (
+            r"..\..\label-studio\media\x.png", "/home/a/data/x.png", r"D:\data\x.png", "../../../x.png",
+            "data/y/x.png",
+        )
+    },
+    "the longest end of a path": one(
+        coco("/data/cam2/x.png", r"C:\cam1\x.png", "/q.png"), "p/cam1/x.png", "p/cam2/x.png", "x.png", "z/q.png",
+        "y/q.png", keys={"train": ["p/cam2/x.png", "p/cam1/x.png"]},
+        problems=[("train.json: image 3", "ambiguous-image")],
+        said=[Has("y/q.png, z/q.png"), Has("x.png"), Has("q.png"), Has("q.png")],
+    ),
+    "images of another split": files(  # such as frames, which are numbered in each split
+        ["val/1.png"], {"train.json": coco("1.png"), "val.json": coco("1.png")}, splits=["val"],
+        problems=[("1.png", "no-image")], left_out=[("train.json", "empty-split")],
+    ),
+    "images by URL, as in LVIS": files(
+        ["train2017/1.png", "val2017/1.png"], {"lvis_v1_train.json": LVIS}, keys={"train": ["val2017/1.png"]}
+    ),
+    **{
+        f"splits of {', '.join(names)}": files(
+            [f"images/{i}.png" for i in range(len(names))], {name: coco(f"{i}.png") for i, name in enumerate(names)},
+            splits=splits,
+        )
+        for names, splits in (
+            (["annotations.json", "annotations_unofficial.json"], ["annotations", "annotations_unofficial"]),
+            (["data/annotations.json", "data/annotations_unofficial.json"], ["annotations", "annotations_unofficial"]),
+            (["labels/a.json", "labels/b.json"], ["a", "b"]),
+            (["a/annotations.json", "b/annotations.json"], ["a", "b"]),
+            (["annotations/instances_val.json", "annotations/labels_val.json"], ["val"]),
+            (["labels_train.json", "labels_val.json"], ["train", "val"]),
+            (["train_1.json", "train_2.json", "val.json"], ["train_1", "train_2", "val"]),
+            (
+                ["annotations/image_info_test2017.json", "annotations/image_info_test-dev2017.json"],
+                ["test-dev2017", "test2017"],
+            ),
+            (["annotations/instances_train2017.json", "annotations/image_info_test2017.json"], ["train"]),
+            (["train/annotations/coco.json", "val/annotations/coco.json"], ["train", "val"]),
+        )
+    },
+    "two files of one split": files(
+        ["images/a.png"], {"new/train.json": coco("a.png"), "old/train.json": coco("a.png")},
+        refused=("split-name", "old/train.json: expected one file for the split train, found new/train.json"),
+    ),
+    "one of two files of one split": files(  # as the message says
+        ["images/a.png"], {"new/train.json": coco("a.png"), "old/train.json": coco("a.png")}, "old/train.json",
+        options={"images": "images"}, splits=["train"],
+    ),
+    "images in two splits": files(
+        ["images/a.png", "images/b.png"], {"train.json": coco("a.png", "b.png"), "val.json": coco("b.png")},
+        notes=["the splits train and val share images: 1, such as images/b.png."],
+    ),
+    "captions with a category": files(
+        ["a.png"], {"captions_train.json": {**coco("a.png"), "annotations": CAPTIONS, "categories": []}},
+        texts=[{"captions": ["hello"]}],
+    ),
+    "members that are not read": one(
+        UNREAD, "a.png", "b.png", notes=["classes without an object: 1 (dog)."],
+        said=[
+            'train.json: not read: "tracks".',
+            'train.json: category 1: not read: "color".',
+            'train.json: category cat: not read: "skeleton".',
+            'train.json: image 2: not read: "tags".',
+            'train.json: annotation 1: not read: "track", in 2 annotations.',
+            'train.json: annotation 1: not read: "attributes.occluded", in 2 annotations.',
+        ],
+    ),
+    **{
+        f"categories of whole images in {encoding}": one(
+            json.dumps(labelled((0, 9), (2, 7))).encode(encoding), fields=["label"], classes=["owl", "elk"],
+            labels={"train": [1, -1, 0]}, said=[],
+        )
+        for encoding in ("utf-8", "utf-16")
+    },
+    "several categories of an image": one(
+        labelled((0, 9), (0, 7), (0, 7), (2, 7)), classes=["owl", "elk"], multi=[[1, 1], [-1, -1], [1, 0]]
+    ),
+    "categories beside boxes": one(MIXED, problems=[("c.png", "annotation")], said=[Has("expected a box")]),
+    "categories beside a file of boxes": files(
+        ["a.png", "b.png"], BESIDE,
+        refused=("annotation", "train.json: expected boxes, as val.json has, .* Convert each file alone"),
+    ),
+    "categories alone": files(["a.png", "b.png"], BESIDE, "train.json", fields=["label"]),
+    "categories of no name": one(
+        labelled((0, 8), names=("a.png",)), "a.png", refused=("unknown-class", "expected the id of a category")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read(name: str, tmp_path: Path) -> None:
+    check(CASES[name], tmp_path, "coco")
