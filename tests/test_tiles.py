@@ -18,9 +18,9 @@ from torchvision import ops
 
 import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
-from stores import png_bytes, store_of
+from stores import Samples, png_bytes, smart_store, store_of
+from tensorstore_ds.annex import tiles as tiles_module
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.loading import tiles as tiles_module
 
 SIZE, OVERLAP = (48, 40), 0.25
 SIZES = [(100, 130), (48, 40), (31, 200), (200, 30), (131, 77)]
@@ -69,7 +69,10 @@ def stored(folder: Path, kind: str) -> tsds.StoreDataset:
     if not path.exists():
         made, encoding = KINDS[kind]
         samples = [sample_of(row, size, made(drawn(*size, seed=row))) for row, size in enumerate(SIZES)]
-        store_of(path, samples, CLASSES, encoding=encoding)
+        if encoding == "smart":
+            smart_store(path, Samples(samples, CLASSES))
+        else:
+            store_of(path, samples, CLASSES, encoding=encoding)
     return tsds.StoreDataset(path)
 
 
