@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -33,8 +35,22 @@ def test_it_serves_until_ctrl_c(arguments: list[str]) -> None:
         assert url.endswith("/a-token-of-the-tests") == ("--token" in arguments)
         with urllib.request.urlopen(f"{url}/{DATA}", timeout=30) as answer:  # noqa: S310
             assert answer.read() == (STORE / DATA).read_bytes()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        parts = urlsplit(url)
+        request = f"GET {parts.path}/{DATA} HTTP/1.1\r\nHost: localhost\r\n".encode()
+        with contextlib.ExitStack() as held:  # of what a client sends, and leaves open, nothing is printed
+            for rest in (
+                *(b"", b"\0\r\n\r\n", b"\r\nGET junk" * 9, b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+                *(
+                    b"Content-Length: " + b"9" * 6000 + b"\r\n\r\n",
+                    b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+                ),
+            ):
+                client = held.enter_context(socket.create_connection((parts.hostname, parts.port), timeout=0.2))
+                client.sendall(request + rest)
+                with contextlib.suppress(OSError):
+                    client.recv(100)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "" if "--json" in arguments else "stopped\n", "")
 
 
