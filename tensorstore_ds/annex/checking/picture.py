@@ -1,34 +1,22 @@
-"""Copies of images side by side: a line for each group."""
+"""A contact sheet of copies of images, by groups."""
 
 from __future__ import annotations
 
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from tensorstore_ds.annex.checking.findings import CheckFindings
-from tensorstore_ds.annex.pictures.contact_sheet import (
-    EDGE,
-    FADED,
-    GAP,
-    INK,
-    LINE,
-    MARGIN,
-    MEDIUM,
-    PAPER,
-    magnified,
-    picture_of,
-    write,
-)
+from tensorstore_ds.annex.checking.findings import CheckFindings, Copies
+from tensorstore_ds.annex.pictures.contact_sheet import MEDIUM, Cell, magnified, picture_of, sheet_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.reading.store import Store
 
-_BESIDE = 6  # samples of a group, at most
+_MOST = 6  # samples of a group
 
 
 def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Image.Image:
-    """Draw the images of each group of copies in a row: leaks first, then groups whose labels disagree.
+    """Draw the images of groups of copies on a contact sheet: leaks first, then groups whose labels disagree.
 
     >>> image = np.zeros((32, 32, 3), np.uint8)
     >>> image[8:, 4:] = 200
@@ -45,7 +33,7 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
         count: maximum number of groups to draw.
 
     Returns:
-        An RGB image. It shows at most 6 samples per group.
+        An RGB image. The number of its group stands below each sample. It shows at most 6 samples per group.
 
     Raises:
         OptionError: `findings` has no copies.
@@ -56,31 +44,22 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
     groups = ordered[:count]
     image = next(iter(of_kind(store.manifest.fields, ImageField)))
     with quiet_pillow():
-        lines = [
-            [magnified(picture_of(store[s.split], s.row, image), MEDIUM)[0] for s in group.samples[:_BESIDE]]
-            for group in groups
+        cells = [
+            Cell(
+                magnified(picture_of(store[each.split], each.row, image), MEDIUM)[0],
+                [_marks(number, group), each.label or "", _notes(group)],
+                each.place,
+            )
+            for number, group in enumerate(groups, 1)
+            for each in group.samples[:_MOST]
         ]
-    width = max(picture.width for line in lines for picture in line)
-    heights = [max(picture.height for picture in line) + 3 * LINE for line in lines]
-    columns = max(map(len, lines))
-    total = max(columns * (width + GAP) - GAP, 360) + 2 * MARGIN
-    sheet = Image.new("RGB", (total, MARGIN * 2 + 30 + sum(heights) + GAP * (len(lines) - 1)), PAPER)
-    draw = ImageDraw.Draw(sheet)
-    write(draw, (MARGIN, MARGIN + 8), f"{len(groups):,} of {len(ordered):,} groups of copies", 17, INK)
-    y = MARGIN + 30
-    for group, line, height in zip(groups, lines, heights, strict=True):
-        marks = ["equal" if group.exact else "changed"]
-        marks += ["leak"] * group.is_leak + ["labels disagree"] * group.labels_disagree
-        more = len(group.samples) - len(line)
-        write(draw, (MARGIN, y + LINE // 2), ", ".join(marks) + (f", and {more:,} more" if more else ""), 14, INK)
-        for i, (sample, picture) in enumerate(zip(group.samples, line, strict=False)):
-            x = MARGIN + i * (width + GAP)
-            at = (x, y + LINE + 4)
-            sheet.paste(picture, at)
-            draw.rectangle((at[0] - 1, at[1] - 1, at[0] + picture.width, at[1] + picture.height), outline=EDGE)
-            names = sample.place, sample.label or ""
-            below = y + height - 2 * LINE + 4
-            for n, name in enumerate(names):
-                write(draw, (x, below + n * LINE + LINE // 2), name, 11, FADED, width)
-        y += height + GAP
-    return sheet
+    return sheet_of(f"{len(groups):,} of {len(ordered):,} groups of copies", cells, ())
+
+
+def _marks(number: int, group: Copies) -> str:
+    return f"{number}: {'equal' if group.exact else 'changed'}{', leak' * group.is_leak}"
+
+
+def _notes(group: Copies) -> str:
+    more = len(group.samples) - _MOST
+    return ", ".join(["labels disagree"] * group.labels_disagree + [f"{more:,} more"] * (more > 0))

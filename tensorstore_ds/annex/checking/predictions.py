@@ -149,7 +149,7 @@ def suspect_labels(split: Split, probabilities: Any) -> Iterator[SuspectLabel]:
     """
     name, found = _label_field(split)
     labels, values = np.asarray(split[name][:], np.int64), np.asarray(probabilities[:])
-    rows = np.flatnonzero((labels >= 0) & ~np.isnan(values).any(axis=1))
+    rows = np.flatnonzero((labels >= 0) & (labels < len(found.classes)) & ~np.isnan(values).any(axis=1))
     labels, values = labels[rows], values[rows].astype(np.promote_types(values.dtype, np.float32)).clip(0, 1)
     if len(np.unique(labels)) < 2:  # which cleanlab refuses
         return
@@ -214,14 +214,10 @@ def suspect_objects(split: Split, detections: NDArray[np.float64], options: Chec
     for row in np.unique(sure[:, 0]).astype(int).tolist():
         own = sure[sure[:, 0].searchsorted(row) : sure[:, 0].searchsorted(row, "right")]
         start, stop = table.offsets[row : row + 2].tolist()
-        values = {
-            each: np.asarray(table[each][start:stop]) for each in ("boxes", "labels", *IGNORED) if each in table.values
-        }
-        ignored = np.logical_or.reduce(
-            [values[each] != 0 for each in IGNORED if each in values] or [np.zeros(stop - start)]
-        )
-        labels = values["labels"].astype(np.int64)
-        objects = Boxes(values["boxes"].astype(np.float64), labels, (~ignored.astype(bool)).astype(float))
+        names = [each for each in ("boxes", "labels", *IGNORED) if each in table.values]
+        boxes, labels, *ignored = (np.asarray(table[each][start:stop]) for each in names)
+        counts = ~np.any([np.zeros(len(boxes)), *ignored], axis=0)
+        objects = Boxes(boxes.astype(np.float64), labels.astype(np.int64), counts.astype(float))
         seen = Boxes(own[:, 3:], own[:, 1].astype(np.int64), own[:, 2])
         for issue in object_issues(objects, seen, min_iou=options.prediction_iou):
             given = None if issue.object is None else classes[int(labels[issue.object])]
