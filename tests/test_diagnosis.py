@@ -25,8 +25,8 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
-# A verdict follows from how quick one thing is beside another.
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.quiet]
+pytestmark = pytest.mark.usefixtures("one_thread")
+quiet = pytest.mark.quiet  # a verdict follows from how quick one thing is beside another
 
 
 def noise(rows, shape):
@@ -56,6 +56,7 @@ def found_in(store, *, seconds=1.5, model="none", **options):
 # --- loading ----------------------------------------------------------------------------------------------------
 
 
+@quiet
 @linux
 def test_a_store_that_is_not_in_memory_yet(cold):
     found, verdicts = found_in(cold.path, batch_size=16)
@@ -66,6 +67,7 @@ def test_a_store_that_is_not_in_memory_yet(cold):
     assert total_residency(residency(tsds.open(cold.path))).resident > 0  # it is read, as training reads it
 
 
+@quiet
 @linux
 def test_a_store_that_is_larger_than_its_limit(tmp_path):
     found, verdicts = found_in(make_store(tmp_path / "s.tsds").path, memory=4 * 10**6, batch_size=16)
@@ -76,6 +78,7 @@ def test_a_store_that_is_larger_than_its_limit(tmp_path):
     assert isinstance(pasted(found).sampler, tsds.BlockShuffleSampler)
 
 
+@quiet
 def test_images_that_are_decoded(tmp_path):
     samples = noise(24, (64, 64, 3))
     found, verdicts = found_in(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"], encoding="jpeg").path)
@@ -85,6 +88,7 @@ def test_images_that_are_decoded(tmp_path):
     assert found.measured.encoding == "jpeg"
 
 
+@quiet
 def test_a_store_that_is_compressed(tmp_path):
     found, verdicts = found_in(
         store_of(tmp_path / "s.tsds", noise(24, (32, 32, 3)), ["ant", "bee"], layout="zarr").path
@@ -101,6 +105,7 @@ def python_only(sample):
     return {**sample, "total": total}
 
 
+@quiet
 def test_a_transform_that_holds_the_gil(photos):
     found, verdicts = found_in(photos, transform=python_only, batch_size=4, seconds=3)
     assert "num_workers" in verdicts["transform-holds-gil"].change
@@ -116,6 +121,7 @@ def asleep(sample):
     return sample
 
 
+@quiet
 def test_too_few_threads(photos):
     found, verdicts = found_in(photos, transform=asleep, batch_size=4, num_threads=1, seconds=3)
     assert found.measured.current.settings == Settings(num_threads=1)
@@ -135,6 +141,7 @@ def busy(sample):
     return sample
 
 
+@quiet
 def test_more_work_than_cores(photos):
     for _ in range(5):  # where other processes have the cores, this one cannot keep one busy
         found, verdicts = found_in(photos, transform=busy, batch_size=4, cores=1, seconds=3)
@@ -144,6 +151,7 @@ def test_more_work_than_cores(photos):
     assert found.measured.cores.limited_by == "the option cores"
 
 
+@quiet
 def test_memory_is_all_there_is(digits):
     found, verdicts = found_in(digits, step=lambda batch: None)
     assert "model-bound" not in verdicts
@@ -154,6 +162,7 @@ def test_memory_is_all_there_is(digits):
 # --- the model --------------------------------------------------------------------------------------------------
 
 
+@quiet
 def test_a_model_that_is_the_limit(digits):
     found, verdicts = found_in(digits, model="base", batch_size=4, seconds=2)
     assert found.verdicts[0].code == "model-bound"
@@ -164,6 +173,7 @@ def test_a_model_that_is_the_limit(digits):
     assert len(pasted(found)) == 24
 
 
+@quiet
 def test_a_batch_that_is_too_small(digits):
     """A step of the smallest batch costs a model that is this small no less than one of four."""
     found, verdicts = found_in(digits, model="seed", batch_size=1, seconds=6)
@@ -171,6 +181,7 @@ def test_a_batch_that_is_too_small(digits):
     assert found.measured.model.larger_rate > found.measured.model.rate
 
 
+@quiet
 def test_more_threads_of_torch_than_cores(digits):
     torch.set_num_threads(32)
     try:
@@ -185,6 +196,7 @@ def test_more_threads_of_torch_than_cores(digits):
     assert found.code.splitlines()[0] == call
 
 
+@quiet
 def test_a_step_of_ones_own(photos):
     seen = []
 
@@ -198,6 +210,7 @@ def test_a_step_of_ones_own(photos):
     assert 1 in seen and max(seen) <= 20  # tried from one sample on; four times as many as asked for at most
 
 
+@quiet
 @pytest.mark.parametrize(
     ("samples", "classes", "reason"),
     [
@@ -345,6 +358,7 @@ def test_no_model_learns_from_a_plan_that_makes_several_sizes(tmp_path):
     assert any("expected a plan that makes images of one size" in note for note in found.not_measured)
 
 
+@quiet
 def test_what_is_measured_is_told_and_no_longer_than_asked(digits):
     told = []
     began = time.monotonic()
@@ -357,6 +371,7 @@ def test_what_is_measured_is_told_and_no_longer_than_asked(digits):
     assert found.path == str(digits) and found.device == "cpu"
 
 
+@quiet
 def test_a_slow_model_is_measured_with_smaller_batches(digits):
     found, _ = found_in(digits, step=lambda batch: time.sleep(0.05 * len(batch["image"])), batch_size=64)
     assert found.batch_size == 64
@@ -381,6 +396,7 @@ def test_the_scripts_random_state_and_threads_stay(digits):
     assert global_state() == before
 
 
+@quiet
 def test_nothing_is_left_behind(photos):
     found_in(photos, transform=asleep, batch_size=4)
     assert not [t for t in threading.enumerate() if t.name.startswith("tsds")]
@@ -406,6 +422,7 @@ def test_it_can_be_written_as_json(digits):
 # --- a GPU ------------------------------------------------------------------------------------------------------
 
 
+@quiet
 @pytest.mark.gpu("times")
 def test_on_a_gpu(photos):
     options = DiagnoseOptions(model="tiny", seconds=6, pin_memory=False)
@@ -417,6 +434,7 @@ def test_on_a_gpu(photos):
     assert found.measured.together.copy > 0
 
 
+@quiet
 @pytest.mark.gpu("times")
 def test_copies_that_hold_a_gpu_back(tmp_path):
     """Large images, and a step that does nothing with them."""
