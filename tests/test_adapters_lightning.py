@@ -226,12 +226,18 @@ def test_the_library_loads_no_framework() -> None:
     assert run.stdout == "\n"
 
 
-@pytest.mark.parametrize("name", ["lightning", "timm", "transformers"])
-def test_a_missing_framework_is_one_line(name: str) -> None:
-    code = f"import sys; sys.modules[{name!r}] = None; import tensorstore_ds.annex.adapters.{name}"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    line = f"tensorstore_ds.annex.adapters.{name} needs {name}. Install it with: pip install {name}"
-    assert run.stderr.splitlines()[-1] == f"ModuleNotFoundError: {line}"
+def test_a_missing_framework_is_one_line() -> None:
+    names = ("lightning", "timm", "transformers")
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names}:\n"
+        "    sys.modules[name] = None\n"
+        "    try:\n        importlib.import_module(f'tensorstore_ds.annex.adapters.{name}')\n"
+        "    except ModuleNotFoundError as error:\n        print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    place = "tensorstore_ds.annex.adapters"
+    assert run.stdout.splitlines() == [f"{place}.{n} needs {n}. Install it with: pip install {n}" for n in names]
 
 
 def test_a_module_that_a_framework_misses_itself_is_named() -> None:

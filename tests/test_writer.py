@@ -630,7 +630,7 @@ calls.write({out!r})
 """
 
 
-@pytest.mark.parametrize("number", [1, 13, 26, 39])
+@pytest.mark.parametrize("number", [13, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 26, 39))])
 def test_killed_at_any_moment(tmp_path, out, number):
     script = SCRIPT.format(tests=str(Path(__file__).parent), out=str(out))
     run = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
