@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
+import labelling_files
 import tensorstore_ds as tsds
-from labelling_files import field, keys, objects, reasons, scan
+from labelling_files import Case, Has, case, check, keys, objects, reasons, refused, scan
 from stores import store_of
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.base import ArrayField
@@ -41,10 +42,16 @@ def images(*paths: str | None) -> Any:
     return pa.array([{"bytes": png(i), "path": path} for i, path in enumerate(paths)], FILE)
 
 
+def parquet(columns: dict[str, Any], features: Any = None, *, group: int = 2, **metadata: str) -> bytes:
+    if features is not None:
+        metadata["huggingface"] = json.dumps({"info": {"features": features}})
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata or None), buffer, row_group_size=group)
+    return buffer.getvalue()
+
+
 def write(path: Path, columns: dict[str, Any], features: Any = None, *, group: int = 2) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})} if features is not None else None
-    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path, row_group_size=group)
+    labelling_files.write(path.parent, {path.name: parquet(columns, features, group=group)})
     return path
 
 
@@ -76,54 +83,6 @@ def test_labels_paths_and_numbers(tmp_path: Path) -> None:
     train = tsds.open(tmp_path / "o.tsds")["train"]
     assert list(train["label"]) == [1, -1, 0] and list(train["width"]) == [3, 4, 5]
     assert tsds.verify(tmp_path / "o.tsds") == []
-
-
-@pytest.mark.parametrize(
-    ("column", "cells", "kind", "named", "classes", "expected"),
-    [
-        (
-            "labels",
-            [["sky", "sea"], [], None, ["sun"]],
-            pa.string(),
-            False,
-            ("sea", "sky", "sun"),
-            [[1, 1, 0], [0, 0, 1]],
-        ),
-        ("tags", [[0, 2], [], None, [1]], pa.int64(), False, ("0", "1", "2"), [[1, 0, 1], [0, 1, 0]]),
-        ("things", [[1], [], None, [0, 1]], pa.int8(), True, ("cat", "dog"), [[0, 1], [1, 1]]),
-    ],
-)
-def test_lists_of_labels(
-    tmp_path: Path, column: str, cells: list[Any], kind: Any, named: bool, classes: tuple[str, ...], expected: list[Any]
-) -> None:
-    features = (
-        {"image": {"_type": "Image"}, column: {"_type": "Sequence", "feature": LABEL["label"]}} if named else None
-    )
-    columns = {"image": images("a.png", "b.png", "c.png", "d.png"), column: pa.array(cells, pa.list_(kind))}
-    write(tmp_path / "x.parquet", columns, features)
-    tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
-    train = tsds.open(tmp_path / "o.tsds")["train"]
-    assert train.fields["labels"].classes == classes
-    assert train["labels"][:].tolist() == [expected[0], [0] * len(classes), [-1] * len(classes), expected[1]]
-
-
-def test_a_list_of_labels_with_null(tmp_path: Path) -> None:
-    columns = {"image": images("a.png", "b.png"), "labels": pa.array([["x", None], ["y"]])}
-    _, contents = scan(write(tmp_path / "x.parquet", columns), "parquet")
-    assert reasons(contents.problems) == [("x.parquet (group 0, row 0)", "annotation")]
-
-
-def test_splits_of_numbered_files_and_bytes_without_a_path(tmp_path: Path) -> None:
-    for name, value in (("data/train-00001-of-00002", 1), ("data/train-00000-of-00002", 0), ("data/test-00000", 2)):
-        write(tmp_path / "d" / f"{name}.parquet", {"image": pa.array([png(value)] * 2), "class": pa.array(["b", "a"])})
-    source, contents = scan(tmp_path / "d", "parquet")
-    assert keys(source, contents) == {
-        "test": ["test/00000", "test/00001"],
-        "train": [f"train/0000{i}" for i in range(4)],
-    }
-    train = [source.read("train", each) for each in contents.splits["train"]]
-    assert [each.image for each in train] == [png(0), png(0), png(1), png(1)]
-    assert [each.label for each in train] == [1, 0, 1, 0]
 
 
 @settings(max_examples=15, deadline=None)
@@ -179,34 +138,6 @@ def test_columns_of_objects_and_their_types(tmp_path: Path) -> None:
     assert (named["keypoints"], named["flip_pairs"]) == (["nose", "left_eye", "right_eye"], [[1, 2]])
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        ("{", "json"),
-        ('{"objects": 1}', "annotation"),
-        (
-            '{"objects": {"kind": "objects", "values": {}, "classes": [], "keypoints": [], "flip_pairs": []}}',
-            "annotation",
-        ),
-    ],
-)
-def test_metadata_that_are_refused(tmp_path: Path, data: str, reason: str) -> None:
-    columns = {"image": images("a"), "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]]}])}
-    table = pa.table(columns).replace_schema_metadata({"tsds": data})
-    pq.write_table(table, tmp_path / "x.parquet")
-    with pytest.raises(SourceError) as caught:
-        scan(tmp_path / "x.parquet", "parquet")
-    assert caught.value.reason == reason
-
-
-def test_metadata_name_no_other_column(tmp_path: Path) -> None:
-    label = {"kind": "label", "dtype": "int64", "shape": [], "classes": ["a"]}
-    table = pa.table({"image": images("a")}).replace_schema_metadata({"tsds": json.dumps({"label": label})})
-    pq.write_table(table, tmp_path / "x.parquet")
-    _, contents = scan(tmp_path / "x.parquet", "parquet")
-    assert contents.fields == {}
-
-
 def test_labels_there_and_back(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), np.uint8)
     samples = [(image, label) for image, label in zip(pixels, (1, -1, 0, 1), strict=True)]
@@ -216,35 +147,6 @@ def test_labels_there_and_back(tmp_path: Path) -> None:
     again = tsds.open(tmp_path / "again.tsds")
     assert again["train"].fields["label"] == store["train"].fields["label"]
     assert_same(store, again)
-
-
-STRUCT = pa.array(
-    [{"bbox": [[1.0, 2, 3, 4]], "category": [1], "id": [7]}, {"bbox": [], "category": [], "id": []}],
-    pa.struct(
-        [("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.int64())), ("id", pa.list_(pa.int64()))]
-    ),
-)
-LIST = pa.array([[{"bbox": [1.0, 2, 3, 4], "category": 1, "truncated": True}], []])
-
-
-@pytest.mark.parametrize(
-    ("column", "feature", "values"),
-    [
-        (STRUCT, {"bbox": {}, "category": CATEGORY}, ["boxes", "labels"]),
-        (STRUCT, {"feature": {"category": CATEGORY["feature"]}, "_type": "Sequence"}, ["boxes", "labels"]),
-        (LIST, [{"category": CATEGORY["feature"]}], ["boxes", "labels", "truncated"]),
-        (LIST, {"feature": {"category": CATEGORY["feature"]}, "_type": "List"}, ["boxes", "labels", "truncated"]),
-    ],
-)
-def test_layouts_of_objects(tmp_path: Path, column: Any, feature: Any, values: list[str]) -> None:
-    path = write(
-        tmp_path / "x.parquet", {"image": images(None, None), "objects": column}, {**IMAGE, "objects": feature}
-    )
-    source, contents = scan(path, "parquet")
-    assert (field(contents).classes, list(field(contents).values)) == (("cat", "dog"), values)
-    found = objects(source, contents)
-    assert (found["boxes"].tolist(), found["labels"].tolist()) == ([[1, 2, 4, 6]], [1])
-    assert all(len(each) == 0 for each in objects(source, contents, row=1).values())
 
 
 def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:
@@ -261,23 +163,6 @@ def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:
         ("x.parquet (group 0, row 1)", "no-image"),
         ("x.parquet (group 1, row 0)", "no-image"),
     ]
-
-
-def test_unread_members_and_columns_of_every_file(tmp_path: Path) -> None:
-    """Members of objects and of the image, and columns that only the second file has; those of nulls have no data."""
-    entry = {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [0], "score": [0.5], "attr": ["x"]}
-    image = [{"bytes": png(), "path": "a.png", "license": "CC0"}]
-    columns = {"image": pa.array(image), "objects": pa.array([entry]), "none": pa.nulls(1)}
-    write(tmp_path / "train-0.parquet", columns)
-    image[0]["path"] = "b.png"
-    write(tmp_path / "train-1.parquet", {**columns, "image": pa.array(image), "answer": pa.array(["yes"])})
-    _, contents = scan(tmp_path, "parquet")
-    assert {(each.where, each.reason, each.message) for each in contents.left_out} == {
-        ("train-0.parquet: image.license", "not-read", "not stored: a column of string; rows: 2."),
-        ("train-0.parquet: objects.score", "not-read", "not stored: a column of list<element: double>; rows: 2."),
-        ("train-0.parquet: objects.attr", "not-read", "not stored: a column of list<element: string>; rows: 2."),
-        ("train-1.parquet: answer", "not-read", "not stored: a column of string; rows: 1."),
-    }
 
 
 def test_columns_of_numbers_with_nulls_are_reported(tmp_path: Path) -> None:
@@ -327,51 +212,6 @@ def test_polygons_that_are_none(tmp_path: Path, kind: Any, polygons: Any, found:
     assert caught.value.reason == "annotation"
     summary = tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0, on_error="skip"))
     assert dict(summary.skipped) == {"annotation": 1} and tsds.verify(summary.path) == []
-
-
-@pytest.mark.parametrize(
-    ("objects", "found"),
-    [
-        (None, "null"),
-        ([None], "null"),
-        ([{"bbox": None}], "bbox"),
-        ([{"bbox": [1.0, 2, 3]}], "bbox"),
-        ([{"bbox": [1.0, 2, 3, None]}], "bbox"),
-        ([{"bbox": [1.0, 2, 3, 4], "category": -1}], "category"),
-        ([{"bbox": [1.0, 2, 3, 4], "category": None}], "category"),
-        ([{"bbox": [1.0, 2, 3, 4], "category": 0, "difficult": 256}], "difficult"),
-    ],
-)
-def test_bad_objects_are_named_and_left_out(tmp_path: Path, objects: Any, found: str) -> None:
-    kind = pa.struct([("bbox", pa.list_(pa.float64())), ("category", pa.int64()), ("difficult", pa.int64())])
-    good = [{"bbox": [1.0, 2, 3, 4], "category": 0, "difficult": 0}]
-    columns = {"image": images("a", "b"), "objects": pa.array([good, objects], pa.list_(kind))}
-    source, contents = scan(write(tmp_path / "x.parquet", columns), "parquet")
-    (problem,) = contents.problems
-    assert (problem.where, problem.reason) == ("x.parquet (group 0, row 1)", "annotation") and found in problem.message
-    assert keys(source, contents) == {"train": ["a"]}
-
-
-@pytest.mark.parametrize(
-    ("columns", "features", "found"),
-    [
-        ({"image": pa.array([1, 2])}, None, "bytes of files, found image"),
-        ({"data": pa.array([b"1"])}, None, "bytes of files, found data"),
-    ],
-)
-def test_files_without_images_are_refused(tmp_path: Path, columns: Any, features: Any, found: str) -> None:
-    path = write(tmp_path / "x.parquet", columns, features)
-    with pytest.raises(SourceError, match="no known data set format"):
-        open_source(path)
-    with pytest.raises(SourceError, match=found):
-        open_source(path, "parquet").contents()
-
-
-def test_files_that_differ_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "d/train-0.parquet", {"image": images("a"), "label": pa.array([0])})
-    write(tmp_path / "d/train-1.parquet", {"image": images("a"), "label": pa.array(["x"])})
-    with pytest.raises(SourceError, match=r"train-1\.parquet: expected the column label as int64"):
-        open_source(tmp_path / "d", "parquet").contents()
 
 
 def test_damage_is_one_line(tmp_path: Path) -> None:
@@ -464,53 +304,6 @@ def detection_columns(boxes: list[list[float]], **others: Any) -> dict[str, Any]
     return {"image": images(*"abcdefghijklmnopqrstuvwxyz"[: len(boxes)]), "objects": pa.array(objects), **others}
 
 
-def flat_columns(columns: dict[str, Any], prefix: str = "objects") -> dict[str, Any]:
-    rows = columns["objects"].to_pylist()
-    flat = {f"{prefix}.{name}": pa.array([row[name] for row in rows]) for name in rows[0]}
-    return {"image": columns["image"], **flat}
-
-
-@pytest.mark.parametrize("prefix", ["objects", "annotations"])
-@pytest.mark.parametrize("described", ["metadata", "dataset_info.json"])
-def test_members_of_objects_as_columns(tmp_path: Path, prefix: str, described: str) -> None:
-    features = {**IMAGE, f"{prefix}.category": CATEGORY}
-    (tmp_path / "d").mkdir()
-    if described == "dataset_info.json":
-        (tmp_path / "d" / described).write_text(json.dumps({"features": features}))
-    columns = flat_columns(detection_columns(BOXES), prefix)
-    write(tmp_path / "d/x.parquet", columns, features if described == "metadata" else None)
-    source, contents = scan(tmp_path / "d", "parquet")
-    assert field(contents).classes == ("cat", "dog")
-    found = [objects(source, contents, row=i) for i in range(3)]
-    assert [each["boxes"].tolist()[0] for each in found] == [[x, y, x + w, y + h] for x, y, w, h in BOXES]
-    assert [each["labels"].tolist() for each in found] == [[0], [1], [0]]
-    assert [each["area"].tolist() for each in found] == [[w * h] for _, _, w, h in BOXES]
-    assert list(map(str, contents.left_out)) == [
-        f"x.parquet: {prefix}.id: not stored: a column of list<element: int64>; rows: 3."
-    ]
-    assert not contents.notes
-
-
-def test_labels_as_pandas_writes_categories(tmp_path: Path) -> None:
-    label = pa.array(["dog", "cat", "dog"]).dictionary_encode()
-    path = write(tmp_path / "x.parquet", {"image": images("a.png", "b.png", "c.png"), "label": label})
-    source, contents = scan(path, "parquet")
-    assert getattr(contents.fields["label"], "classes", ()) == ("cat", "dog")
-    assert [source.read("train", each).label for each in contents.splits["train"]] == [1, 0, 1]
-
-
-def test_class_names_in_another_order(tmp_path: Path) -> None:
-    features = {**IMAGE, **LABEL}
-    other = {**IMAGE, "label": {**LABEL["label"], "names": ["dog", "cat"]}}
-    columns = {"image": images("a.png"), "label": pa.array([0])}
-    write(tmp_path / "d/train-0.parquet", columns, features)
-    write(tmp_path / "d/test-0.parquet", columns, other)
-    with pytest.raises(
-        SourceError, match=r"train-0.parquet: expected the class names of label as in the first file, found"
-    ):
-        scan(tmp_path / "d", "parquet")
-
-
 @pytest.mark.parametrize("known", ["sizes", "areas", "nothing", "few"])
 @pytest.mark.parametrize("corners", [False, True])
 def test_corners_are_told_from_sizes(tmp_path: Path, known: str, corners: bool) -> None:
@@ -536,7 +329,166 @@ def test_corners_are_told_from_sizes(tmp_path: Path, known: str, corners: bool) 
     assert [words in note for note in contents.notes] == [True] * has_note
 
 
-def test_one_box_that_is_no_corner_makes_all_coco(tmp_path: Path) -> None:
-    boxes = [[1.0, 1, 30, 30]] * 24 + [[50.0, 1, 30, 30]]
-    _, contents = scan(write(tmp_path / "x.parquet", detection_columns(boxes), IMAGE), "parquet")
-    assert not contents.notes
+# --- scans --------------------------------------------------------------------------------------------------------
+
+
+def one(columns: dict[str, Any], features: Any = None, metadata: dict[str, str] | None = None, **expected: Any) -> Case:
+    return case({"x.parquet": parquet(columns, features, **(metadata or {}))}, "x.parquet", **expected)
+
+
+STRUCT = pa.array(
+    [{"bbox": [[1.0, 2, 3, 4]], "category": [1], "id": [7]}, {"bbox": [], "category": [], "id": []}],
+    pa.struct(
+        [("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.int64())), ("id", pa.list_(pa.int64()))]
+    ),
+)
+LIST = pa.array([[{"bbox": [1.0, 2, 3, 4], "category": 1, "truncated": True}], []])
+OBJECT = pa.struct([("bbox", pa.list_(pa.float64())), ("category", pa.int64()), ("difficult", pa.int64())])
+ENTRY = {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [0], "score": [0.5], "attr": ["x"]}
+ALIEN = {"label": {"kind": "label", "dtype": "int64", "shape": [], "classes": ["a"]}}
+EMPTY = {"objects": {"kind": "objects", "values": {}, "classes": [], "keypoints": [], "flip_pairs": []}}
+FLAT = {f"objects.{name}": pa.array([row[name] for row in detection_columns(BOXES)["objects"].to_pylist()])
+        for name in ("id", "area", "bbox", "category")}  # fmt: skip
+
+
+def licensed(path: str) -> Any:
+    return pa.array([{"bytes": png(), "path": path, "license": "CC0"}])
+
+
+def flat(prefix: str) -> dict[str, Any]:
+    return {"image": images(*"abc"), **{name.replace("objects", prefix): column for name, column in FLAT.items()}}
+
+
+CASES = {
+    **{
+        f"lists of labels as {column}": one(
+            {"image": images(*"abcd"), column: pa.array(cells, pa.list_(kind))},
+            {**IMAGE, column: {"_type": "Sequence", "feature": LABEL["label"]}} if is_named else None,
+            fields=["labels"], classes=classes, multi=[first, [0] * len(first), [-1] * len(first), last],
+        )
+        for column, cells, kind, is_named, classes, first, last in (
+            ("labels", [["a", "b"], [], None, ["c"]], pa.string(), False, ["a", "b", "c"], [1, 1, 0], [0, 0, 1]),
+            ("tags", [[0, 2], [], None, [1]], pa.int64(), False, ["0", "1", "2"], [1, 0, 1], [0, 1, 0]),
+            ("things", [[1], [], None, [0, 1]], pa.int8(), True, ["cat", "dog"], [0, 1], [1, 1]),
+        )
+    },
+    "a list of labels with null": one(
+        {"image": images("a.png", "b.png"), "labels": pa.array([["x", None], ["y"]])},
+        problems=[("x.parquet (group 0, row 0)", "annotation")],
+    ),
+    "splits of numbered files, and bytes without a path": case(
+        {
+            f"data/{name}.parquet": parquet({"image": pa.array([png(i)] * 2), "class": pa.array(["b", "a"])})
+            for i, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "test-00000"))
+        },
+        keys={"test": ["test/00000", "test/00001"], "train": [f"train/0000{i}" for i in range(4)]},
+        labels={"test": [1, 0], "train": [1, 0, 1, 0]}, pictures=[png(i) for i in (2, 2, 0, 0, 1, 1)],
+    ),
+    **{
+        f"metadata that are refused: {data}": one(
+            {"image": images("a"), "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]]}])}, None, {"tsds": data},
+            refused=reason,
+        )
+        for data, reason in (("{", "json"), ('{"objects": 1}', "annotation"), (json.dumps(EMPTY), "annotation"))
+    },
+    "metadata of no column": one({"image": images("a")}, None, {"tsds": json.dumps(ALIEN)}, fields=[]),
+    **{
+        f"the layout of objects: {feature}": one(
+            {"image": images(None, None), "objects": column}, {**IMAGE, "objects": feature}, classes=["cat", "dog"],
+            values=values, boxes=[[[1, 2, 4, 6]], []], names=[["dog"], []],
+        )
+        for column, feature, values in (
+            (STRUCT, {"bbox": {}, "category": CATEGORY}, ["boxes", "labels"]),
+            (STRUCT, {"feature": {"category": CATEGORY["feature"]}, "_type": "Sequence"}, ["boxes", "labels"]),
+            (LIST, [{"category": CATEGORY["feature"]}], ["boxes", "labels", "truncated"]),
+            (LIST, {"feature": {"category": CATEGORY["feature"]}, "_type": "List"}, ["boxes", "labels", "truncated"]),
+        )
+    },
+    "members and columns that are not read": case(  # a column of nulls has no data
+        {
+            "train-0.parquet": parquet(
+                {"image": licensed("a.png"), "objects": pa.array([ENTRY]), "none": pa.nulls(1)}
+            ),
+            "train-1.parquet": parquet(
+                {"image": licensed("b.png"), "objects": pa.array([ENTRY]), "answer": pa.array(["yes"])}
+            ),
+        },
+        said=[
+            "train-0.parquet: image.license: not stored: a column of string; rows: 2.",
+            "train-0.parquet: objects.score: not stored: a column of list<element: double>; rows: 2.",
+            "train-0.parquet: objects.attr: not stored: a column of list<element: string>; rows: 2.",
+            "train-1.parquet: answer: not stored: a column of string; rows: 1.",
+        ],
+    ),
+    **{
+        f"bad objects: {objects}": one(
+            {
+                "image": images("a", "b"),
+                "objects": pa.array(
+                    [[{"bbox": [1.0, 2, 3, 4], "category": 0, "difficult": 0}], objects], pa.list_(OBJECT)
+                ),
+            },
+            problems=[("x.parquet (group 0, row 1)", "annotation")], said=[Has(words)], keys={"train": ["a"]},
+        )
+        for objects, words in (
+            (None, "null"),
+            ([None], "null"),
+            ([{"bbox": None}], "bbox"),
+            ([{"bbox": [1.0, 2, 3]}], "bbox"),
+            ([{"bbox": [1.0, 2, 3, None]}], "bbox"),
+            ([{"bbox": [1.0, 2, 3, 4], "category": -1}], "category"),
+            ([{"bbox": [1.0, 2, 3, 4], "category": None}], "category"),
+            ([{"bbox": [1.0, 2, 3, 4], "category": 0, "difficult": 256}], "difficult"),
+        )
+    },
+    "numbers alone": one({"image": pa.array([1, 2])}, refused=("packed-file", "bytes of files, found image")),
+    "bytes alone": one({"data": pa.array([b"1"])}, refused=("packed-file", "bytes of files, found data")),
+    "files of other types": case(
+        {
+            f"train-{i}.parquet": parquet({"image": images("a"), "label": pa.array([label])})
+            for i, label in enumerate((0, "x"))
+        },
+        refused=("packed-file", r"train-1\.parquet: expected the column label as int64"),
+    ),
+    "class names in another order": case(
+        {
+            f"{name}-0.parquet": parquet(
+                {"image": images("a.png"), "label": pa.array([0])},
+                {**IMAGE, "label": {**LABEL["label"], "names": names}},
+            )
+            for name, names in (("train", ["cat", "dog"]), ("test", ["dog", "cat"]))
+        },
+        refused=("packed-file", "train-0.parquet: expected the class names of label as in the first file, found"),
+    ),
+    "labels as pandas writes categories": one(
+        {"image": images(*"abc"), "label": pa.array(["dog", "cat", "dog"]).dictionary_encode()},
+        classes=["cat", "dog"], labels={"train": [1, 0, 1]},
+    ),
+    "one box that is no corner": one(
+        detection_columns([[1.0, 1, 30, 30]] * 24 + [[50.0, 1, 30, 30]]), IMAGE, notes=[]
+    ),
+    **{
+        f"members of {prefix} as columns, described in {place}": case(
+            {
+                "d/x.parquet": parquet(flat(prefix), features if place == "metadata" else None),
+                **({} if place == "metadata" else {f"d/{place}": json.dumps({"features": features})}),
+            },
+            "d", classes=["cat", "dog"], names=[["cat"], ["dog"], ["cat"]], notes=[],
+            boxes=[[[x, y, x + w, y + h]] for x, y, w, h in BOXES], area=[[w * h] for _, _, w, h in BOXES],
+            said=[f"x.parquet: {prefix}.id: not stored: a column of list<element: int64>; rows: 3."],
+        )
+        for prefix in ("objects", "annotations")
+        for features in ({**IMAGE, f"{prefix}.category": CATEGORY},)
+        for place in ("metadata", "dataset_info.json")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read(name: str, tmp_path: Path) -> None:
+    check(CASES[name], tmp_path, "parquet")
+
+
+@pytest.mark.parametrize("name", ["numbers alone", "bytes alone"])
+def test_files_without_images_are_not_recognized(name: str, tmp_path: Path) -> None:
+    refused(labelling_files.write(tmp_path, CASES[name].files) / "x.parquet", match="no known data set format")
