@@ -335,6 +335,7 @@ def test_without_arguments_there_is_the_help() -> None:
     [
         (["inf"], "No such command 'inf'. Did you mean info?"),
         (["convrt", "a", "b"], "No such command 'convrt'. Did you mean convert?"),
+        (["relable", "a", "b"], "No such command 'relable'. Did you mean relabel?"),
         (["open", "a.tsds"], "No such command 'open'. Did you mean info?"),
         (["convert", "a", "b", "--crop"], "No such option '--crop'. Did you mean --fit?"),
         (["convert", "a", "b", "--split", "train"], "No such option '--split'. Did you mean --split-into?"),

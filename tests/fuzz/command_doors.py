@@ -66,8 +66,8 @@ class Arguments(Door):
         command = arguments[0] if arguments else ""
         if command in _LONG:
             arguments = [a if a != "store.tsds" else "missing" for a in arguments]
-        if command == "serve":
-            arguments[1:2] = ["missing"]  # with a store it goes on until somebody stops it
+        if command in ("serve", "view"):
+            arguments = [command, "missing", *arguments[2:]]  # with a store it goes on until somebody stops it
         if command == "convert":
             arguments += ["--workers", "0"]
         before = {path.name for path in self.folder.iterdir()}
