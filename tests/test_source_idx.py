@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from labelling_files import classes
-from tensorstore_ds.errors import ConversionError, SourceError
+from labelling_files import classes, refused
+from tensorstore_ds.errors import ConversionError
 from tensorstore_ds.sources import scratch
 from tensorstore_ds.sources.arrays.idx import IdxSource
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
@@ -84,9 +84,7 @@ def test_types_are_read_as_numbers_of_this_machine(tmp_path: Path, dtype: str, g
     labels = np.array([1, 0], dtype)
     write(tmp_path, train_labels_idx1_x=idx(labels))
     if labels.dtype.kind == "f":
-        with pytest.raises(SourceError) as error:
-            scan(tmp_path)
-        assert error.value.reason == "array-shape"
+        assert refused(tmp_path, "idx") == "array-shape"
     else:
         source, contents = scan(tmp_path)
         assert classes(contents) == ("0", "1")
@@ -105,9 +103,7 @@ def test_images_without_labels_and_with_channels(tmp_path: Path) -> None:
 
 def test_labels_that_do_not_begin_at_0_need_names(tmp_path: Path) -> None:
     write(tmp_path, train_images_idx3_ubyte=idx(IMAGES), train_labels_idx1_ubyte=idx(LABELS + np.uint8(1)))
-    with pytest.raises(SourceError) as error:
-        scan(tmp_path)
-    assert error.value.reason == "unknown-class"
+    assert refused(tmp_path, "idx") == "unknown-class"
     assert classes(scan(tmp_path, classes=("-", "a", "b", "c"))[1]) == ("-", "a", "b", "c")
 
 
@@ -146,10 +142,7 @@ GOOD = {"train_images_idx3_ubyte": idx(IMAGES), "train_labels_idx1_ubyte": idx(L
     ],
 )
 def test_what_is_refused(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:
-    with pytest.raises(SourceError) as error:
-        scan(write(tmp_path, **files))
-    assert error.value.reason == reason
-    assert "\n" not in str(error.value)
+    assert refused(write(tmp_path, **files), "idx") == reason
 
 
 @pytest.mark.parametrize("cut", [5, 15, 30, -9, -1])
@@ -157,13 +150,9 @@ def test_a_truncated_gzip_file_is_refused(tmp_path: Path, cut: int) -> None:
     write(tmp_path, train_images_idx3_ubyte__gz=idx(IMAGES))
     file = tmp_path / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:cut])
-    with pytest.raises(SourceError) as error:
-        scan(tmp_path)
-    assert error.value.reason == "array-file"
+    assert refused(tmp_path, "idx") == "array-file"
     file.write_bytes(b"not gzip at all")
-    with pytest.raises(SourceError) as error:
-        scan(tmp_path)
-    assert error.value.reason == "array-file"
+    assert refused(tmp_path, "idx") == "array-file"
 
 
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
