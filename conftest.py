@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import operator
 import re
 import shutil
 from collections.abc import Callable
@@ -163,8 +164,8 @@ def place_of_example(request: pytest.FixtureRequest) -> None:
 def skip_without_torch(source: str) -> None:
     """Without torch, skip an example that uses a name of `tsds` that needs it."""
     if not HAS_TORCH:
-        for name in re.findall(r"\btsds\.(\w+)", source):
+        for name in re.findall(r"\btsds\.((?:[a-z_]+\.)?\w+)", source):
             try:
-                getattr(tsds, name)
+                operator.attrgetter(name)(tsds)
             except (ModuleNotFoundError, AttributeError):  # the latter where pytest tried to import the module before
                 pytest.skip(f"tsds.{name} needs torch")

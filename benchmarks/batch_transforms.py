@@ -35,7 +35,7 @@ def transforms_of(side: int, channels: int) -> dict[str, Any]:
         "RandomCrop, padded": shift,
         "RandomCrop": tsds.RandomCrop(side * 7 // 8),
         "RandomResizedCrop": tsds.RandomResizedCrop(side * 7 // 8),
-        "ColorJitter": tsds.ColorJitter(0.4, 0.4, 0.4),
+        "ColorJitter": tsds.transforms.ColorJitter(0.4, 0.4, 0.4),
         "Normalize": normalize,
         "flip, padded crop and normalize": tsds.Compose([flip, shift, normalize]),
     }

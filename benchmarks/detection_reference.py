@@ -144,24 +144,24 @@ def evaluate(model: Any, samples: list[Any]) -> dict[str, float]:
 
 def ours(store: Path, out: Path, epochs: int) -> tuple[list[float], list[dict[str, float]], float]:
     """`tsds train`: its loss by step, and metrics by epoch; seconds of training."""
-    losses, precisions, backward = list[torch.Tensor](), list[dict[str, float]](), tsds.Learner.backward
+    losses, precisions, backward = list[torch.Tensor](), list[dict[str, float]](), tsds.training.Learner.backward
 
-    def recorded(self: tsds.Learner, *batch: Any, **options: Any) -> Any:
+    def recorded(self: tsds.training.Learner, *batch: Any, **options: Any) -> Any:
         result = backward(self, *batch, **options)
         losses.append(result[0])
         return result
 
-    tsds.Learner.backward = recorded  # type: ignore[method-assign]
+    tsds.training.Learner.backward = recorded  # type: ignore[method-assign]
     try:
-        options = tsds.TrainOptions(
+        options = tsds.training.TrainOptions(
             **{"task": "detection", "model": "ssdlite", "optimizer": "sgd", "learning_rate": RATE, "warmup": WARMUP},
             **{"weight_decay": 0.0, "clip": 0.0, "augment": "none", "batch_size": BATCH, "epochs": epochs},
             **{"device": "cpu", "torch_threads": torch.get_num_threads()},
         )
-        listeners = tsds.Listeners(epoch=lambda record: precisions.append(dict(record.eval or {})))
+        listeners = tsds.training.Listeners(epoch=lambda record: precisions.append(dict(record.eval or {})))
         report = tsds.train(store, options, out=out, listeners=listeners)
     finally:
-        tsds.Learner.backward = backward  # type: ignore[method-assign]
+        tsds.training.Learner.backward = backward  # type: ignore[method-assign]
     assert report is not None
     return [float(loss) for loss in losses], precisions, report.seconds
 

@@ -23,12 +23,15 @@ def measure(settings: Settings) -> dict[str, Any]:
     """A store of 1.5 GB in the page cache; each result is removed and the disk at rest before the next."""
     store, half, out = (settings.scratch / name for name in ("s.tsds", "half.tsds", "out.tsds"))
     _write(store)
-    tsds.filter_store(store, half, "label == '0'")
+    tsds.editing.filter_store(store, half, "label == '0'")
     ways: dict[str, tuple[Path, Callable[[], object]]] = {
-        "filter, all rows": (store, partial(tsds.filter_store, store, out, "label == '0' or label == '1'")),
-        "filter, every other row": (half, partial(tsds.filter_store, store, out, "label == '0'")),
-        "sample, half of the rows at random": (half, partial(tsds.sample_store, store, out, per_class=_ROWS // 4)),
-        "merge of two": (store, partial(tsds.merge_stores, [half, half], out)),
+        "filter, all rows": (store, partial(tsds.editing.filter_store, store, out, "label == '0' or label == '1'")),
+        "filter, every other row": (half, partial(tsds.editing.filter_store, store, out, "label == '0'")),
+        "sample, half of the rows at random": (
+            half,
+            partial(tsds.editing.sample_store, store, out, per_class=_ROWS // 4),
+        ),
+        "merge of two": (store, partial(tsds.editing.merge_stores, [half, half], out)),
     }
     figures = []
     for what, (same, make) in ways.items():

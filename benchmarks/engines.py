@@ -159,7 +159,7 @@ def _ray(stack: ExitStack, folder: Path, out: Path) -> Callable[[], float]:
 
 def _on(engine: Any, folder: Path, out: Path, address: str | None) -> float:
     """In this process, as a cluster that runs is used; the command would need a second more to start."""
-    seconds = seconds_of(lambda: tsds.convert_on(engine, folder / "photos", out, _OPTIONS, scheduler=address))
+    seconds = seconds_of(lambda: tsds.clusters.convert_on(engine, folder / "photos", out, _OPTIONS, scheduler=address))
     shutil.rmtree(out)
     return seconds
 
@@ -179,11 +179,11 @@ def plan_many(folder: Path) -> dict[str, float]:
     out = folder / "many.tsds"
     began = time.perf_counter()
     options = tsds.ConvertOptions(size=(1, 1), fit="crop", color="rgb", shard_nbytes=30_000)
-    tsds.plan(source / "all.csv", out, options, progress=lambda event: None)
+    tsds.clusters.plan(source / "all.csv", out, options, progress=lambda event: None)
     seconds, rss = time.perf_counter() - began, _peak()
     began = time.perf_counter()
     with suppress(tsds.SourceError):  # its images are not there
-        tsds.convert_task(out, shards=[("train", 7)], workers=0, progress=lambda event: None)
+        tsds.clusters.convert_task(out, shards=[("train", 7)], workers=0, progress=lambda event: None)
     first = time.perf_counter() - began
     partial_folder = folder / "many.tsds.partial"
     nbytes = sum(path.stat().st_size for path in partial_folder.rglob("*") if path.is_file())
@@ -198,9 +198,9 @@ def commit_many(folder: Path) -> dict[str, float]:
     write_photos(source, _MANY, 50, 50)
     out = folder / "shards.tsds"
     options = tsds.ConvertOptions(size=(8, 8), fit="crop", color="rgb", shard_nbytes=1)
-    plan = seconds_of(lambda: tsds.plan(source, out, options, progress=lambda event: None))
-    tsds.convert_task(out, 0, 1, progress=lambda event: None)
-    seconds = seconds_of(lambda: tsds.commit(out))
+    plan = seconds_of(lambda: tsds.clusters.plan(source, out, options, progress=lambda event: None))
+    tsds.clusters.convert_task(out, 0, 1, progress=lambda event: None)
+    seconds = seconds_of(lambda: tsds.clusters.commit(out))
     shutil.rmtree(out)
     return {"seconds": seconds, "plan": plan}
 

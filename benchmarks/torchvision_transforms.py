@@ -47,31 +47,34 @@ def pairs_of(side: int, dtype: torch.dtype) -> dict[str, Pair]:
     nearest, bilinear = v2.InterpolationMode.NEAREST, v2.InterpolationMode.BILINEAR
     moves: tuple[Any, ...] = (15, (0.1, 0.1), (0.8, 1.2), 10)
     colors = (0.4, 0.4, 0.4)
-    steps = [tsds.RandomResizedCrop(side), tsds.RandomHorizontalFlip(), tsds.ColorJitter(*colors)]
+    steps = [tsds.RandomResizedCrop(side), tsds.RandomHorizontalFlip(), tsds.transforms.ColorJitter(*colors)]
     their_steps = [v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), v2.ColorJitter(*colors)]
     theirs_last = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(_MEAN, _STD), v2.RandomErasing()]
     their_mixup = v2.MixUp(num_classes=CLASSES) if dtype.is_floating_point else None  # raises an error for uint8
-    last = [tsds.Normalize(_MEAN, _STD), tsds.RandomErasing()]
+    last = [tsds.Normalize(_MEAN, _STD), tsds.transforms.RandomErasing()]
     return {
-        "RandomAffine, nearest": Pair(tsds.RandomAffine(*moves), v2.RandomAffine(*moves, interpolation=nearest)),
-        "RandomAffine, bilinear": Pair(
-            tsds.RandomAffine(*moves, interpolation="bilinear"), v2.RandomAffine(*moves, interpolation=bilinear)
+        "RandomAffine, nearest": Pair(
+            tsds.transforms.RandomAffine(*moves), v2.RandomAffine(*moves, interpolation=nearest)
         ),
-        "RandomPerspective": Pair(tsds.RandomPerspective(0.5, 1), v2.RandomPerspective(0.5, 1)),
-        "RandomErasing": Pair(tsds.RandomErasing(1), v2.RandomErasing(1)),
-        "GaussianBlur(5)": Pair(tsds.GaussianBlur(5), v2.GaussianBlur(5)),
-        "ColorJitter": Pair(tsds.ColorJitter(*colors), v2.ColorJitter(*colors)),
-        "ColorJitter, with hue": Pair(tsds.ColorJitter(*colors, 0.1), v2.ColorJitter(*colors, 0.1)),
-        "RandomGrayscale": Pair(tsds.RandomGrayscale(1), v2.RandomGrayscale(1)),
-        "Solarize": Pair(tsds.Solarize(threshold, 1), v2.RandomSolarize(threshold, 1)),
-        "Posterize(4)": Pair(tsds.Posterize(4, 1), v2.RandomPosterize(4, 1)),
-        "Equalize": Pair(tsds.Equalize(1), v2.RandomEqualize(1)),
-        "AutoContrast": Pair(tsds.AutoContrast(1), v2.RandomAutocontrast(1)),
-        "RandAugment": Pair(tsds.RandAugment(), v2.RandAugment()),
-        "TrivialAugment": Pair(tsds.TrivialAugment(), v2.TrivialAugmentWide()),
-        "Mixup": Pair(tsds.Mixup(num_classes=CLASSES), their_mixup, alone=False),
-        "CutMix": Pair(tsds.CutMix(num_classes=CLASSES), v2.CutMix(num_classes=CLASSES), alone=False),
-        "Mosaic": Pair(tsds.Mosaic(num_classes=CLASSES), None),
+        "RandomAffine, bilinear": Pair(
+            tsds.transforms.RandomAffine(*moves, interpolation="bilinear"),
+            v2.RandomAffine(*moves, interpolation=bilinear),
+        ),
+        "RandomPerspective": Pair(tsds.transforms.RandomPerspective(0.5, 1), v2.RandomPerspective(0.5, 1)),
+        "RandomErasing": Pair(tsds.transforms.RandomErasing(1), v2.RandomErasing(1)),
+        "GaussianBlur(5)": Pair(tsds.transforms.GaussianBlur(5), v2.GaussianBlur(5)),
+        "ColorJitter": Pair(tsds.transforms.ColorJitter(*colors), v2.ColorJitter(*colors)),
+        "ColorJitter, with hue": Pair(tsds.transforms.ColorJitter(*colors, 0.1), v2.ColorJitter(*colors, 0.1)),
+        "RandomGrayscale": Pair(tsds.transforms.RandomGrayscale(1), v2.RandomGrayscale(1)),
+        "Solarize": Pair(tsds.transforms.Solarize(threshold, 1), v2.RandomSolarize(threshold, 1)),
+        "Posterize(4)": Pair(tsds.transforms.Posterize(4, 1), v2.RandomPosterize(4, 1)),
+        "Equalize": Pair(tsds.transforms.Equalize(1), v2.RandomEqualize(1)),
+        "AutoContrast": Pair(tsds.transforms.AutoContrast(1), v2.RandomAutocontrast(1)),
+        "RandAugment": Pair(tsds.transforms.RandAugment(), v2.RandAugment()),
+        "TrivialAugment": Pair(tsds.transforms.TrivialAugment(), v2.TrivialAugmentWide()),
+        "Mixup": Pair(tsds.transforms.Mixup(num_classes=CLASSES), their_mixup, alone=False),
+        "CutMix": Pair(tsds.transforms.CutMix(num_classes=CLASSES), v2.CutMix(num_classes=CLASSES), alone=False),
+        "Mosaic": Pair(tsds.transforms.Mosaic(num_classes=CLASSES), None),
         "Compose of 5": Pair(tsds.Compose([*steps, *last]), v2.Compose([*their_steps, *theirs_last])),
     }
 

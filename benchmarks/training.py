@@ -44,9 +44,11 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 def trained(store: Path, out: Path, batch_size: int, epochs: int) -> dict[str, Any]:
     """A run with the defaults of a batch size: its learning rate, accuracy and seconds of training."""
-    options = tsds.TrainOptions(model="seed", batch_size=batch_size, epochs=epochs, device="cpu", torch_threads=THREADS)
-    records: list[tsds.EpochRecord] = []
-    report = tsds.train(store, options, out=out, listeners=tsds.Listeners(epoch=records.append))
+    options = tsds.training.TrainOptions(
+        model="seed", batch_size=batch_size, epochs=epochs, device="cpu", torch_threads=THREADS
+    )
+    records: list[tsds.training.EpochRecord] = []
+    report = tsds.train(store, options, out=out, listeners=tsds.training.Listeners(epoch=records.append))
     assert report is not None
     rate = torch.load(out / "last.pt", weights_only=True)["options"]["learning_rate"]
     curve = [{"seconds": r.seconds, "accuracy": (r.eval or {})["accuracy"]} for r in records]
@@ -69,7 +71,7 @@ def files(digits: Path, epochs: int = 2) -> list[dict[str, float]]:
     loader = DataLoader(train, COMPARED, shuffle=True, num_workers=THREADS)
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
-    model = tsds.ViT(tsds.TrainOptions(model="seed").vit((28, 28), 1), len(train.classes))
+    model = tsds.training.ViT(tsds.training.TrainOptions(model="seed").vit((28, 28), 1), len(train.classes))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     curve, seconds = [], 0.0
     for _ in range(epochs):

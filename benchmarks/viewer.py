@@ -41,7 +41,7 @@ def write_store(path: Path, rows: int) -> None:
         ):
             objects = {"boxes": boxes, "labels": labels[[pick, other]]}
             writer.append("train", image=large[pick], label=int(labels[pick]), score=score, objects=objects)
-    tsds.merge_stores([part] * (rows // PART), path)
+    tsds.editing.merge_stores([part] * (rows // PART), path)
     shutil.rmtree(part)
 
 
@@ -133,7 +133,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     with tsds.view(store) as url:
         paint, fetched = rounds_of(lambda: first_paint(url), rounds)
         timed = clicks(url, rounds)
-    tsds.export_view(store, settings.scratch / "site")
+    tsds.viewing.export_view(store, settings.scratch / "site")
     with served(settings.scratch / "site", latency=LATENCY) as slow:
         slow_paint, fetched_slowly = rounds_of(lambda: first_paint(f"{slow.url}/index.html"), rounds)
     return as_result(

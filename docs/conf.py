@@ -6,7 +6,7 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -139,19 +139,16 @@ def add_tables(app: Sphinx, docname: str, source: list[str]) -> None:
         r"^[a-z]+$", source[0].partition("{toctree}")[2], re.MULTILINE
     ):
         text = (HERE / "api" / f"{page}.rst").read_text("utf-8")
-        names = [
-            name
-            for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE)
-            if hasattr(tensorstore_ds, name)
-        ]
-        lines = [
-            ".. currentmodule:: tensorstore_ds",
-            "",
-            ".. autosummary::",
-            "   :nosignatures:",
-            "",
-        ]
-        table = "\n".join([*lines, *(f"   {name}" for name in names)])
+        lines = [".. autosummary::", "   :nosignatures:", ""]
+        module = "tensorstore_ds"
+        for directive, name in re.findall(
+            r"^\.\. (\w+):: ([\w.]+)$", text, re.MULTILINE
+        ):
+            if directive == "currentmodule":
+                module = name
+            elif directive != "automodule" and "." not in name:
+                lines.append(f"   ~{module}.{name}")
+        table = "\n".join(lines)
         source[0] += (
             f"\n## [{text.partition(chr(10))[0]}]({page}.rst)\n\n```{{eval-rst}}\n{table}\n```\n"
         )
@@ -159,8 +156,10 @@ def add_tables(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def fold_options() -> None:
     """Show options as ``**keywords``: the class of the options, on the same page, describes them."""
-    for name in dir(tensorstore_ds):
-        obj = getattr(tensorstore_ds, name)
+    names = {name: getattr(tensorstore_ds, name) for name in tensorstore_ds.__all__}
+    for module in [m for m in names.values() if isinstance(m, ModuleType)]:
+        names |= {name: getattr(module, name) for name in module.__all__}
+    for obj in names.values():
         obj = obj.__init__ if isinstance(obj, type) else obj
         while isinstance(obj, FunctionType):
             vars(obj).pop("__signature__", None)

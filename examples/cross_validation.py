@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 import tensorstore_ds as tsds
 
 
-def accuracy(dataset: tsds.StoreDataset, fold: tsds.Fold, epochs: int) -> float:
+def accuracy(dataset: tsds.StoreDataset, fold: tsds.editing.Fold, epochs: int) -> float:
     """Train on the rows `train` of a fold; the accuracy on its rows `val`."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)

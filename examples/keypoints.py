@@ -14,7 +14,7 @@ from torch import nn
 import tensorstore_ds as tsds
 
 
-def one_object(objects: tsds.Ragged) -> object:
+def one_object(objects: tsds.reading.Ragged) -> object:
     """(n,) bool: samples with exactly one object."""
     return objects.offsets[1:] - objects.offsets[:-1] == 1
 

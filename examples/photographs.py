@@ -63,7 +63,7 @@ def main() -> None:
         device=device,
         decode=tsds.RandomResizedCrop(size, scale=(0.35, 1.0)),  # on the CPU, one placement for each image
         batch_transform=tsds.Compose(  # on the device, for whole batches
-            [tsds.RandomHorizontalFlip(), tsds.ColorJitter(0.4, 0.4, 0.4), normalize]
+            [tsds.RandomHorizontalFlip(), tsds.transforms.ColorJitter(0.4, 0.4, 0.4), normalize]
         ),
     )
     middles = tsds.DataLoader(

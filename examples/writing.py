@@ -55,7 +55,7 @@ def main() -> None:
     parts = [folder / f"{part}.tsds" for part in range(PARTS)]
     with Pool(options.processes) as pool:
         pool.map(write, parts)
-    tsds.merge_stores(parts, options.store)
+    tsds.editing.merge_stores(parts, options.store)
     shutil.rmtree(folder)
     split = tsds.open(options.store)["train"]
     print(f"{len(split)} images with {len(split['objects']['boxes'])} discs")

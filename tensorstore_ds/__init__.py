@@ -1,7 +1,7 @@
 """tensorstore-ds: image data sets as Zarr stores that are also memory maps.
 
 Public names are imported when they are first used, so that opening a store loads neither Pillow nor torch.
-They are listed in ``__init__.pyi``.
+They are listed in ``__init__.pyi``. Those of a room, such as `training`, are listed in the room's own.
 
 >>> import tensorstore_ds as tsds
 >>> store = tsds.open("photos.tsds")
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import lazy_loader
+from tensorstore_ds import public
 
-_import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_import, __dir__, __all__ = public.attach(__name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+__all__ = [
+    "ConversionError",
+    "FormatError",
+    "OptionError",
+    "OutputError",
+    "Problem",
+    "RemoteError",
+    "ResidencyError",
+    "ResourceError",
+    "SourceError",
+    "StoreExistsError",
+    "TrainingError",
+    "TrainingStopped",
+    "TsdsError",
+    "UnfinishedError",
+    "UnknownNameError",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -106,7 +124,7 @@ class ResourceError(_ProblemError, RuntimeError):
     >>> from tensorstore_ds.machine import check_fits
     >>> try:
     ...     check_fits("train/image", 2**62)
-    ... except tsds.ResourceError as error:
+    ... except tsds.errors.ResourceError as error:
     ...     print(error.reason)
     too-large
     """
@@ -142,7 +160,7 @@ class UnknownNameError(OptionError, KeyError):
 
     >>> try:
     ...     tsds.open("photos.tsds")["train"]["lable"]
-    ... except tsds.UnknownNameError as error:
+    ... except tsds.errors.UnknownNameError as error:
     ...     print(error)
     split train: expected one of the fields image, label, size, key, found 'lable'. Did you mean label?
     """
@@ -158,11 +176,11 @@ class ConversionError(TsdsError, RuntimeError):
 class UnfinishedError(ConversionError):
     """Shards of a planned conversion are missing.
 
-    >>> _ = tsds.plan("photos", "out.tsds", tasks=2)
-    >>> _ = tsds.convert_task("out.tsds", 0, workers=0)
+    >>> _ = tsds.clusters.plan("photos", "out.tsds", tasks=2)
+    >>> _ = tsds.clusters.convert_task("out.tsds", 0, workers=0)
     >>> try:
-    ...     tsds.commit("out.tsds")
-    ... except tsds.UnfinishedError as error:
+    ...     tsds.clusters.commit("out.tsds")
+    ... except tsds.errors.UnfinishedError as error:
     ...     print(error.tasks, error.of)
     1 2
 
@@ -226,7 +244,7 @@ class StoreExistsError(TsdsError, FileExistsError):
 
     >>> try:
     ...     tsds.convert("photos", "photos.tsds")
-    ... except tsds.StoreExistsError:  # also a FileExistsError
+    ... except tsds.errors.StoreExistsError:  # also a FileExistsError
     ...     print("There is a store.")
     There is a store.
     """

@@ -46,7 +46,7 @@ _MOST_UNITS = 2048
 def memory_limit() -> int:
     """Number of bytes that this process may use now, the smallest of `memory_limits`.
 
-    >>> tsds.memory_limit() == min(tsds.memory_limits().values())
+    >>> tsds.page_cache.memory_limit() == min(tsds.page_cache.memory_limits().values())
     True
     """
     return min(memory_limits().values())
@@ -57,7 +57,7 @@ def memory_limits() -> dict[str, int]:
 
     The limit ``machine`` is the memory available on this machine. The others are control groups, by directory.
 
-    >>> sorted(tsds.memory_limits())[-1]  # control groups are named by their directories
+    >>> sorted(tsds.page_cache.memory_limits())[-1]  # control groups are named by their directories
     'machine'
     """
     import psutil  # takes longer to import than `tsds info` takes for all the rest

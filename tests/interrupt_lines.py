@@ -37,7 +37,9 @@ class Call:
 
 
 CALLS = {
-    "filter": Call((*MAKING, "annex/editing"), lambda store, _, out: tsds.filter_store(store, out, "width > 0")),
+    "filter": Call(
+        (*MAKING, "annex/editing"), lambda store, _, out: tsds.editing.filter_store(store, out, "width > 0")
+    ),
     "repack": Call((*MAKING, "annex/editing/repack"), lambda store, _, out: tsds.repack(store, out, layout="zarr")),
     "export": Call(
         (*MAKING, "annex/exporting"), lambda store, _, out: tsds.export(store, out, "folders"), check=lambda _: []

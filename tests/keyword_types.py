@@ -14,11 +14,11 @@ from tensorstore_ds.options import declarations
 
 CLASSES = (
     tsds.ConvertOptions,
-    tsds.RepackOptions,
-    tsds.CheckOptions,
-    tsds.BenchOptions,
-    tsds.DiagnoseOptions,
-    tsds.TrainOptions,
+    tsds.conversion.RepackOptions,
+    tsds.checking.CheckOptions,
+    tsds.comparison.BenchOptions,
+    tsds.diagnosis.DiagnoseOptions,
+    tsds.training.TrainOptions,
 )
 PAGE = Path(keywords.__file__)
 HEAD = '''"""The options of functions as keywords: what editors complete and type checkers check.

@@ -116,7 +116,7 @@ def contents(store: Path, *differing: str) -> dict[str, bytes]:
 def interrupted(source: Any, out: Path, after: int, options: ConvertOptions) -> None:
     """Convert until `after` samples are done, then stop as Ctrl-C does."""
 
-    def stop(progress: tsds.Progress) -> None:
+    def stop(progress: tsds.conversion.Progress) -> None:
         if progress.done >= after:
             raise KeyboardInterrupt
 

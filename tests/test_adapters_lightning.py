@@ -41,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def parts(path: Path) -> Path:
     """The same rows in the splits train, val and test."""
     parts = path.with_name("parts.tsds")
-    tsds.split_store(path, parts, {"train": 0.6, "val": 0.2, "test": 0.2})
+    tsds.editing.split_store(path, parts, {"train": 0.6, "val": 0.2, "test": 0.2})
     return parts
 
 
@@ -196,7 +196,7 @@ def test_hyperparameters_are_kept_in_checkpoints(path: Path, tmp_path: Path) -> 
     ],
 )
 def test_wrong_options_are_errors_at_once(parts: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(tsds.UnknownNameError, match=message):
+    with pytest.raises(tsds.errors.UnknownNameError, match=message):
         module_of(parts, 8, **options)
 
 

@@ -63,7 +63,7 @@ def data_inodes(store: tsds.Store, field: str) -> list[int]:
 )
 def test_numbers_of_every_split(store: Path, dtype: str, shape: tuple[int, ...]) -> None:
     values = numbers(dtype, shape)
-    done = tsds.add_fields(store, {"values": values})
+    done = tsds.editing.add_fields(store, {"values": values})
     opened = tsds.open(store)
     for split, rows in values.items():
         column = opened[split].column("values")
@@ -76,7 +76,7 @@ def test_numbers_of_every_split(store: Path, dtype: str, shape: tuple[int, ...])
 
 def test_one_array_has_the_rows_of_all_splits_in_their_order(store: Path) -> None:
     values = np.arange(sum(ROWS.values()), dtype=np.float32)
-    tsds.add_fields(store, {"loss": values, "hard": values > 5})
+    tsds.editing.add_fields(store, {"loss": values, "hard": values > 5})
     opened = tsds.open(store)
     assert list(opened) == list(ROWS)
     assert np.array_equal(np.concatenate([opened[split]["loss"][:] for split in opened]), values)
@@ -87,7 +87,7 @@ def test_one_array_has_the_rows_of_all_splits_in_their_order(store: Path) -> Non
 def test_a_list_and_a_tensor(store: Path) -> None:
     import torch
 
-    tsds.add_fields(store, {"a": [1.5] * 15, "b": torch.arange(15, dtype=torch.int32)})
+    tsds.editing.add_fields(store, {"a": [1.5] * 15, "b": torch.arange(15, dtype=torch.int32)})
     split = tsds.open(store)["val"]
     assert split["a"][:].tolist() == [1.5] * 4 and split["b"][:].tolist() == [9, 10, 11, 12]
     assert (split.column("a").dtype, split.column("b").dtype) == (np.float64, np.int32)
@@ -95,13 +95,13 @@ def test_a_list_and_a_tensor(store: Path) -> None:
 
 def test_a_split_alone_leaves_the_others_unknown_and_a_second_call_fills_them(store: Path) -> None:
     values = numbers("float32")
-    done = tsds.add_fields(store, {"loss": values["train"], "n": values["train"].astype(int)}, split="train")
+    done = tsds.editing.add_fields(store, {"loss": values["train"], "n": values["train"].astype(int)}, split="train")
     assert "loss is not known in val, test: stored there as nan." in done.notes
     opened = tsds.open(store)
     assert np.array_equal(opened["train"]["loss"][:], values["train"]) and np.isnan(opened["val"]["loss"][:]).all()
     assert (opened["test"]["n"][:] == np.iinfo(np.int64).min).all()
     before = opened["train"].shard_paths
-    tsds.add_fields(store, {"loss": {"val": values["val"]}}, replace=True)
+    tsds.editing.add_fields(store, {"loss": {"val": values["val"]}}, replace=True)
     opened = tsds.open(store)
     assert opened["train"].shard_paths == before  # not listed anew
     assert np.array_equal(opened["train"]["loss"][:], values["train"])
@@ -111,7 +111,7 @@ def test_a_split_alone_leaves_the_others_unknown_and_a_second_call_fills_them(st
 
 def test_texts(store: Path) -> None:
     texts = ["", "naïve 火", None, ["a", "b"], []] * 3
-    tsds.add_fields(store, {"tags": texts, "name": np.array([f"n{i}" for i in range(15)])})
+    tsds.editing.add_fields(store, {"tags": texts, "name": np.array([f"n{i}" for i in range(15)])})
     opened = tsds.open(store)
     expected = [[""], ["naïve 火"], [], ["a", "b"], []] * 3
     assert [row for split in opened for row in opened[split]["tags"][:]] == expected
@@ -123,7 +123,7 @@ def test_labels_of_numbers_and_of_names(store: Path) -> None:
     names = ["good", "bad", None, "good", "bad"] * 3
     index = [1, 0, -1, 1, 0] * 3
     classes = {"quality": ("bad", "good"), "grade": ["bad", "good"]}
-    tsds.add_fields(store, {"quality": names, "grade": np.array(index, np.int16)}, classes=classes)
+    tsds.editing.add_fields(store, {"quality": names, "grade": np.array(index, np.int16)}, classes=classes)
     opened = tsds.open(store)
     for field in classes:
         assert [n for split in opened for n in opened[split][field][:].tolist()] == index
@@ -142,7 +142,7 @@ def test_objects_are_a_second_field_with_scores(store: Path) -> None:
         boxes = np.concatenate([corner, corner + 3], axis=1).astype(np.float32)
         rows.append({"boxes": boxes, "labels": [i % 2] * (i % 4), "scores": rng.random(i % 4, np.float32)})
     rows[3] = None
-    tsds.add_fields(store, {"predictions": rows})
+    tsds.editing.add_fields(store, {"predictions": rows})
     opened = tsds.open(store)
     assert opened["train"].fields["predictions"].classes == CLASSES  # those of the objects of the store
     found = [row for split in opened for row in opened[split]["predictions"][:]]
@@ -159,7 +159,7 @@ def test_objects_are_a_second_field_with_scores(store: Path) -> None:
 def test_outlines_and_keypoints_of_objects(store: Path) -> None:
     polygon = np.array([[1, 1], [5, 1], [5, 5]], np.float32)
     row = {"boxes": [[1, 1, 5, 5]] * 2, "polygons": [polygon, []], "keypoints": np.ones((2, 3, 2))}
-    tsds.add_fields(store, {"found": [row, None, row] * 5})
+    tsds.editing.add_fields(store, {"found": [row, None, row] * 5})
     opened = tsds.open(store)
     found = opened["train"]["found"][2]
     assert np.array_equal(found["polygons"][0], polygon) and len(found["polygons"][1]) == 0
@@ -172,7 +172,7 @@ def test_a_mapped_array_in_fortran_order_is_read_in_parts(store: Path, tmp_path:
     np.save(tmp_path / "v.npy", values)
     mapped = np.load(tmp_path / "v.npy", mmap_mode="r")
     assert mapped.flags.f_contiguous
-    tsds.add_fields(store, {"v": mapped})
+    tsds.editing.add_fields(store, {"v": mapped})
     opened = tsds.open(store)
     assert np.array_equal(np.concatenate([opened[split]["v"][:] for split in opened]), values)
 
@@ -190,7 +190,7 @@ def test_an_array_larger_than_the_memory_that_it_may_take(tmp_path: Path) -> Non
     np.lib.format.open_memmap(tmp_path / "v.npy", "w+", np.uint8, (2, 2**28)).flush()
     code = (
         "import sys, numpy as np, tensorstore_ds as tsds\n"
-        "tsds.add_fields(sys.argv[1], {'v': np.load(sys.argv[2], mmap_mode='r')})\n"
+        "tsds.editing.add_fields(sys.argv[1], {'v': np.load(sys.argv[2], mmap_mode='r')})\n"
         "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "s.tsds"), str(tmp_path / "v.npy")]
@@ -219,7 +219,7 @@ def test_other_files_are_the_same_ones_and_no_image_is_read(store: Path, monkeyp
         return file
 
     monkeypatch.setattr(tsds.Store, "open_file", noted)
-    tsds.add_fields(store, {"loss": np.zeros(15)})
+    tsds.editing.add_fields(store, {"loss": np.zeros(15)})
     after = tsds.open(store)
     assert {field: data_inodes(after, field) for field in known} == known
     assert not [name for name in read if "/c/" in name]
@@ -228,7 +228,7 @@ def test_other_files_are_the_same_ones_and_no_image_is_read(store: Path, monkeyp
 
 def test_statistics_of_other_fields_stay(store: Path) -> None:
     before = tsds.open(store)["train"].statistics
-    tsds.add_fields(store, {"quality": ["a"] * 15, "loss": np.zeros(15)}, classes={"quality": ["a"]})
+    tsds.editing.add_fields(store, {"quality": ["a"] * 15, "loss": np.zeros(15)}, classes={"quality": ["a"]})
     after = dict(tsds.open(store)["train"].statistics)
     assert after.pop("quality") == {"class_counts": [9]}
     assert after == before
@@ -241,14 +241,14 @@ def test_a_file_system_without_links_gets_copies(store: Path, monkeypatch: pytes
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    tsds.add_fields(store, {"loss": np.arange(15.0)})
+    tsds.editing.add_fields(store, {"loss": np.arange(15.0)})
     monkeypatch.undo()
     opened = tsds.open(store)
     assert np.array_equal(opened["train"]["loss"][:], np.arange(9.0))
     assert np.array_equal(np.asarray(opened["train"]["image"]), IMAGES["train"])
     assert not set(data_inodes(opened, "image")) & set(before.values())
     assert tsds.verify(store) == []
-    tsds.add_fields(store, {"score": np.arange(15.0)})  # shards that take room do not stay
+    tsds.editing.add_fields(store, {"score": np.arange(15.0)})  # shards that take room do not stay
     assert [tsds.open(store).manifest.splits["train"].replaced != () for _ in "1"] == [True]
     assert tsds.open(store).replaced[0] == len(opened["train"].shard_paths) + 2
 
@@ -263,10 +263,10 @@ def test_a_link_to_another_file_is_not_taken(tmp_path: Path) -> None:
 
 def test_the_history_and_the_digests(store: Path) -> None:
     before = tsds.open(store)
-    tsds.add_fields(store, {"loss": np.zeros(15)})
+    tsds.editing.add_fields(store, {"loss": np.zeros(15)})
     after = tsds.open(store)
     assert after.sha256 != before.sha256 and after.content_sha256 != before.content_sha256
-    tsds.drop_fields(store, ["loss"])
+    tsds.editing.drop_fields(store, ["loss"])
     last = tsds.open(store)
     steps = last.manifest.provenance["history"]
     assert [(step["command"], step["fields"]) for step in steps] == [("add", ["loss"]), ("drop", ["loss"])]
@@ -286,7 +286,7 @@ def test_readers_go_on_through_any_number_of_added_fields(store: Path) -> None:
     lazy, mapped = tsds.open(store), tsds.open(store)
     expected = everything(mapped)
     for i in range(4):
-        tsds.add_fields(store, {f"f{i}": np.arange(15)})
+        tsds.editing.add_fields(store, {f"f{i}": np.arange(15)})
         assert everything(mapped) == expected
     assert everything(lazy) == expected  # files are opened only now
     assert lazy["train"].fields.keys() == mapped["train"].fields.keys()
@@ -301,9 +301,9 @@ def test_readers_go_on_through_any_number_of_added_fields(store: Path) -> None:
 
 
 def test_a_reader_of_values_that_are_replaced_reads_the_old_ones(store: Path) -> None:
-    tsds.add_fields(store, {"loss": np.zeros(15)})
+    tsds.editing.add_fields(store, {"loss": np.zeros(15)})
     reader = tsds.open(store)
-    tsds.add_fields(store, {"loss": np.ones(15)}, replace=True)
+    tsds.editing.add_fields(store, {"loss": np.ones(15)}, replace=True)
     assert not reader["train"]["loss"][:].any()
     assert tsds.open(store)["train"]["loss"][:].all()
 
@@ -312,12 +312,12 @@ def test_a_dataset_in_workers_goes_on(store: Path) -> None:
     dataset = tsds.StoreDataset(store, "train", fields=("image", "label"))
     loader = tsds.DataLoader(dataset, 4, num_threads=1)
     first = [batch["image"].sum().item() for batch in loader]
-    tsds.add_fields(store, {"loss": np.zeros(15)})
+    tsds.editing.add_fields(store, {"loss": np.zeros(15)})
     assert [batch["image"].sum().item() for batch in loader] == first
 
 
 def test_the_next_erase_removes_all_that_was_kept(store: Path) -> None:
-    tsds.add_fields(store, {"loss": np.arange(15.0)})
+    tsds.editing.add_fields(store, {"loss": np.arange(15.0)})
     tsds.erase(store, rows={"train": [2]})
     opened = tsds.open(store)
     assert opened.replaced == (0, 0)
@@ -329,8 +329,11 @@ def test_another_process_has_the_lock(store: Path) -> None:
     descriptor = os.open(store, os.O_RDONLY)
     try:
         assert lock(descriptor)
-        for call in (lambda: tsds.add_fields(store, {"x": np.zeros(15)}), lambda: tsds.drop_fields(store, ["label"])):
-            with pytest.raises(tsds.ConversionError, match="another process changes this store now"):
+        for call in (
+            lambda: tsds.editing.add_fields(store, {"x": np.zeros(15)}),
+            lambda: tsds.editing.drop_fields(store, ["label"]),
+        ):
+            with pytest.raises(tsds.errors.ConversionError, match="another process changes this store now"):
                 call()
     finally:
         os.close(descriptor)
@@ -342,9 +345,9 @@ def test_several_threads_add_fields(store: Path) -> None:
 
     def add(i: int) -> None:
         try:
-            tsds.add_fields(store, {f"f{i}": np.full(15, i)})
+            tsds.editing.add_fields(store, {f"f{i}": np.full(15, i)})
             outcomes.append(f"f{i}")
-        except tsds.ConversionError as error:
+        except tsds.errors.ConversionError as error:
             outcomes.append("busy")
             assert "another process changes this store now" in str(error)
 
@@ -360,7 +363,7 @@ def test_several_threads_add_fields(store: Path) -> None:
 
 
 def test_append_gives_unknown_values_to_new_samples(store: Path, tmp_path: Path) -> None:
-    tsds.add_fields(store, {"loss": np.zeros(15), "tags": ["x"] * 15})
+    tsds.editing.add_fields(store, {"loss": np.zeros(15), "tags": ["x"] * 15})
     source = tmp_path / "more" / "train"
     from PIL import Image
 
@@ -378,11 +381,11 @@ def test_append_gives_unknown_values_to_new_samples(store: Path, tmp_path: Path)
 @pytest.mark.parametrize("store", ["memmap"], indirect=True)
 def test_dropped_files_are_gone(store: Path) -> None:
     known = data_inodes(tsds.open(store), "image")
-    tsds.add_fields(store, {"embedding": np.ones((15, 1000)), "loss": np.ones(15)})
+    tsds.editing.add_fields(store, {"embedding": np.ones((15, 1000)), "loss": np.ones(15)})
     there = data_inodes(tsds.open(store), "embedding")
     reader = tsds.open(store)
     mapped = reader["train"]["image"][:].copy()
-    done = tsds.drop_fields(store, ["embedding"])
+    done = tsds.editing.drop_fields(store, ["embedding"])
     assert done.fields == {"embedding": "float64 1000"} and done.removed_nbytes >= 15 * 8000
     opened = tsds.open(store)
     assert "embedding" not in opened["train"].fields and "loss" in opened["train"].fields
@@ -405,16 +408,16 @@ def test_dropped_files_are_gone(store: Path) -> None:
     ],
 )
 def test_what_cannot_be_dropped(store: Path, names: list[str], message: str) -> None:
-    tsds.add_fields(store, {"loss": np.zeros(15)})
+    tsds.editing.add_fields(store, {"loss": np.zeros(15)})
     before = tsds.open(store).sha256
     with pytest.raises(tsds.OptionError) as caught:
-        tsds.drop_fields(store, names)
+        tsds.editing.drop_fields(store, names)
     assert message in str(caught.value)
     assert tsds.open(store).sha256 == before
 
 
 def test_labels_objects_and_sizes_can_be_dropped(store: Path) -> None:
-    tsds.drop_fields(store, ["label", "objects", "size"])
+    tsds.editing.drop_fields(store, ["label", "objects", "size"])
     opened = tsds.open(store)
     assert list(opened["train"].fields) == ["image", "key"] and list(opened["train"].statistics) == ["image"]
     assert np.array_equal(np.asarray(opened["train"]["image"]), IMAGES["train"])
@@ -423,7 +426,7 @@ def test_labels_objects_and_sizes_can_be_dropped(store: Path) -> None:
 
 def test_the_advice_to_pull_the_other_fields_works(store: Path, tmp_path: Path) -> None:
     with pytest.raises(tsds.OptionError) as caught:
-        tsds.drop_fields(store, ["key"])
+        tsds.editing.drop_fields(store, ["key"])
     names = str(caught.value).rpartition("(")[2].partition(")")[0].split(",")
     tsds.pull(str(store), tmp_path / "other.tsds", fields=names)
     assert "key" not in tsds.open(tmp_path / "other.tsds")["train"].fields
@@ -479,7 +482,7 @@ ZEROS = np.zeros(15)
 def test_what_cannot_be_a_field(store: Path, fields: Any, options: Any, message: str) -> None:
     before = inodes(store)
     with pytest.raises(tsds.OptionError) as caught:
-        tsds.add_fields(store, fields, **options)
+        tsds.editing.add_fields(store, fields, **options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert inodes(store) == before
@@ -487,12 +490,12 @@ def test_what_cannot_be_a_field(store: Path, fields: Any, options: Any, message:
 
 @pytest.mark.parametrize("store", ["memmap"], indirect=True)
 def test_other_values_of_some_splits_are_refused(store: Path) -> None:
-    tsds.add_fields(store, {"x": {"train": np.zeros((9, 2), np.float32)}})
+    tsds.editing.add_fields(store, {"x": {"train": np.zeros((9, 2), np.float32)}})
     message = "x: expected values of all splits, or float32 2 as in train, test, found float64."
     with pytest.raises(tsds.OptionError, match="values of all splits") as caught:
-        tsds.add_fields(store, {"x": {"val": np.zeros(4)}}, replace=True)
+        tsds.editing.add_fields(store, {"x": {"val": np.zeros(4)}}, replace=True)
     assert message in str(caught.value)
-    tsds.add_fields(store, {"x": np.zeros(15, np.int8)}, replace=True)  # of all splits, they may be
+    tsds.editing.add_fields(store, {"x": np.zeros(15, np.int8)}, replace=True)  # of all splits, they may be
     assert tsds.open(store)["test"].column("x").dtype == np.int8
     assert tsds.verify(store) == []
 
@@ -502,9 +505,9 @@ def test_other_values_of_some_splits_are_refused(store: Path) -> None:
 def test_packed_stores_and_urls_are_refused_with_what_to_do(store: Path, tmp_path: Path, call: str) -> None:
     def run(place: Any) -> None:
         if call == "add":
-            tsds.add_fields(place, {"x": ZEROS})
+            tsds.editing.add_fields(place, {"x": ZEROS})
         elif call == "drop":
-            tsds.drop_fields(place, ["label"])
+            tsds.editing.drop_fields(place, ["label"])
         else:
             tsds.erase(place, rows={"train": [0]})
 
@@ -523,9 +526,9 @@ def test_a_full_disk_leaves_the_store_as_it_was(store: Path, monkeypatch: pytest
     before = inodes(store)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
     with pytest.raises(
-        tsds.ConversionError, match=r"expected at least 120 B free on this disk, found 10 B\. Make room"
+        tsds.errors.ConversionError, match=r"expected at least 120 B free on this disk, found 10 B\. Make room"
     ):
-        tsds.add_fields(store, {"x": ZEROS})
+        tsds.editing.add_fields(store, {"x": ZEROS})
     assert inodes(store) == before
 
 
@@ -535,10 +538,10 @@ def test_a_full_disk_leaves_the_store_as_it_was(store: Path, monkeypatch: pytest
 @pytest.mark.parametrize("store", ["memmap"], indirect=True)
 def test_they_are_fields_like_any_other(store: Path, tmp_path: Path) -> None:
     loss = np.arange(15, dtype=np.float32)
-    tsds.add_fields(store, {"loss": loss, "embedding": np.ones((15, 4), np.float32)})
+    tsds.editing.add_fields(store, {"loss": loss, "embedding": np.ones((15, 4), np.float32)})
     split = tsds.open(store)["train"]
-    assert np.array_equal(tsds.weights_from_column(split, "loss"), loss[:9])
-    tsds.filter_store(store, tmp_path / "hard.tsds", "loss >= 5 and label == 'dog'")
+    assert np.array_equal(tsds.loading.weights_from_column(split, "loss"), loss[:9])
+    tsds.editing.filter_store(store, tmp_path / "hard.tsds", "loss >= 5 and label == 'dog'")
     assert tsds.open(tmp_path / "hard.tsds")["train"]["loss"][:].tolist() == [5, 7]
     batch = tsds.StoreDataset(store, "train", fields=("loss", "embedding")).gather([3, 1])
     assert batch.columns["loss"].tolist() == [3, 1] and batch.columns["embedding"].shape == (2, 4)
@@ -548,14 +551,14 @@ def test_they_are_fields_like_any_other(store: Path, tmp_path: Path) -> None:
     packed = tsds.open(tmp_path / "s.zip")
     assert packed["test"]["loss"][:].tolist() == [13, 14] and tsds.verify(tmp_path / "s.zip") == []
     assert tsds.check_store(store, min_class=0, near=False).sha256 == tsds.open(store).sha256
-    tsds.merge_stores([store, tmp_path / "hard.tsds"], tmp_path / "both.tsds")
+    tsds.editing.merge_stores([store, tmp_path / "hard.tsds"], tmp_path / "both.tsds")
     assert tsds.open(tmp_path / "both.tsds")["train"]["loss"][9:].tolist() == [5, 7]
 
 
 @pytest.mark.parametrize("store", ["memmap"], indirect=True)
 def test_an_export_counts_second_labels_and_objects_as_left_out(store: Path, tmp_path: Path) -> None:
     rows = [{"boxes": [[1, 1, 4, 4]], "labels": [0]}] * 15
-    tsds.add_fields(store, {"prediction": [0] * 15, "predictions": rows}, classes={"prediction": CLASSES})
+    tsds.editing.add_fields(store, {"prediction": [0] * 15, "predictions": rows}, classes={"prediction": CLASSES})
     done = tsds.export(store, tmp_path / "coco", to="coco")
     assert done.left_out["predictions"] == done.left_out["prediction"] == 15
     assert "objects" not in done.left_out

@@ -22,8 +22,10 @@ PLANS: dict[str, Any] = {
     "validate": tsds.Compose([tsds.Resize(36), tsds.RandomCrop(30)]),
     "enlarge": tsds.Compose([tsds.RandomCrop(12), tsds.Resize(40), tsds.RandomCrop(30)]),
     "twice": tsds.Compose([tsds.RandomResizedCrop(77), tsds.Resize(33), tsds.RandomCrop(20)]),
-    "letterbox": tsds.Letterbox((31, 24)),
-    "pad": tsds.Compose([tsds.Resize(21), tsds.Pad(5, fill=3), tsds.RandomCrop(18), tsds.RandomHorizontalFlip()]),
+    "letterbox": tsds.transforms.Letterbox((31, 24)),
+    "pad": tsds.Compose(
+        [tsds.Resize(21), tsds.transforms.Pad(5, fill=3), tsds.RandomCrop(18), tsds.RandomHorizontalFlip()]
+    ),
     "thrice": tsds.Compose([tsds.CenterCrop(301), tsds.Resize(100), tsds.CenterCrop(77), tsds.Resize(41)]),
 }
 

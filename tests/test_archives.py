@@ -129,7 +129,7 @@ def test_an_archive_gives_the_store_of_its_folder(
     name, root, expected = of_folder
     options = tsds.ConvertOptions(workers=workers)
     summary = tsds.convert(pack(root, tmp_path / "packed"), tmp_path / "archive.tsds", options)
-    difference = tsds.compare_stores(expected, tmp_path / "archive.tsds")
+    difference = tsds.editing.compare_stores(expected, tmp_path / "archive.tsds")
     assert difference.is_empty, difference
     assert tsds.open(tmp_path / "archive.tsds").manifest.provenance["source_format"] == name
     assert len(summary.left_out) == len(tsds.estimate(root, options).left_out)
@@ -158,10 +158,10 @@ def test_packed_formats_are_not_read_in_archives(tmp_path: Path) -> None:
 def test_a_plan_and_what_goes_on(tmp_path: Path) -> None:
     archive = zipped(class_folders(tmp_path / "data", "cat", "dog"), tmp_path / "data")
     out, options = tmp_path / "o.tsds", tsds.ConvertOptions(shard_nbytes=1)
-    tsds.plan(archive, out, options, tasks=2)
+    tsds.clusters.plan(archive, out, options, tasks=2)
     for task in range(2):
-        tsds.convert_task(out, task, workers=0)
-    assert tsds.commit(out).rows == {"train": 6}
+        tsds.clusters.convert_task(out, task, workers=0)
+    assert tsds.clusters.commit(out).rows == {"train": 6}
 
 
 def test_names_and_folders(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_compressed_tar_archives(
     options = tsds.ConvertOptions(workers=workers, size=(8, 8))
     tsds.convert(folder, tmp_path / "folder.tsds", options)
     tsds.convert(archive, tmp_path / "archive.tsds", options)
-    assert tsds.compare_stores(tmp_path / "folder.tsds", tmp_path / "archive.tsds").is_empty
+    assert tsds.editing.compare_stores(tmp_path / "folder.tsds", tmp_path / "archive.tsds").is_empty
     assert list(temporary.iterdir()) == []
     assert "TSDS_DECOMPRESSED" not in os.environ
 
@@ -318,7 +318,7 @@ def test_an_interrupted_conversion_of_a_compressed_archive_goes_on(tmp_path: Pat
     archive = compressed(tmp_path / "data", tmp_path / "data")
     options = tsds.ConvertOptions(workers=0, shard_nbytes=2000)
 
-    def stop(progress: tsds.Progress) -> None:
+    def stop(progress: tsds.conversion.Progress) -> None:
         if progress.stage == "convert" and progress.done > 9:
             raise KeyboardInterrupt
 
@@ -360,7 +360,7 @@ def test_no_room_to_decompress(tmp_path: Path, temporary: Path, monkeypatch: pyt
     archive = compressed(class_folders(tmp_path / "data", "cat"), tmp_path / "data")
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(tsds.ConversionError, match=r"does not fit decompressed.*set TMPDIR to a larger disk\.$"):
+    with pytest.raises(tsds.errors.ConversionError, match=r"does not fit decompressed.*set TMPDIR to a larger disk\.$"):
         tsds.convert(archive, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
     assert list(temporary.iterdir()) == []
 

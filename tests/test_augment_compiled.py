@@ -19,15 +19,23 @@ GROUPS: dict[str, list[nn.Module]] = {
         tsds.RandomResizedCrop(16),
         tsds.RandomHorizontalFlip(0.5, ()),
     ],
-    "fits": [tsds.Resize(15), tsds.CenterCrop(14), tsds.Pad(2), tsds.Letterbox((20, 12))],
-    "colors": [tsds.ColorJitter(0.3, 0.3, 0.3, 0.2), tsds.RandomGrayscale(0.5), tsds.Solarize(100), tsds.Posterize(3)],
-    "tones": [tsds.Equalize(), tsds.AutoContrast(), tsds.GaussianBlur(5)],
-    "warps": [tsds.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 5, "bilinear"), tsds.RandomPerspective()],
-    "erasing": [tsds.RandomErasing(value=(1, 2, 3)), tsds.RandomErasing(value="random")],
-    "policies": [tsds.RandAugment(), tsds.TrivialAugment()],
-    "mosaic": [tsds.Mosaic((18, 19), num_classes=3)],
-    "mixup": [tsds.Mixup(num_classes=3)],
-    "cutmix": [tsds.CutMix(num_classes=3)],
+    "fits": [tsds.Resize(15), tsds.CenterCrop(14), tsds.transforms.Pad(2), tsds.transforms.Letterbox((20, 12))],
+    "colors": [
+        tsds.transforms.ColorJitter(0.3, 0.3, 0.3, 0.2),
+        tsds.transforms.RandomGrayscale(0.5),
+        tsds.transforms.Solarize(100),
+        tsds.transforms.Posterize(3),
+    ],
+    "tones": [tsds.transforms.Equalize(), tsds.transforms.AutoContrast(), tsds.transforms.GaussianBlur(5)],
+    "warps": [
+        tsds.transforms.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 5, "bilinear"),
+        tsds.transforms.RandomPerspective(),
+    ],
+    "erasing": [tsds.transforms.RandomErasing(value=(1, 2, 3)), tsds.transforms.RandomErasing(value="random")],
+    "policies": [tsds.transforms.RandAugment(), tsds.transforms.TrivialAugment()],
+    "mosaic": [tsds.transforms.Mosaic((18, 19), num_classes=3)],
+    "mixup": [tsds.transforms.Mixup(num_classes=3)],
+    "cutmix": [tsds.transforms.CutMix(num_classes=3)],
 }
 
 
@@ -40,7 +48,9 @@ DRAWN = [pytest.mark.slow, pytest.mark.drawn(5)]
 def test_one_graph_gives_the_same(group: str, dtype: torch.dtype) -> None:
     steps = [*GROUPS[group], LAST]
     if dtype == torch.float32:
-        steps = [tsds.Solarize(0.4) if isinstance(each, tsds.Solarize) else each for each in steps]
+        steps = [
+            tsds.transforms.Solarize(0.4) if isinstance(each, tsds.transforms.Solarize) else each for each in steps
+        ]
     batch: dict[str, Any] = {"image": images(0, (22, 20), dtype), "label": torch.arange(4) % 3, "key": list("abcd")}
     if group not in ("mixup", "cutmix"):
         batch["objects"] = objects(0, (22, 20), (3, 0, 1, 5))
@@ -66,7 +76,7 @@ def test_a_compose_in_a_compose_and_padded_images() -> None:
     inside[:, :15, :12] = True
     padded = {"image_mask": inside, "image_size": torch.tensor([[15, 12]] * 4)}
     batch = {"image": images(0, (22, 20)) * inside[:, None], **padded}
-    inner = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.RandomAffine(30)], seed=1)
+    inner = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.transforms.RandomAffine(30)], seed=1)
     plain, compiled = (tsds.Compose([inner, LAST], seed=3, compile=compile) for compile in (False, "aot_eager"))
     expected, found = plain(batch, torch.arange(4), 2), compiled(batch, torch.arange(4), 2)
     torch.testing.assert_close(found, expected, rtol=0, atol=0.02)
@@ -81,7 +91,7 @@ def test_it_is_one_graph_for_all_epochs_and_one_more_for_another_shape() -> None
         graphs.append(graph)
         return graph.forward
 
-    compose = tsds.Compose([tsds.RandomCrop(16), tsds.RandAugment(), LAST], seed=3)
+    compose = tsds.Compose([tsds.RandomCrop(16), tsds.transforms.RandAugment(), LAST], seed=3)
     step = torch.compile(compose.change_pixels, fullgraph=True, dynamic=False, backend=backend)
     batch = {"image": images(0, (20, 20))}
     for epoch, count in ((0, 4), (1, 4), (2, 4), (0, 3), (1, 3)):

@@ -30,13 +30,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone() -> tsds.Compose:
     """Of what each sample gets alone."""
     steps = [
-        tsds.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 5),
-        tsds.RandomPerspective(),
-        tsds.RandAugment(),
-        tsds.TrivialAugment(),
-        tsds.GaussianBlur(3),
-        tsds.Equalize(),
-        tsds.RandomErasing(value="random"),
+        tsds.transforms.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 5),
+        tsds.transforms.RandomPerspective(),
+        tsds.transforms.RandAugment(),
+        tsds.transforms.TrivialAugment(),
+        tsds.transforms.GaussianBlur(3),
+        tsds.transforms.Equalize(),
+        tsds.transforms.RandomErasing(value="random"),
     ]
     return tsds.Compose(steps, seed=3)
 
@@ -87,7 +87,7 @@ def test_a_sample_gets_the_same_on_every_rank(path: Path) -> None:
         assert ((expected[row].int() - found[row].int()).abs() <= 1).float().mean() > 0.99
 
 
-@pytest.mark.parametrize("mix", [tsds.Mixup, tsds.CutMix, tsds.Mosaic])
+@pytest.mark.parametrize("mix", [tsds.transforms.Mixup, tsds.transforms.CutMix, tsds.transforms.Mosaic])
 def test_mixing_is_the_same_in_threads_and_processes(path: Path, mix: Any) -> None:
     results = []
     for options in ({"num_threads": 1}, {"num_threads": 3}, {"num_workers": 1}):
@@ -107,13 +107,13 @@ def test_mixing_is_the_same_in_threads_and_processes(path: Path, mix: Any) -> No
 # --- wrong orders and values --------------------------------------------------------------------------------------
 
 COLORS = [
-    tsds.ColorJitter(0.4),
-    tsds.Solarize(0.5, p=1),
-    tsds.Posterize(4, p=1),
-    tsds.Equalize(p=1),
-    tsds.AutoContrast(p=1),
-    tsds.RandAugment(),
-    tsds.TrivialAugment(),
+    tsds.transforms.ColorJitter(0.4),
+    tsds.transforms.Solarize(0.5, p=1),
+    tsds.transforms.Posterize(4, p=1),
+    tsds.transforms.Equalize(p=1),
+    tsds.transforms.AutoContrast(p=1),
+    tsds.transforms.RandAugment(),
+    tsds.transforms.TrivialAugment(),
 ]
 NORMALIZE = tsds.Normalize([0.5] * 3, [0.25] * 3)
 FLIP = tsds.RandomHorizontalFlip()
@@ -125,12 +125,14 @@ def test_normalize_before_a_transform_that_needs_unit_images(color: torch.nn.Mod
     for steps in ([NORMALIZE, color], [FLIP, tsds.Compose([NORMALIZE]), FLIP, tsds.Compose([color])]):
         with pytest.warns(UserWarning, match=f"{name} expects images in .0, 1., found Normalize before it. Put Norm"):
             tsds.Compose(steps)
-    tsds.Compose([color, FLIP, tsds.RandomErasing(), NORMALIZE, FLIP, tsds.RandomErasing()])  # no warning
+    tsds.Compose(
+        [color, FLIP, tsds.transforms.RandomErasing(), NORMALIZE, FLIP, tsds.transforms.RandomErasing()]
+    )  # no warning
 
 
 def test_normalize_twice() -> None:
     with pytest.warns(UserWarning, match="Normalize is in it twice") as warned:
-        tsds.Compose([NORMALIZE, FLIP, tsds.Compose([tsds.Normalize([0.5], [0.5])]), tsds.ColorJitter(0.1)])
+        tsds.Compose([NORMALIZE, FLIP, tsds.Compose([tsds.Normalize([0.5], [0.5])]), tsds.transforms.ColorJitter(0.1)])
     assert len(warned) == 1
 
 

@@ -161,7 +161,7 @@ def test_files_are_dropped_and_still_there(tmp_path: Path) -> None:
 
 def test_too_many_files_to_drop_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorstore_ds.annex.comparison.system.PATIENCE", -1.0)
-    with pytest.raises(tsds.ResidencyError, match="takes more than"):
+    with pytest.raises(tsds.errors.ResidencyError, match="takes more than"):
         drop_files(class_folders(tmp_path / "source"))
 
 

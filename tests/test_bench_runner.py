@@ -143,7 +143,7 @@ def test_a_copy_in_memory_has_to_fit(labelled: Path, with_objects: Path, tmp_pat
     }
     padded = runner(way, with_objects, tmp_path)
     padded.feed.open()
-    with pytest.raises(tsds.ResidencyError, match="it does not fit"):
+    with pytest.raises(tsds.errors.ResidencyError, match="it does not fit"):
         total = sum(tensor.nbytes for tensor in padded.feed.dataset.tensors)
         runner(way, with_objects, tmp_path, memory=total - 1).feed.open()
 
@@ -171,7 +171,7 @@ def test_images_that_differ_in_size_are_loaded_as_crops(tmp_path: Path) -> None:
         for way in CPU_WAYS:
             made = runner(way, store, tmp_path, image_size=asked)
             if way.group == "tensors":
-                with pytest.raises(tsds.ResidencyError, match="found crops, which differ in each epoch"):
+                with pytest.raises(tsds.errors.ResidencyError, match="found crops, which differ in each epoch"):
                     made.feed.open()
                 continue
             made.feed.open()
@@ -213,7 +213,9 @@ def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> No
     for way in CPU_WAYS:
         made = runner(way, tmp_path / "s.tsds", tmp_path)
         if way.group == "tensors":
-            with pytest.raises(tsds.ResidencyError, match="expected images kept as pixels of one size, found source"):
+            with pytest.raises(
+                tsds.errors.ResidencyError, match="expected images kept as pixels of one size, found source"
+            ):
                 made.feed.open()
         else:
             assert made.load(3, 0.01)["samples"] == 8
@@ -276,5 +278,5 @@ def test_a_driver_that_does_not_tell_how_busy_it_is(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_there_is_no_way_on_it(labelled: Path, tmp_path: Path) -> None:
-    with pytest.raises(tsds.ResidencyError, match="there is no GPU"):
+    with pytest.raises(tsds.errors.ResidencyError, match="there is no GPU"):
         runner(Way("device", "", "device"), labelled, tmp_path)

@@ -46,12 +46,14 @@ def folders(root: Path, **images: Image.Image) -> Path:
     return root
 
 
-def checked(root: Path, out: Path, *, convert: dict[str, Any] | None = None, **options: Any) -> tsds.CheckFindings:
+def checked(
+    root: Path, out: Path, *, convert: dict[str, Any] | None = None, **options: Any
+) -> tsds.checking.CheckFindings:
     tsds.convert(root, out, tsds.ConvertOptions(workers=0, **(convert or {})))
-    return tsds.check_store(out, tsds.CheckOptions(**{"min_class": 0, **options}))
+    return tsds.check_store(out, tsds.checking.CheckOptions(**{"min_class": 0, **options}))
 
 
-def groups(found: tsds.CheckFindings) -> list[list[str]]:
+def groups(found: tsds.checking.CheckFindings) -> list[list[str]]:
     return sorted(sorted(each.key for each in group.samples) for group in found.copies)
 
 
@@ -102,7 +104,7 @@ def test_planted_copies_are_found_and_nothing_else(planted: Path, tmp_path: Path
 def test_mirrored_and_equal_alone(planted: Path, tmp_path: Path) -> None:
     found = checked(planted, tmp_path / "s.tsds", mirrored=True)
     assert groups(found) == sorted(EQUAL + CHANGED + MIRRORED)
-    assert groups(tsds.check_store(tmp_path / "s.tsds", tsds.CheckOptions(near=False))) == EQUAL
+    assert groups(tsds.check_store(tmp_path / "s.tsds", tsds.checking.CheckOptions(near=False))) == EQUAL
 
 
 def test_filter_takes_the_findings(planted: Path, tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_filter_takes_the_findings(planted: Path, tmp_path: Path) -> None:
     assert sum(map(len, drop.values())) == 4 + 2  # a copy of each group, and two of one color
     done = command("filter", tmp_path / "s.tsds", tmp_path / "c.tsds", "--without", tmp_path / "findings.json")
     assert done.exit_code == 0, done.output
-    again = tsds.check_store(tmp_path / "c.tsds", tsds.CheckOptions(min_class=0))
+    again = tsds.check_store(tmp_path / "c.tsds", tsds.checking.CheckOptions(min_class=0))
     assert again.is_clean
     assert "test/cat/a.png" in [tsds.open(tmp_path / "c.tsds")["test"]["key"][row] for row in range(4)]
 
@@ -127,11 +129,11 @@ def test_an_image_that_cannot_be_decoded(tmp_path: Path) -> None:
     data[at + 40 : at + 60] = bytes(20)
     place.write_bytes(data)
     tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source", check="headers"))
-    found = tsds.check_store(tmp_path / "s.tsds", tsds.CheckOptions(min_class=0))
+    found = tsds.check_store(tmp_path / "s.tsds", tsds.checking.CheckOptions(min_class=0))
     assert [(sample.key, "damaged" in message) for sample, message in found.unreadable] == [("train/cat/1.png", True)]
     assert found.drop == {"train": (1,)}
-    tsds.filter_store(tmp_path / "s.tsds", tmp_path / "clean.tsds", drop=found.drop)
-    clean = tsds.check_store(tmp_path / "clean.tsds", tsds.CheckOptions(min_class=0))
+    tsds.editing.filter_store(tmp_path / "s.tsds", tmp_path / "clean.tsds", drop=found.drop)
+    clean = tsds.check_store(tmp_path / "clean.tsds", tsds.checking.CheckOptions(min_class=0))
     assert (clean.unreadable, len(tsds.open(tmp_path / "clean.tsds")["train"])) == ((), 3)
 
 
@@ -140,11 +142,11 @@ def test_boxes_and_classes(tmp_path: Path) -> None:
     image = np.asarray(photo(1, (30, 40)))
     samples = [{"image": np.roll(image, i, 0), "boxes": boxes, "labels": [0, 0, 0, 0, 1]} for i in (0, 11)]
     store = store_of(tmp_path / "s.tsds", samples, CLASSES)
-    found = tsds.check_store(store.path, tsds.CheckOptions(max_box=0.5, min_class=3))
+    found = tsds.check_store(store.path, tsds.checking.CheckOptions(max_box=0.5, min_class=3))
     assert [(each.sample.row, each.object, each.why) for each in found.boxes] == [
         (row, number, why) for row in (0, 1) for number, why in ((1, "small"), (2, "large"), (3, "small"))
     ]
-    options = tsds.CheckOptions(max_box=0.09, min_box=0, max_aspect=5, min_class=3)
+    options = tsds.checking.CheckOptions(max_box=0.09, min_box=0, max_aspect=5, min_class=3)
     whys = [(each.object, each.why) for each in tsds.check_store(store.path, options).boxes if each.sample.row == 0]
     assert whys == [(1, "long"), (2, "large"), (3, "long"), (4, "large")]
     (few,) = found.classes
@@ -172,7 +174,7 @@ def test_absent_keypoints(tmp_path: Path) -> None:
             expected += [(row, number, lost)] if 0 < len(lost) < 4 else []
     assert expected and objects < sum(map(len, samples))
     counts = {name: [sum(name in lost for *_, lost in expected), objects] for name in names}
-    found = tsds.check_store(tmp_path / "s.tsds", tsds.CheckOptions(near=False))
+    found = tsds.check_store(tmp_path / "s.tsds", tsds.checking.CheckOptions(near=False))
     assert [(each.sample.row, each.object, each.names) for each in found.keypoints] == expected
     assert not found.is_clean and found.drop == {}
     done = command("check", tmp_path / "s.tsds", "--no-near", "--json")
@@ -366,13 +368,13 @@ def test_a_clean_store(tmp_path: Path) -> None:
     done = command("check", tmp_path / "s.tsds", "--min-class", 1)
     assert (done.exit_code, done.output) == (0, "OK: 6 samples\n")
     with pytest.raises(tsds.OptionError, match="expected findings with copies, found none"):
-        tsds.draw_copies(tsds.open(tmp_path / "s.tsds"), tsds.check_store(tmp_path / "s.tsds"))
+        tsds.checking.draw_copies(tsds.open(tmp_path / "s.tsds"), tsds.check_store(tmp_path / "s.tsds"))
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     for options in ({"distance": 8}, {"similarity": 1.5}, {"max_box": 0}, {"max_aspect": 0.5}, {"min_class": -1}):
         with pytest.raises(tsds.OptionError, match=f"`{next(iter(options))}`: expected"):
-            tsds.CheckOptions(**options)
+            tsds.checking.CheckOptions(**options)
     assert command("check", tmp_path / "nothing.tsds").exit_code == 1
 
 

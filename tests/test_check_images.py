@@ -51,11 +51,11 @@ def folder(root: Path, ending: str, *, count: int = 12) -> Path:
     return root
 
 
-def named(found: tsds.CheckFindings) -> list[tuple[str, str]]:
+def named(found: tsds.checking.CheckFindings) -> list[tuple[str, str]]:
     return sorted((each.why, Path(each.sample.key).stem) for each in found.images)
 
 
-def checked(path: Path, **options: Any) -> tsds.CheckFindings:
+def checked(path: Path, **options: Any) -> tsds.checking.CheckFindings:
     return tsds.check_store(path, near=False, min_class=0, **options)
 
 

@@ -379,7 +379,7 @@ def test_folds_fill_one_file(trained: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(made[rows].sum(1), 1, atol=1e-5)
         report = json.loads((trained / f"run{number}" / "report.json").read_text())
         assert (made[rows].argmax(1) == labels[rows]).mean() == pytest.approx(report["best"]["accuracy"])
-    whole = tsds.predict_probabilities(trained / "run1" / "best.pt", store.path, split="train", device="cpu")
+    whole = tsds.training.predict_probabilities(trained / "run1" / "best.pt", store.path, split="train", device="cpu")
     rows = tsds.folds(store, 2, stratify="label").fold(1).val
     np.testing.assert_allclose(whole[rows], made[rows], atol=1e-5)
     shown = command("predict", trained / "run1" / "best.pt", store.path, "--probabilities", tmp_path / "t.npy")

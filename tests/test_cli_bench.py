@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 import tensorstore_ds
 from stores import class_folders
-from tensorstore_ds import BenchOptions
+from tensorstore_ds.annex.comparison import BenchOptions
 from tensorstore_ds.annex.comparison.results import Cell, Comparison, Way
 from tsds_cli.annex import measure as command
 from tsds_cli.messages import failure_of

@@ -321,7 +321,7 @@ def test_a_conversion_does_not_go_on_with_shards_in_which_boxes_were_left_out(tm
     source = voc(tmp_path / "voc", "a", "b", "c", boxes=[("cat", 1, 2, 8, 9), ("cat", 5, 5, 5, 9)])
     options = ConvertOptions(workers=0, shard_nbytes=1, on_error="skip")
 
-    def stop(progress: tensorstore_ds.Progress) -> None:
+    def stop(progress: tensorstore_ds.conversion.Progress) -> None:
         if progress.done >= 2:
             raise KeyboardInterrupt
 

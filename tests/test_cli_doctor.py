@@ -16,7 +16,7 @@ import pytest
 
 from small_stores import ROOT, VALID, tsds
 from stores import store_of
-from tensorstore_ds import DiagnoseOptions
+from tensorstore_ds.annex.diagnosis import DiagnoseOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

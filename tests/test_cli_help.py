@@ -17,13 +17,11 @@ import click
 import pytest
 
 from small_stores import INVALID, ROOT, VALID, tsds
-from tensorstore_ds import (
-    BenchOptions,
-    ConvertOptions,
-    DiagnoseOptions,
-    RepackOptions,
-    TrainOptions,
-)
+from tensorstore_ds import ConvertOptions
+from tensorstore_ds.annex.comparison import BenchOptions
+from tensorstore_ds.annex.diagnosis import DiagnoseOptions
+from tensorstore_ds.annex.training import TrainOptions
+from tensorstore_ds.conversion import RepackOptions
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__, installation

@@ -121,7 +121,7 @@ def test_metrics_of_other_tasks(task: str, tmp_path: Path) -> None:
     splits = {"train_split": "train", "eval_split": "train"}
     tensorstore_ds.train(store, small(task=task, epochs=1, augment="none", **splits), out=tmp_path / task)
     best = json.loads((tmp_path / task / "report.json").read_text("utf-8"))["best"]
-    found = tensorstore_ds.evaluate(tmp_path / task / "best.pt", store, device="cpu")
+    found = tensorstore_ds.training.evaluate(tmp_path / task / "best.pt", store, device="cpu")
     assert found.split == "train" and found.samples == 24
     assert found.metrics == pytest.approx({name: best[name] for name in found.metrics}, rel=1e-5)
 

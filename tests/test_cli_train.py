@@ -150,7 +150,7 @@ GIVEN: list[tuple[list[str], str, object]] = [
 def test_every_flag_becomes_its_option(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
-    def train(store: Path, options: tensorstore_ds.TrainOptions, **others: object) -> None:
+    def train(store: Path, options: tensorstore_ds.training.TrainOptions, **others: object) -> None:
         seen.append(options.as_data())
         raise KeyboardInterrupt
 

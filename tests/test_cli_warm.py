@@ -46,7 +46,7 @@ def test_a_split_and_a_budget(store: tensorstore_ds.Store) -> None:
 
 @linux
 def test_memory_is_the_limit_otherwise(store: tensorstore_ds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.memory_limit", lambda: 2_000_000)
+    monkeypatch.setattr("tensorstore_ds.page_cache.memory_limit", lambda: 2_000_000)
     shown = tsds("warm", store.path).stdout
     assert shown.endswith("warmed the first 2.0 MB of 16.5 MB: that is what this process may use\n")
 

@@ -31,7 +31,7 @@ def folder(root: Path) -> Path:
 def test_what_differs_is_what_image_folder_reads(tmp_path: Path) -> None:
     source = folder(tmp_path / "photos")
     tsds.convert(source, tmp_path / "s.tsds", workers=0, on_error="skip")
-    found = tsds.compare_folder(source, tmp_path / "s.tsds")
+    found = tsds.editing.compare_folder(source, tmp_path / "s.tsds")
     train, val = found["train"], found["val"]
     for name, each in found.items():
         listed = ImageFolder(str(source / name), allow_empty=True)
@@ -43,7 +43,7 @@ def test_what_differs_is_what_image_folder_reads(tmp_path: Path) -> None:
     assert train.only_store[".gif"].keys == ["train/dog/moving.gif"] and list(train.only_store) == [".gif"]
     assert train.turned.keys == ["train/cat/turned.jpg"] and not train.only_folder.count
     assert val.only_folder.keys == ["val/cat/broken.jpg"] and not val.only_store and not val.turned.count
-    one = tsds.compare_folder(source / "train", tmp_path / "s.tsds")
+    one = tsds.editing.compare_folder(source / "train", tmp_path / "s.tsds")
     assert list(one) == ["train"] and one["train"].both == train.both
 
 
@@ -52,16 +52,18 @@ def test_changed_files_and_labels_are_found(tmp_path: Path) -> None:
     for gone in ("train/cat/turned.jpg", "train/dog/moving.gif", "val/cat/broken.jpg"):
         (source / gone).unlink()
     tsds.convert(source, tmp_path / "s.tsds", workers=0)
-    assert all(each.is_empty for each in tsds.compare_folder(source, tmp_path / "s.tsds").values())
+    assert all(each.is_empty for each in tsds.editing.compare_folder(source, tmp_path / "s.tsds").values())
     assert command("compare", str(source), str(tmp_path / "s.tsds")).exit_code == 0
     (source / "train/cat/1.jpg").write_bytes(jpeg(255 - drawn(21, 30)))
-    tsds.relabel_store(tmp_path / "s.tsds", tmp_path / "t.tsds", {"cat": "zebra"})
-    found = tsds.compare_folder(source, tmp_path / "t.tsds")["train"]
+    tsds.editing.relabel_store(tmp_path / "s.tsds", tmp_path / "t.tsds", {"cat": "zebra"})
+    found = tsds.editing.compare_folder(source, tmp_path / "t.tsds")["train"]
     assert found.pixels.keys == ["train/cat/1.jpg"] and found.labels.count == 3
     tsds.convert(source, tmp_path / "o.tsds", workers=0, classes=("dog", "cat"))
-    assert tsds.compare_folder(source, tmp_path / "o.tsds")["train"].classes == "cat, dog; the store has dog, cat"
+    assert (
+        tsds.editing.compare_folder(source, tmp_path / "o.tsds")["train"].classes == "cat, dog; the store has dog, cat"
+    )
     tsds.convert(source, tmp_path / "small.tsds", workers=0, size=(8, 8))
-    small = tsds.compare_folder(source, tmp_path / "small.tsds")["train"]
+    small = tsds.editing.compare_folder(source, tmp_path / "small.tsds")["train"]
     assert small.resized and not small.compared and small.is_empty
 
 
@@ -78,4 +80,4 @@ def test_the_command_and_another_folder(tmp_path: Path) -> None:
     (source / "a").mkdir(parents=True)
     np.save(source / "a" / "x.npy", np.zeros(3))
     with pytest.raises(tsds.OptionError, match=r"photos: expected the folder of .*, found no train/cat/0.jpg in it"):
-        tsds.compare_folder(source, tmp_path / "s.tsds")
+        tsds.editing.compare_folder(source, tmp_path / "s.tsds")

@@ -252,7 +252,7 @@ def test_paths_in_errors_are_tidy_but_behind_a_link(tmp_path, monkeypatch):
             tsds.convert(given, tmp_path / "o.tsds")
         assert caught.value.problems[0].where == str(tmp_path / shown)
         (tmp_path / "a" / "x").mkdir()
-        with pytest.raises(tsds.StoreExistsError, match=f"^{re.escape(str(tmp_path / shown))}:"):
+        with pytest.raises(tsds.errors.StoreExistsError, match=f"^{re.escape(str(tmp_path / shown))}:"):
             tsds.convert([np.zeros((2, 2), np.uint8)], given)
         (tmp_path / "a" / "x").rmdir()
 
@@ -273,7 +273,7 @@ def test_bad_boxes_stop_or_are_dropped_and_named(tmp_path):
 
 def test_where_a_store_must_not_go(folders, tmp_path):
     (tmp_path / "out").mkdir()
-    with pytest.raises(tsds.StoreExistsError, match="expected a new path, found a folder"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="expected a new path, found a folder"):
         tsds.convert(folders, tmp_path / "out", FAIL)
     with pytest.raises(tsds.OptionError, match="inside the source"):
         tsds.convert(folders, folders / "s.tsds", FAIL)
@@ -311,7 +311,7 @@ def test_a_file_that_vanishes_during_the_run(folders, tmp_path):
 
 def test_a_full_disk(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", no_room)
-    with pytest.raises(tsds.ConversionError, match=r"the disk is full.*run the same command again"):
+    with pytest.raises(tsds.errors.ConversionError, match=r"the disk is full.*run the same command again"):
         tsds.convert(folders, tmp_path / "s.tsds", FAIL)
     assert not list(tmp_path.glob("s.tsds*"))
 
@@ -325,7 +325,7 @@ def test_a_really_full_disk(tmp_path):
         pytest.skip("mounting a file system is not permitted here")
     try:
         samples = [np.zeros((100, 100), np.uint8)] * 26
-        with pytest.raises(tsds.ConversionError, match=r"disk is full|free on this disk"):
+        with pytest.raises(tsds.errors.ConversionError, match=r"disk is full|free on this disk"):
             tsds.convert(Samples(samples), mount / "s.tsds", ConvertOptions(workers=1))
         assert not (mount / "s.tsds").exists()
     finally:
@@ -335,7 +335,7 @@ def test_a_really_full_disk(tmp_path):
 def test_too_little_room_is_said_beforehand(folders, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))
-    with pytest.raises(tsds.ConversionError, match=r"free on this disk, found 100 B\. .*smaller `size`"):
+    with pytest.raises(tsds.errors.ConversionError, match=r"free on this disk, found 100 B\. .*smaller `size`"):
         tsds.convert(folders, tmp_path / "s.tsds", FAIL)
 
 
@@ -350,7 +350,7 @@ class Deadly(Samples):
 
 def test_a_dead_worker_is_an_error_and_not_a_hang(tmp_path):
     samples = Deadly([np.zeros((4, 4), np.uint8)] * 10)
-    with pytest.raises(tsds.ConversionError, match="a worker process died"):
+    with pytest.raises(tsds.errors.ConversionError, match="a worker process died"):
         tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=2))
     assert not list(tmp_path.glob("s.tsds*"))
 
@@ -448,7 +448,7 @@ def test_a_shard_that_skipped_is_not_used_where_nothing_may_be_skipped(folders, 
 def test_two_conversions_at_once_are_refused(folders, tmp_path):
     def again(progress):
         if progress.done:
-            with pytest.raises(tsds.ConversionError, match="another conversion is writing here"):
+            with pytest.raises(tsds.errors.ConversionError, match="another conversion is writing here"):
                 tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
 
     tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS, progress=again)

@@ -196,7 +196,7 @@ def test_tiles_of_an_image_stay_in_one_split(tmp_path: Path) -> None:
     options: dict[str, Any] = {"workers": 0, "classes": tuple("pqrs"), "tiles": 64}
     tsds.convert(samples, tmp_path / "o.tsds", split_into={"train": 0.5, "val": 0.5}, **options)
     tsds.convert(samples, tmp_path / "one.tsds", **options)
-    tsds.split_store(tmp_path / "one.tsds", tmp_path / "p.tsds", {"train": 0.5, "val": 0.5})
+    tsds.editing.split_store(tmp_path / "one.tsds", tmp_path / "p.tsds", {"train": 0.5, "val": 0.5})
     for path in (tmp_path / "o.tsds", tmp_path / "p.tsds"):
         store = tsds.open(path)
         keys = {name: [store[name].key(row) for row in range(len(store[name]))] for name in store}

@@ -135,9 +135,9 @@ def test_workers_and_a_plan_make_the_same_store(tmp_path: Path) -> None:
     objects = [shape("cat", [x, 2], [x + 3, 6]) for x in range(0, 25, 5)]
     path, out = source(tmp_path / "s", *[objects] * 6), tmp_path / "plan.tsds"
     stores = [crops(path, tmp_path / f"{n}.tsds", size=(8, 8), workers=n) for n in (0, 2)]
-    tsds.plan(path, out, tsds.ConvertOptions(objects="crops", size=(8, 8)), tasks=1)
-    tsds.convert_task(out, 0, workers=0)
-    tsds.commit(out)
+    tsds.clusters.plan(path, out, tsds.ConvertOptions(objects="crops", size=(8, 8)), tasks=1)
+    tsds.clusters.convert_task(out, 0, workers=0)
+    tsds.clusters.commit(out)
     for name in ("image", SOURCE_BOX):
         first, *others = (each["train"][name][:] for each in (*stores, tsds.open(out)))
         for other in others:

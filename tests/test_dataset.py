@@ -111,7 +111,7 @@ def test_a_tuple_has_the_label_after_fields_are_added(labelled, tmp_path):
     shutil.copytree(labelled, store)
     rows = len(tsds.open(store)["train"])
     added = {"a_score": np.zeros(rows, np.float32), "a_class": np.ones(rows, np.int64)}
-    tsds.add_fields(store, added, classes={"a_class": ["x", "y"]})
+    tsds.editing.add_fields(store, added, classes={"a_class": ["x", "y"]})
     for dataset in (StoreDataset(store, return_as="tuple"), tsds.MixedDataset([store], return_as="tuple")):
         image, label = dataset[7]
         assert image.shape == (3, 4, 6) and int(label) == 1

@@ -137,7 +137,7 @@ def test_the_part_of_an_image_that_a_decoder_makes_of_just_the_size(tmp_path, ki
 SCALED = {
     "crop": tsds.Compose([tsds.RandomResizedCrop((20, 28), scale=(0.2, 1.0)), tsds.RandomHorizontalFlip()]),
     "validate": tsds.Compose([tsds.Resize(30, exact=False), tsds.CenterCrop(26)]),
-    "letterbox": tsds.Letterbox((50, 40), fill=9, exact=False),
+    "letterbox": tsds.transforms.Letterbox((50, 40), fill=9, exact=False),
     "twice": tsds.Compose([tsds.RandomResizedCrop(70, scale=(0.5, 1.0)), tsds.Resize(24), tsds.RandomCrop(19)]),
 }
 
@@ -206,7 +206,7 @@ def test_images_that_are_decoded_smaller_are_resized_at_fractions_of_pixels(
         (tsds.Resize(30, max_size=50), lambda image: TF.resize(image, [30], max_size=50, antialias=True)),
         (tsds.CenterCrop(70), lambda image: TF.center_crop(image, [70, 70])),
         (tsds.CenterCrop(33), lambda image: TF.center_crop(image, [33, 33])),
-        (tsds.Pad((1, 2, 3, 4), fill=9), lambda image: TF.pad(image, [1, 2, 3, 4], fill=9)),
+        (tsds.transforms.Pad((1, 2, 3, 4), fill=9), lambda image: TF.pad(image, [1, 2, 3, 4], fill=9)),
         (tsds.RandomHorizontalFlip(1.0), TF.hflip),
     ],
     ids=lambda value: type(value).__name__,
@@ -228,7 +228,7 @@ def test_each_step_is_torchvisions(stored, step, reference):
 
 def test_letterbox_keeps_the_aspect_ratio(stored):
     path, images = stored
-    batch = tsds.StoreDataset(path, decode=tsds.Letterbox(64)).gather(range(len(images))).columns["image"]
+    batch = tsds.StoreDataset(path, decode=tsds.transforms.Letterbox(64)).gather(range(len(images))).columns["image"]
     for got, image in zip(batch, images, strict=True):
         zoom = 64 / max(image.shape[1:])
         height, width = (min(64, max(1, round(n * zoom))) for n in image.shape[1:])
@@ -250,9 +250,9 @@ def test_batch_transforms_of_pixels_are_the_same(tmp_path):
         tsds.RandomCrop(50, padding=6, fill=7, seed=1),
         tsds.RandomHorizontalFlip(seed=2),
         tsds.Resize((33, 70)),
-        tsds.Letterbox(64),
+        tsds.transforms.Letterbox(64),
         tsds.CenterCrop(64),
-        tsds.Pad(3),
+        tsds.transforms.Pad(3),
         tsds.Compose([tsds.RandomHorizontalFlip(), tsds.RandomCrop((40, 50)), tsds.RandomHorizontalFlip()], seed=5),
     ]
     for step in steps:
@@ -295,7 +295,7 @@ def test_boxes_and_keypoints_follow_the_pixels(tmp_path_factory, data):
                     tsds.RandomHorizontalFlip(),
                     tsds.CenterCrop(18),
                     tsds.RandomCrop((16, 17), padding=2, fill=0),
-                    tsds.Pad((1, 2, 3, 4)),
+                    tsds.transforms.Pad((1, 2, 3, 4)),
                 ]
             ),
             min_size=1,
@@ -380,7 +380,10 @@ def test_resized_boxes_are_torchvisions(tmp_path):
     path = store_of(
         tmp_path / "s.tsds", [{"image": drawn(20, 40), "boxes": boxes, "labels": np.array([0, 0])}], ["a"]
     ).path
-    for step, zoom, shift in ((tsds.Resize((30, 20)), (0.5, 1.5), 0), (tsds.Letterbox(20), (0.5, 0.5), (0, 5))):
+    for step, zoom, shift in (
+        (tsds.Resize((30, 20)), (0.5, 1.5), 0),
+        (tsds.transforms.Letterbox(20), (0.5, 0.5), (0, 5)),
+    ):
         objects = tsds.StoreDataset(path, decode=step)[0]["objects"]
         want = boxes.reshape(-1, 2, 2) * np.array(zoom) + np.array(shift)
         np.testing.assert_allclose(objects["boxes"].numpy(), want.reshape(-1, 4), rtol=1e-6)
@@ -403,7 +406,7 @@ def test_masks_follow_the_pixels(tmp_path):
 
 def test_a_canvas_without_any_of_the_image_is_filled(tmp_path):
     path = store_of(tmp_path / "s.tsds", [{"image": drawn(4, 4), "label": 0}], ["a"]).path
-    plan = tsds.Compose([tsds.Pad((20, 0, 0, 0), fill=9), tsds.CenterCrop(4), tsds.Resize((8, 6))])
+    plan = tsds.Compose([tsds.transforms.Pad((20, 0, 0, 0), fill=9), tsds.CenterCrop(4), tsds.Resize((8, 6))])
     assert torch.equal(tsds.StoreDataset(path, decode=plan)[0]["image"], torch.full((3, 8, 6), 9, dtype=torch.uint8))
 
 
@@ -518,7 +521,7 @@ def test_a_damaged_image_in_a_worker_process_is_named(tmp_path):
         lambda: tsds.Resize(2**16),
         lambda: tsds.Resize(8, max_size=8),
         lambda: tsds.CenterCrop((8, 9, 10)),
-        lambda: tsds.Letterbox("8"),
+        lambda: tsds.transforms.Letterbox("8"),
         lambda: tsds.RandomResizedCrop(8, scale=0.5),
         lambda: tsds.RandomResizedCrop(8, scale=(0.1, 0.2, 0.3)),
         lambda: tsds.RandomResizedCrop(8, ratio=(1, float("inf"))),
@@ -534,7 +537,7 @@ def test_sizes_may_be_numpys_and_a_fill_must_fit(tmp_path):
     path = store_of(tmp_path / "s.tsds", [{"image": drawn(8, 9), "label": 0}], ["a"]).path
     assert tsds.StoreDataset(path, decode=tsds.Resize(np.int64(4)))[0]["image"].shape == (3, 4, 4)
     with pytest.raises(OptionError, match="fill`: expected a value of uint8, found 300"):
-        tsds.StoreDataset(path, decode=tsds.Pad(2, fill=300))[0]
+        tsds.StoreDataset(path, decode=tsds.transforms.Pad(2, fill=300))[0]
 
 
 def test_a_file_that_is_not_of_its_shape_is_named():
@@ -548,7 +551,12 @@ def test_a_file_that_is_not_of_its_shape_is_named():
 
 def test_a_plan_of_other_steps_is_refused(tmp_path):
     path = store_of(tmp_path / "s.tsds", [{"image": drawn(8, 8), "label": 0}], ["a"]).path
-    for plan in (tsds.ColorJitter(0.1), tsds.Compose([tsds.CenterCrop(4), tsds.Normalize([0.5], [0.5])]), "device?", 3):
+    for plan in (
+        tsds.transforms.ColorJitter(0.1),
+        tsds.Compose([tsds.CenterCrop(4), tsds.Normalize([0.5], [0.5])]),
+        "device?",
+        3,
+    ):
         with pytest.raises(OptionError, match="decode"):
             tsds.StoreDataset(path, decode=plan)
         with pytest.raises(OptionError, match="decode"):
@@ -565,7 +573,7 @@ def test_a_plan_of_other_steps_is_refused(tmp_path):
     with pytest.raises(OptionError, match="decode`: expected a StoreDataset"):
         tsds.DataLoader([1, 2], decode=CROP)
     with pytest.raises(ValueError, match="fill: expected one"):
-        tsds.StoreDataset(path, decode=tsds.Compose([tsds.Pad(1), tsds.Letterbox((20, 30))]))[0]
+        tsds.StoreDataset(path, decode=tsds.Compose([tsds.transforms.Pad(1), tsds.transforms.Letterbox((20, 30))]))[0]
     with pytest.raises(OptionError, match="padding_mode`: expected constant in a decode plan"):
         tsds.StoreDataset(path, decode=tsds.RandomCrop(4, padding=1, padding_mode="edge"))[0]
     with pytest.raises(OptionError, match="a decode plan works on the CPU"):
@@ -577,7 +585,7 @@ def test_images_of_any_size_are_a_list_where_the_plan_keeps_their_sizes(tmp_path
     path = store_of(tmp_path / "s.tsds", samples, ["a"], encoding="jpeg").path
     for plan, is_list in (
         (tsds.Resize(10), True),
-        (tsds.Pad(2), True),
+        (tsds.transforms.Pad(2), True),
         (tsds.Compose([tsds.Resize(10), tsds.CenterCrop(8)]), False),
     ):
         for batch in tsds.DataLoader(tsds.StoreDataset(path), 2, decode=plan):
@@ -617,7 +625,7 @@ def test_16_bits_among_8_are_not_damaged(tmp_path):
             shutil.copy(tmp_path / name / f"{name}{i}.png", both)
         options = tsds.ConvertOptions(workers=0, encoding="source")
         tsds.convert(tmp_path / name, tmp_path / f"{name}.tsds", options)
-    tsds.merge_stores([tmp_path / "low.tsds", tmp_path / "high.tsds"], tmp_path / "m.tsds")
+    tsds.editing.merge_stores([tmp_path / "low.tsds", tmp_path / "high.tsds"], tmp_path / "m.tsds")
 
     def batch(store, **options):
         dataset = tsds.StoreDataset(tmp_path / store, decode=tsds.Resize((16, 16)), **options)
@@ -660,7 +668,7 @@ def test_padding_after_a_crop_keeps_the_pixels_at_the_edges_of_the_crop(tmp_path
     (tmp_path / "train" / "a").mkdir(parents=True)
     Image.fromarray(pixels).save(tmp_path / "train" / "a" / "0.png")
     tsds.convert(tmp_path / "train", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="raw"))
-    plan = tsds.Compose([tsds.Resize(240), tsds.CenterCrop(35), tsds.Pad(18)])
+    plan = tsds.Compose([tsds.Resize(240), tsds.CenterCrop(35), tsds.transforms.Pad(18)])
     found = tsds.StoreDataset(tmp_path / "s.tsds", decode=plan)[0]["image"]
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     image = TF.pad(TF.center_crop(TF.resize(image, [240], antialias=True), [35]), [18])
@@ -728,7 +736,7 @@ def test_random_crops_are_decoded_smaller_unless_asked_for():
     for plan, is_exact in (
         (tsds.Resize(50), True),
         (tsds.Resize(50, exact=False), False),
-        (tsds.Letterbox(50), True),
+        (tsds.transforms.Letterbox(50), True),
         (tsds.RandomResizedCrop(50), False),
         (tsds.RandomResizedCrop(50, exact=True), True),
         (tsds.Compose([tsds.Resize(60), tsds.RandomCrop(50)]), False),

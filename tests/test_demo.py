@@ -125,7 +125,7 @@ def test_without_scikit_learn_one_line_says_what_to_install(tmp_path: Path, monk
 
 @pytest.mark.usefixtures("small")
 def test_an_unsound_store_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = tensorstore_ds.Problem("train", "checksum", "expected one, found another.")
+    problem = tensorstore_ds.errors.Problem("train", "checksum", "expected one, found another.")
     monkeypatch.setattr(demo, "verify", lambda _: [problem])
     with pytest.raises(tensorstore_ds.TsdsError, match="expected a sound store"):
         list(demo.run(tmp_path / "demo"))
@@ -146,7 +146,7 @@ def test_the_command_says_what_was_done_and_what_is_next(tmp_path: Path, monkeyp
 
 def test_a_stopped_demo_does_not_advise_what_it_cannot_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
-        raise tensorstore_ds.TrainingStopped("stopped. Go on with `resume`.", 15)
+        raise tensorstore_ds.errors.TrainingStopped("stopped. Go on with `resume`.", 15)
 
     monkeypatch.setattr(demo, "run", lambda out: iter([]))
     monkeypatch.setattr(demo, "train_digits", stopped)

@@ -206,9 +206,9 @@ def test_boxes_come_back_from_a_letterbox(size: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     corner = rng.uniform(0, 0.5, (5, 2)) * size[::-1]
     boxes = np.hstack([corner, corner + 0.4 * np.array(size[::-1])])
-    packed = tsds.PackedObjects(torch.tensor([0, 5]), {"boxes": torch.from_numpy(boxes).float()})
+    packed = tsds.loading.PackedObjects(torch.tensor([0, 5]), {"boxes": torch.from_numpy(boxes).float()})
     batch = {"image": torch.zeros(1, 3, *size), "objects": packed}
-    moved = tsds.Letterbox(SIZE)(batch)["objects"].values["boxes"].double().numpy()
+    moved = tsds.transforms.Letterbox(SIZE)(batch)["objects"].values["boxes"].double().numpy()
     np.testing.assert_allclose(letterboxed_back(moved, size, SIZE), boxes, atol=2e-3)
 
 

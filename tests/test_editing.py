@@ -106,9 +106,9 @@ def test_any_rows(
     kept = sorted({*range(20)} - {*dropped})
     if not kept:
         with pytest.raises(tsds.OptionError, match="expected rows for the new store, found none"):
-            tsds.filter_store(whole.path, folder / "b.tsds", drop={"train": dropped})
+            tsds.editing.filter_store(whole.path, folder / "b.tsds", drop={"train": dropped})
         return
-    summary = tsds.filter_store(whole.path, folder / "b.tsds", drop={"train": dropped})
+    summary = tsds.editing.filter_store(whole.path, folder / "b.tsds", drop={"train": dropped})
     assert summary.rows == {"train": len(kept)}
     assert tsds.verify(folder / "b.tsds") == []
     made = tsds.open(folder / "b.tsds")
@@ -132,13 +132,13 @@ def test_whole_shards_are_copied_as_files(
     counts = [shard.rows for shard in whole.manifest.splits["train"].shards]
     assert len(counts) >= 3 and min(counts[:-1]) > 1
     source = tsds.pack(whole.path, tmp_path / "packed.tsds").path if is_packed else whole.path
-    tsds.filter_store(source, tmp_path / "b.tsds", "age >= 0")
+    tsds.editing.filter_store(source, tmp_path / "b.tsds", "age >= 0")
     made = tsds.open(tmp_path / "b.tsds")
     assert tsds.verify(made.path) == [] and made.manifest.splits == whole.manifest.splits
     assert copied == {*range(len(counts))}
 
     copied.clear()
-    tsds.filter_store(source, tmp_path / "c.tsds", drop={"train": [counts[0]]})
+    tsds.editing.filter_store(source, tmp_path / "c.tsds", drop={"train": [counts[0]]})
     made = tsds.open(tmp_path / "c.tsds")
     assert tsds.verify(made.path) == []
     rows = [i for i in range(23) if i != counts[0]]
@@ -158,7 +158,7 @@ def test_rows_are_copied_in_steps(tmp_path: Path, kept: list[int], monkeypatch: 
     monkeypatch.setattr(rows_module, "COPY_NBYTES", 4100)
     monkeypatch.setattr(rows_module, "_ROWS", 10)
     whole = store(tmp_path / "a.tsds")
-    tsds.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": sorted({*range(20)} - {*kept})})
+    tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": sorted({*range(20)} - {*kept})})
     assert tsds.verify(tmp_path / "b.tsds") == []
     assert_rows(tsds.open(tmp_path / "b.tsds")["train"], whole["train"], kept)
 
@@ -167,10 +167,10 @@ def test_rows_are_copied_in_steps(tmp_path: Path, kept: list[int], monkeypatch: 
 def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
     """The same shards and statistics, where the store's own are complete."""
     whole = tsds.open(VALID / name)
-    tsds.filter_store(whole.path, tmp_path / "b.tsds")
+    tsds.editing.filter_store(whole.path, tmp_path / "b.tsds")
     made = tsds.open(tmp_path / "b.tsds")
     assert tsds.verify(made.path) == []
-    assert tsds.compare_stores(whole.path, made.path).is_empty
+    assert tsds.editing.compare_stores(whole.path, made.path).is_empty
     for split in whole:
         said, counted = (store.manifest.splits[split].statistics for store in (whole, made))
         for name in counted.keys() & said.keys():
@@ -179,7 +179,7 @@ def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
 
 def test_statistics_of_whole_splits_are_put_together(tmp_path: Path) -> None:
     parts = [store(tmp_path / f"{i}.tsds", 5 + 9 * i, i).path for i in range(3)]
-    tsds.merge_stores(parts, tmp_path / "both.tsds")
+    tsds.editing.merge_stores(parts, tmp_path / "both.tsds")
     both = tsds.open(tmp_path / "both.tsds")
     assert tsds.verify(both.path) == []
     pixels = np.stack([both["train"]["image"][i] for i in range(42)]) / 255
@@ -193,7 +193,7 @@ def test_image_files_are_copied(tmp_path: Path) -> None:
     """To the byte; their mean and standard deviation are those of the split that they are from."""
     tsds.convert(photos(tmp_path / "src"), tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
     whole = tsds.open(tmp_path / "a.tsds")
-    tsds.filter_store(whole.path, tmp_path / "b.tsds", "label == 'bee' and height > 22", splits=["train"])
+    tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", "label == 'bee' and height > 22", splits=["train"])
     made = tsds.open(tmp_path / "b.tsds")
     assert list(made) == ["train"] and tsds.verify(made.path) == []
     rows = [i for i in range(9) if whole["train"]["label"][i] == 1 and whole["train"].image_shapes[i][0] > 22]
@@ -284,7 +284,7 @@ def test_whatever_text_is_a_condition_or_is_refused(text: str) -> None:
 
 def test_divided_anew(tmp_path: Path) -> None:
     whole = store(tmp_path / "a.tsds", 30)
-    tsds.split_store(whole.path, tmp_path / "b.tsds", {"train": 0.6, "val": 0.2, "test": 0.2})
+    tsds.editing.split_store(whole.path, tmp_path / "b.tsds", {"train": 0.6, "val": 0.2, "test": 0.2})
     made = tsds.open(tmp_path / "b.tsds")
     assert {name: len(made[name]) for name in made} == {"train": 18, "val": 6, "test": 6}
     for name in made:  # each class in its share
@@ -292,7 +292,7 @@ def test_divided_anew(tmp_path: Path) -> None:
     keys = [key for name in made for key in made[name]["key"][:]]
     assert sorted(keys) == whole["train"]["key"][:]
     with pytest.raises(tsds.OptionError, match=r"`shares`: .* add up to 1, found 0\.6\. Write"):
-        tsds.split_store(whole.path, tmp_path / "d.tsds", {"train": 0.6})
+        tsds.editing.split_store(whole.path, tmp_path / "d.tsds", {"train": 0.6})
 
 
 def test_divided_as_a_conversion_does(tmp_path: Path) -> None:
@@ -300,14 +300,14 @@ def test_divided_as_a_conversion_does(tmp_path: Path) -> None:
     options = tsds.ConvertOptions(workers=0, size=(8, 8))
     tsds.convert(source, tmp_path / "a.tsds", options)
     tsds.convert(source, tmp_path / "b.tsds", dataclasses.replace(options, split_into=shares, seed=4))
-    tsds.split_store(tmp_path / "a.tsds", tmp_path / "c.tsds", shares, seed=4)
+    tsds.editing.split_store(tmp_path / "a.tsds", tmp_path / "c.tsds", shares, seed=4)
     divided, made = tsds.open(tmp_path / "b.tsds"), tsds.open(tmp_path / "c.tsds")
     assert {n: made[n]["key"][:] for n in made} == {n: divided[n]["key"][:] for n in divided}
 
 
 def test_divided_from_several_splits(tmp_path: Path) -> None:
     tsds.convert(photos(tmp_path / "src"), tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, size=(8, 8)))
-    tsds.split_store(tmp_path / "a.tsds", tmp_path / "b.tsds", {"train": 0.5, "val": 0.5}, seed=3)
+    tsds.editing.split_store(tmp_path / "a.tsds", tmp_path / "b.tsds", {"train": 0.5, "val": 0.5}, seed=3)
     whole, made = tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds")
     found = {key: row(made[name], i)["image"] for name in made for i, key in enumerate(made[name]["key"][:])}
     assert found == {key: row(whole[n], i)["image"] for n in whole for i, key in enumerate(whole[n]["key"][:])}
@@ -316,7 +316,7 @@ def test_divided_from_several_splits(tmp_path: Path) -> None:
 def test_some_of_each_class(tmp_path: Path) -> None:
     whole = store(tmp_path / "a.tsds", 30)
     for out, seed in (("b", 0), ("c", 0), ("d", 1)):
-        tsds.sample_store(whole.path, tmp_path / f"{out}.tsds", 4, seed=seed)
+        tsds.editing.sample_store(whole.path, tmp_path / f"{out}.tsds", 4, seed=seed)
     keys = [tsds.open(tmp_path / f"{name}.tsds")["train"]["key"][:] for name in "bcd"]
     assert keys[0] == keys[1] == sorted(keys[0]) and keys[0] != keys[2]
     made = tsds.open(tmp_path / "b.tsds")["train"]
@@ -328,22 +328,22 @@ def test_numbers_that_metadata_cannot_hold_are_refused(tmp_path: Path, number: A
     """Before anything is written: the provenance notes them."""
     whole, out = store(tmp_path / "a.tsds", 6), tmp_path / "b.tsds"
     with pytest.raises(tsds.OptionError, match=r"^`per_class`: expected"):
-        tsds.sample_store(whole.path, out, number)
+        tsds.editing.sample_store(whole.path, out, number)
     with pytest.raises(tsds.OptionError, match=r"^`per_class`: expected"):
-        tsds.sample_store(whole.path, out, 0)
+        tsds.editing.sample_store(whole.path, out, 0)
     with pytest.raises(tsds.OptionError, match=r"^`seed`: expected"):
-        tsds.sample_store(whole.path, out, 1, seed=number)
+        tsds.editing.sample_store(whole.path, out, 1, seed=number)
     with pytest.raises(tsds.OptionError, match=r"^`seed`: expected"):
-        tsds.split_store(whole.path, out, {"train": 0.5, "val": 0.5}, seed=number)
+        tsds.editing.split_store(whole.path, out, {"train": 0.5, "val": 0.5}, seed=number)
     assert os.listdir(tmp_path) == ["a.tsds"]
-    tsds.sample_store(whole.path, out, 2**53 - 1, seed=2**53 - 1)
+    tsds.editing.sample_store(whole.path, out, 2**53 - 1, seed=2**53 - 1)
     assert tsds.verify(out) == []
 
 
 def test_other_names(tmp_path: Path) -> None:
     """Two classes become one, and one is removed with its objects."""
     whole = store(tmp_path / "a.tsds")
-    tsds.relabel_store(whole.path, tmp_path / "b.tsds", {"cat": "pet", "dog": "pet", "bird": ""})
+    tsds.editing.relabel_store(whole.path, tmp_path / "b.tsds", {"cat": "pet", "dog": "pet", "bird": ""})
     made = tsds.open(tmp_path / "b.tsds")
     assert tsds.verify(made.path) == []
     label, objects = made["train"].fields["label"], made["train"].fields["objects"]
@@ -360,25 +360,25 @@ def test_other_names(tmp_path: Path) -> None:
         }
     assert made["train"].statistics["label"]["class_counts"] == [14]
     with pytest.raises(tsds.OptionError, match="found 'fish'"):
-        tsds.relabel_store(whole.path, tmp_path / "c.tsds", {"fish": "x"})
+        tsds.editing.relabel_store(whole.path, tmp_path / "c.tsds", {"fish": "x"})
     with pytest.raises(tsds.OptionError, match="expected classes that stay"):
-        tsds.relabel_store(whole.path, tmp_path / "c.tsds", dict.fromkeys(CLASSES, ""))
+        tsds.editing.relabel_store(whole.path, tmp_path / "c.tsds", dict.fromkeys(CLASSES, ""))
 
 
 def test_samples_without_a_label_stay_so(tmp_path: Path) -> None:
     image = np.zeros((4, 4, 3), np.uint8)
     one = store_of(tmp_path / "a.tsds", [{"image": image, "label": label} for label in (1, -1, 0)], ("cat", "dog"))
     other = store_of(tmp_path / "b.tsds", [{"image": image, "label": label} for label in (-1, 0)], ("dog", "ant"))
-    tsds.relabel_store(one.path, tmp_path / "c.tsds", {"cat": "pet", "dog": "hound"})
+    tsds.editing.relabel_store(one.path, tmp_path / "c.tsds", {"cat": "pet", "dog": "hound"})
     assert tsds.open(tmp_path / "c.tsds")["train"]["label"][:].tolist() == [1, -1, 0]
-    tsds.merge_stores([one.path, other.path], tmp_path / "d.tsds")
+    tsds.editing.merge_stores([one.path, other.path], tmp_path / "d.tsds")
     assert tsds.open(tmp_path / "d.tsds")["train"]["label"][:].tolist() == [1, -1, 0, -1, 1]
 
 
 def test_put_together(tmp_path: Path) -> None:
     one = store(tmp_path / "a.tsds", 5, 1)
     other = store_of(tmp_path / "b.tsds", samples(4, 2), ("dog", "fish", "cat"))
-    tsds.merge_stores([one.path, other.path], tmp_path / "c.tsds")
+    tsds.editing.merge_stores([one.path, other.path], tmp_path / "c.tsds")
     made = tsds.open(tmp_path / "c.tsds")
     assert tsds.verify(made.path) == []
     assert made["train"].fields["label"].classes == ("cat", "dog", "bird", "fish")
@@ -399,9 +399,9 @@ def test_stores_that_do_not_fit_together(tmp_path: Path) -> None:
     one = store(tmp_path / "a.tsds", 3)
     store_of(tmp_path / "b.tsds", [(np.zeros((9, 9, 3), np.uint8), 0)], CLASSES)
     with pytest.raises(tsds.OptionError, match=r"b\.tsds: expected image to be "):
-        tsds.merge_stores([one.path, tmp_path / "b.tsds"], tmp_path / "c.tsds")
+        tsds.editing.merge_stores([one.path, tmp_path / "b.tsds"], tmp_path / "c.tsds")
     with pytest.raises(tsds.OptionError, match="expected two stores or more"):
-        tsds.merge_stores([one.path], tmp_path / "c.tsds")
+        tsds.editing.merge_stores([one.path], tmp_path / "c.tsds")
     assert not (tmp_path / "c.tsds.partial").exists()
 
 
@@ -409,7 +409,7 @@ def test_image_files_of_two_stores(tmp_path: Path) -> None:
     for name, splits in (("a", ("train", "test")), ("b", ("train",))):
         options = tsds.ConvertOptions(workers=0, encoding="jpeg")
         tsds.convert(photos(tmp_path / f"{name}-src", splits), tmp_path / f"{name}.tsds", options)
-    tsds.merge_stores([tmp_path / "a.tsds", tmp_path / "b.tsds"], tmp_path / "c.tsds")
+    tsds.editing.merge_stores([tmp_path / "a.tsds", tmp_path / "b.tsds"], tmp_path / "c.tsds")
     made = tsds.open(tmp_path / "c.tsds")
     assert {name: len(made[name]) for name in made} == {"train": 18, "test": 9}
     assert tsds.verify(made.path) == []
@@ -427,9 +427,9 @@ def test_a_damaged_store(tmp_path: Path) -> None:
     damaged[100] ^= 1
     data.write_bytes(damaged)
     with pytest.raises(tsds.FormatError, match="no store is made of a damaged one"):
-        tsds.filter_store(whole.path, tmp_path / "b.tsds", "age > 3")
+        tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", "age > 3")
     with pytest.raises(tsds.FormatError, match="the chunks do not agree with their checksums"):
-        tsds.compare_stores(whole.path, whole.path)
+        tsds.editing.compare_stores(whole.path, whole.path)
     with pytest.raises(tsds.FormatError, match="the chunks do not agree with their checksums"):
         tsds.check_store(whole.path)
     with pytest.raises(tsds.FormatError, match="nothing was exported"):
@@ -440,21 +440,21 @@ def test_a_damaged_store(tmp_path: Path) -> None:
 def test_a_condition_that_no_sample_meets(tmp_path: Path) -> None:
     whole = store(tmp_path / "a.tsds", 3)
     with pytest.raises(tsds.OptionError, match=r"found none that do\. There is no class 'catt'\. Did you mean cat\?$"):
-        tsds.filter_store(whole.path, tmp_path / "b.tsds", "label == 'catt'")
+        tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", "label == 'catt'")
     with pytest.raises(tsds.OptionError, match=r"found none that do\.$"):
-        tsds.filter_store(whole.path, tmp_path / "b.tsds", "age > 1e9 and 'folder' in key")
+        tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", "age > 1e9 and 'folder' in key")
 
 
 def test_what_exists_is_kept(tmp_path: Path) -> None:
     whole = store(tmp_path / "a.tsds")
-    with pytest.raises(tsds.StoreExistsError):
-        tsds.filter_store(whole.path, whole.path, "age > 3")
+    with pytest.raises(tsds.errors.StoreExistsError):
+        tsds.editing.filter_store(whole.path, whole.path, "age > 3")
     with pytest.raises(tsds.OptionError, match="found 'val'"):
-        tsds.filter_store(whole.path, tmp_path / "b.tsds", splits=["val"])
+        tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", splits=["val"])
     with pytest.raises(
         tsds.OptionError, match=r"expected rows of train from 0 to 19 to leave out, found 20\. Are they of"
     ):
-        tsds.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": [3, 20]})
+        tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": [3, 20]})
 
 
 @given(st.lists(st.integers(0, 50)))
@@ -522,17 +522,17 @@ def test_killed_and_run_again(tmp_path: Path, where: str) -> None:
     """With the same condition, or with another one."""
     whole = store(tmp_path / "a.tsds", 20, shard_nbytes=2500)
 
-    def kill(event: tsds.Progress) -> None:
+    def kill(event: tsds.conversion.Progress) -> None:
         if event.stage == "copy" and event.done > 9:
             os.kill(os.getpid(), signal.SIGKILL)
 
     child = os.fork()
     if child == 0:
-        tsds.filter_store(whole.path, tmp_path / "b.tsds", "age > 3", progress=kill)
+        tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", "age > 3", progress=kill)
         os._exit(0)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert not (tmp_path / "b.tsds").exists() and (tmp_path / "b.tsds.partial").exists()
-    tsds.filter_store(whole.path, tmp_path / "b.tsds", where)
+    tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", where)
     assert tsds.verify(tmp_path / "b.tsds") == []
     assert_rows(tsds.open(tmp_path / "b.tsds")["train"], whole["train"], range(4 if where == "age > 3" else 9, 20))
     assert not (tmp_path / "b.tsds.partial").exists()
@@ -541,12 +541,14 @@ def test_killed_and_run_again(tmp_path: Path, where: str) -> None:
 def test_licenses_that_differ(tmp_path: Path) -> None:
     """Neither is noted, and that is told."""
     paths = [store(tmp_path / f"{name}.tsds", 3, license=name).path for name in ("MIT", "CC-BY-4.0")]
-    events: list[tsds.Progress] = []
-    notes = tsds.merge_stores(paths, tmp_path / "c.tsds", progress=events.append).notes
-    assert [event for event in events if event.note] == [tsds.Progress("copy", 0, 0, note=note) for note in notes]
+    events: list[tsds.conversion.Progress] = []
+    notes = tsds.editing.merge_stores(paths, tmp_path / "c.tsds", progress=events.append).notes
+    assert [event for event in events if event.note] == [
+        tsds.conversion.Progress("copy", 0, 0, note=note) for note in notes
+    ]
     assert [note for note in notes if "license" in note] == [notes[-1]] and "license (MIT; CC-BY-4.0)" in notes[-1]
     assert tsds.open(tmp_path / "c.tsds").manifest.license is None
-    tsds.merge_stores([paths[0], paths[0]], tmp_path / "d.tsds")
+    tsds.editing.merge_stores([paths[0], paths[0]], tmp_path / "d.tsds")
     assert tsds.open(tmp_path / "d.tsds").manifest.license == "MIT"
 
 
@@ -596,11 +598,11 @@ def test_lists_that_are_none(tmp_path: Path, text: str) -> None:
 def test_the_same_samples_stored_otherwise(tmp_path: Path) -> None:
     whole = store(tmp_path / "a.tsds")
     tsds.repack(whole.path, tmp_path / "b.tsds", layout="zarr")
-    found = tsds.compare_stores(whole.path, tmp_path / "b.tsds")
+    found = tsds.editing.compare_stores(whole.path, tmp_path / "b.tsds")
     assert found.is_empty and not found.is_same and found.splits["train"].both == 20
-    assert tsds.compare_stores(whole.path, whole.path).is_same
+    assert tsds.editing.compare_stores(whole.path, whole.path).is_same
     reordered = store_of(tmp_path / "c.tsds", samples(20), CLASSES, shard_nbytes=3000)
-    assert tsds.compare_stores(whole.path, reordered.path).is_empty
+    assert tsds.editing.compare_stores(whole.path, reordered.path).is_empty
     done = command("compare", whole.path, tmp_path / "b.tsds")
     assert (done.exit_code, done.stdout) == (0, "the same 20 samples, stored otherwise\n")
     assert command("compare", whole.path, whole.path).stdout == "equal to the byte\n"
@@ -612,15 +614,15 @@ def test_samples_compared_by_their_places(tmp_path: Path) -> None:
     one = store_of(tmp_path / "a.tsds", [{"image": image + i, "label": i} for i in range(3)], ("x", "y", "z"))
     tsds.export(one.path, tmp_path / "folders", "folders")
     tsds.convert(tmp_path / "folders", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0))
-    assert tsds.compare_stores(one.path, tmp_path / "b.tsds").splits["train"].only_first.count == 3
+    assert tsds.editing.compare_stores(one.path, tmp_path / "b.tsds").splits["train"].only_first.count == 3
     assert "--by row compares samples by their places" in command("compare", one.path, tmp_path / "b.tsds").stdout
-    assert tsds.compare_stores(one.path, tmp_path / "b.tsds", by="row").is_empty
+    assert tsds.editing.compare_stores(one.path, tmp_path / "b.tsds", by="row").is_empty
     assert command("compare", one.path, tmp_path / "b.tsds", "--by", "row").exit_code == 0
     other = store_of(tmp_path / "c.tsds", [{"image": image + (i == 1), "label": 0} for i in range(2)], ("x", "y", "z"))
-    found = tsds.compare_stores(one.path, other.path, by="row").splits["train"]
+    found = tsds.editing.compare_stores(one.path, other.path, by="row").splits["train"]
     assert found.only_first.keys == ["row 2"] and found.fields["label"].keys == ["row 1"]
     with pytest.raises(tsds.OptionError, match="`by`: expected key or row"):
-        tsds.compare_stores(one.path, other.path, by="place")  # type: ignore[arg-type]
+        tsds.editing.compare_stores(one.path, other.path, by="place")  # type: ignore[arg-type]
 
 
 def test_objects_are_compared_by_what_both_have(tmp_path: Path) -> None:
@@ -628,7 +630,7 @@ def test_objects_are_compared_by_what_both_have(tmp_path: Path) -> None:
     image, boxes = np.zeros((9, 9, 3), np.uint8), {"boxes": [[1, 1, 4, 4]], "labels": [0]}
     one = store_of(tmp_path / "a.tsds", [{"image": image, "objects": {**boxes, "truncated": [1]}}], ("x",))
     other = store_of(tmp_path / "b.tsds", [{"image": image, "objects": boxes}], ("x",))
-    found = tsds.compare_stores(one.path, other.path)
+    found = tsds.editing.compare_stores(one.path, other.path)
     assert found.fields == ["objects.truncated: only in the first"] and found.splits["train"].is_empty
 
 
@@ -639,7 +641,7 @@ def test_classes_are_compared_by_name(tmp_path: Path) -> None:
         sample["label"] = 2 - sample["label"]
         sample["objects"]["labels"] = 2 - sample["objects"]["labels"]
     other = store_of(tmp_path / "b.tsds", changed, CLASSES[::-1])
-    assert tsds.compare_stores(whole.path, other.path).is_empty
+    assert tsds.editing.compare_stores(whole.path, other.path).is_empty
 
 
 def test_what_differs(tmp_path: Path) -> None:
@@ -651,7 +653,7 @@ def test_what_differs(tmp_path: Path) -> None:
     other[4]["age"] = np.nan
     first = store_of(tmp_path / "a.tsds", [*one, samples(7)[6]], CLASSES)
     second = store_of(tmp_path / "b.tsds", other, (*CLASSES, "fish"))
-    found = tsds.compare_stores(first.path, second.path)
+    found = tsds.editing.compare_stores(first.path, second.path)
     split = found.splits["train"]
     assert found.fields == ["label: classes only in the second fish", "objects: classes only in the second fish"]
     assert (split.both, split.only_first.keys, split.only_second.count) == (6, ["train/00006"], 0)
@@ -672,7 +674,7 @@ def test_many_differences_are_counted_and_five_are_named(tmp_path: Path) -> None
     image, count = np.zeros((1, 1, 3), np.uint8), 600
     one = store_of(tmp_path / "a.tsds", [{"image": image, "label": 0}] * count, [f"a{i}" for i in range(7)])
     other = store_of(tmp_path / "b.tsds", [{"image": image, "label": 0}] * count, [f"b{i}" for i in range(7)])
-    found = tsds.compare_stores(one.path, other.path)
+    found = tsds.editing.compare_stores(one.path, other.path)
     assert found.fields == [
         "label: classes only in the first a0, a1, a2, a3, a4; only in the second b0, b1, b2, b3, b4"
     ]
@@ -694,10 +696,10 @@ def test_values_of_other_shapes_differ_and_unknown_ones_are_equal(tmp_path: Path
         sample = {"image": image} if value is None else {"image": image, "age": value}
         paths[name] = store_of(tmp_path / f"{name}.tsds", [sample]).path
     for one, other in (("number", "numbers"), ("numbers", "number"), ("number", "unknown"), ("unknown", "half")):
-        found = tsds.compare_stores(paths[one], paths[other]).splits["train"].fields
+        found = tsds.editing.compare_stores(paths[one], paths[other]).splits["train"].fields
         assert found.keys() == ({"age"} if one != "unknown" else set()), (one, other)
     for one, other, equal in (("none", "unknown", 1), ("none", "number", 0), ("unknown", "unknown", 1)):
-        notes = tsds.merge_stores([paths[one], paths[other]], tmp_path / f"{one} {other}.tsds").notes
+        notes = tsds.editing.merge_stores([paths[one], paths[other]], tmp_path / f"{one} {other}.tsds").notes
         assert f"{equal} of them with equal samples" in notes[-1], (one, other)
     for value in ({"bytes": b""}, [0.0, 1.0, 2.0], b"012"):  # as of a kind of field that is not known
         assert not _same(value, np.arange(3.0)) and not _same(np.arange(3.0), value)
@@ -713,12 +715,12 @@ def test_files_and_their_pixels(tmp_path: Path) -> None:
     path.write_bytes(data[:2] + b"\xff\xfe\x00\x04hi" + data[2:])
     tsds.convert(source, tmp_path / "b.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
     tsds.convert(source, tmp_path / "c.tsds", tsds.ConvertOptions(workers=0, encoding="raw"))
-    fields = tsds.compare_stores(tmp_path / "a.tsds", tmp_path / "b.tsds").splits["train"].fields
+    fields = tsds.editing.compare_stores(tmp_path / "a.tsds", tmp_path / "b.tsds").splits["train"].fields
     assert {name: each.keys for name, each in fields.items()} == {
         "image": ["train/ant/0.jpg"],
         "image (file)": ["train/bee/1.jpg"],
     }
-    assert tsds.compare_stores(tmp_path / "b.tsds", tmp_path / "c.tsds").splits["train"].fields == {}
+    assert tsds.editing.compare_stores(tmp_path / "b.tsds", tmp_path / "c.tsds").splits["train"].fields == {}
 
 
 def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:
@@ -735,7 +737,7 @@ def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:
     ]
     options = tsds.ConvertOptions(workers=0, classes=("x", "y"), objects="crops", size=(4, 4))
     tsds.convert(samples, tmp_path / "crops.tsds", options)
-    tsds.split_store(tmp_path / "crops.tsds", tmp_path / "out.tsds", {"train": 0.5, "val": 0.5})
+    tsds.editing.split_store(tmp_path / "crops.tsds", tmp_path / "out.tsds", {"train": 0.5, "val": 0.5})
     made = tsds.open(tmp_path / "out.tsds")
     keys = {name: [made[name]["key"][i] for i in range(len(made[name]))] for name in made}
     images = {name: {key.rpartition("#")[0] for key in found} for name, found in keys.items()}
@@ -798,8 +800,10 @@ def test_the_option_split_leads_to_the_argument(tmp_path: Path) -> None:
 
 
 def test_checksums_of_image_files_stay_only_if_every_store_has_them(tmp_path: Path) -> None:
-    both = tsds.merge_stores([VALID / "row-checksums.tsds"] * 2, tmp_path / "a.tsds")
-    one = tsds.merge_stores([VALID / "row-checksums.tsds", without_labels(tmp_path / "b.tsds")], tmp_path / "c.tsds")
+    both = tsds.editing.merge_stores([VALID / "row-checksums.tsds"] * 2, tmp_path / "a.tsds")
+    one = tsds.editing.merge_stores(
+        [VALID / "row-checksums.tsds", without_labels(tmp_path / "b.tsds")], tmp_path / "c.tsds"
+    )
     assert "crc32c" in tsds.open(both.path)["train"].fields["image"].per_row
     assert "crc32c" not in tsds.open(one.path)["train"].fields["image"].per_row
     assert tsds.verify(both.path) == tsds.verify(one.path) == []

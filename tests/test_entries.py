@@ -173,8 +173,8 @@ def test_files_that_are_encoded_again_have_restart_markers_and_no_entries(tmp_pa
 def test_stores_that_are_made_of_others_keep_the_entries(tmp_path, slow_core):
     one = written(tmp_path / "one")
     two = written(tmp_path / "two", [jpeg(drawn(30, 200, seed=9)), jpeg(drawn(8, 90, 1, seed=8))], start=6)
-    tsds.filter_store(one, tmp_path / "filtered", where="label == 'a'")
-    tsds.merge_stores([one, two], tmp_path / "merged")
+    tsds.editing.filter_store(one, tmp_path / "filtered", where="label == 'a'")
+    tsds.editing.merge_stores([one, two], tmp_path / "merged")
     tsds.repack(one, tmp_path / "zarr", layout="zarr")
     for name, rows in (("filtered", 3), ("merged", 8), ("zarr", 6)):
         assert len(check(tmp_path / name)) == rows
@@ -201,11 +201,11 @@ def bare(tmp_path, monkeypatch):
 def test_stores_with_and_without_entries_become_one(tmp_path, slow_core, bare):
     more = folders(tmp_path / "more", files()[2:], start=2)
     tsds.convert(more, tmp_path / "other", tsds.ConvertOptions(workers=0, encoding="source"))
-    tsds.merge_stores([tmp_path / "other", bare], tmp_path / "first-has")
+    tsds.editing.merge_stores([tmp_path / "other", bare], tmp_path / "first-has")
     found = stored(tmp_path / "first-has")
     assert tsds.verify(tmp_path / "first-has") == []
     assert found == {data: expected(data).tolist() if data in files()[2:] else [] for data in files()}
-    tsds.merge_stores([bare, tmp_path / "other"], tmp_path / "second-has")
+    tsds.editing.merge_stores([bare, tmp_path / "other"], tmp_path / "second-has")
     assert tsds.verify(tmp_path / "second-has") == []
     assert list(tsds.open(tmp_path / "second-has").manifest.fields["image"].per_row) == ["shape"]
 

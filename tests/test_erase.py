@@ -144,7 +144,7 @@ def test_no_byte_is_left(tmp_path: Path, layout: str, encoding: str, one_size: b
     whole = b"".join(data for _, data in unpacked(path))
     assert all(each in whole for each in searched), "what is searched for was there"
     keys = [key(split, row) for split, rows in ERASED.items() for row in rows]
-    filtered = tsds.filter_store(path, tmp_path / "f.tsds", drop=ERASED)
+    filtered = tsds.editing.filter_store(path, tmp_path / "f.tsds", drop=ERASED)
     summary = tsds.erase(path, keys=keys)
     assert summary.erased == {"train": 6, "val": 1} and set(summary.keys) == set(keys)
     assert summary.rows == filtered.rows == {"train": 8, "val": 4}
@@ -163,7 +163,7 @@ def test_no_byte_is_left(tmp_path: Path, layout: str, encoding: str, one_size: b
             assert all(kept[each] == pytest.approx(pooled[each], rel=1e-12) for each in ("mean", "std", "scale"))
             del three["image"]
         assert one == two == three
-    assert tsds.compare_stores(path, tmp_path / "fresh.tsds").is_empty
+    assert tsds.editing.compare_stores(path, tmp_path / "fresh.tsds").is_empty
     step = made.manifest.provenance["history"][-1]
     assert (step["command"], step["erased"]) == ("erase", {"train": 6, "val": 1})
     assert step.keys() == {"command", "erased", "tombstones", "tool_version", "created", "before"}
@@ -181,7 +181,7 @@ def test_pixels_of_differing_sizes(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "s.tsds"
     tsds.convert(tmp_path / "src", path, workers=0, encoding="raw", layout=layout, shard_nbytes=1500)
     pixels = tsds.open(path)["train"]["image"][2].tobytes()
-    tsds.filter_store(path, tmp_path / "f.tsds", drop={"train": [2]})
+    tsds.editing.filter_store(path, tmp_path / "f.tsds", drop={"train": [2]})
     tsds.erase(path, rows={"train": [2]})
     assert values(tsds.open(path)) == values(tsds.open(tmp_path / "f.tsds"))
     assert tsds.verify(path) == []
@@ -356,7 +356,7 @@ def test_provenance_names_no_sample(tmp_path: Path) -> None:
     first = write(tmp_path / "a.tsds", {"train": range(6)})
     gone, other = key("train", 1), key("train", 2)
     where = f"key != '{key('train', 4)}' and key != {gone!r} or key in ['{other}', '{gone}']"
-    tsds.filter_store(first.path, tmp_path / "b.tsds", where)
+    tsds.editing.filter_store(first.path, tmp_path / "b.tsds", where)
     path = tmp_path / "b.tsds"
     tsds.annotate(path, description=f"Thanks to {gone}.", license="MIT")
     notes = tsds.erase(path, keys=[gone]).notes

@@ -137,7 +137,7 @@ def test_npy_there_and_back(tmp_path: Path) -> None:
     tsds.export(tmp_path / "a.tsds", tmp_path / "npy", "npy")
     images = np.load(tmp_path / "npy" / "train" / "images.npy")
     np.testing.assert_array_equal(images, tsds.open(tmp_path / "a.tsds")["train"]["image"][:])
-    names = tsds.read_classes(tmp_path / "npy" / "classes.txt")
+    names = tsds.conversion.read_classes(tmp_path / "npy" / "classes.txt")
     tsds.convert(tmp_path / "npy", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0, classes=names))
     assert_same(tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds"))
 
@@ -234,7 +234,7 @@ def test_labelme_there_and_back(
     store = store_of(folder / "s.tsds", samples, CLASSES, keypoints=keypoints)
     summary = tsds.export(store.path, folder / "labelme", "labelme")
     assert summary.left_out == {}
-    assert tsds.read_classes(folder / "labelme" / "labels.txt") == CLASSES
+    assert tsds.conversion.read_classes(folder / "labelme" / "labels.txt") == CLASSES
     found = again(folder / "labelme", keypoints=keypoints)
     first, second = (dict(each["train"].fields["objects"].values) for each in (store, found))  # type: ignore[attr-defined]
     rows = [store["train"]["objects"][row] for row in range(len(counts))]
@@ -326,7 +326,7 @@ def test_what_pycocotools_reads(tmp_path: Path) -> None:
         evaluation.summarize()
     assert evaluation.stats[0] == 1.0
     expected = store["train"]["objects"][0]
-    masks = tsds.draw_masks(expected, (30, 40))
+    masks = tsds.loading.draw_masks(expected, (30, 40))
     theirs = [truth.annToMask(each) for each in truth.dataset["annotations"] if each["image_id"] == 1]
     np.testing.assert_array_equal(masks, theirs)
 
@@ -437,7 +437,7 @@ def test_what_a_store_lacks(tmp_path: Path) -> None:
         tsds.export(tmp_path / "a.tsds", tmp_path / "none" / "out", "folders")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds", "src"]
     (tmp_path / "out").mkdir()
-    with pytest.raises(tsds.StoreExistsError, match="expected a new path, found a folder"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="expected a new path, found a folder"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders")
 
 

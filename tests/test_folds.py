@@ -64,7 +64,7 @@ def numbers_of(splitter: Any, labels: Ints, groups: Ints | None = None) -> Ints:
     return found
 
 
-def check_rows(folds: tsds.Folds, rows: int) -> None:
+def check_rows(folds: tsds.editing.Folds, rows: int) -> None:
     """Every row is in `val` once in each repeat, and in `train` of the other folds."""
     assert len(folds) == folds.k * folds.repeats
     for repeat in range(1, folds.repeats + 1):
@@ -427,5 +427,5 @@ def test_files_hold_the_fold_of_each_key(tmp_path: Path) -> None:
         one.save(tmp_path / "f.txt")
     with pytest.raises(OptionError, match="lies inside the store"):
         one.save(tmp_path / "s.tsds" / "f.csv")
-    with pytest.raises(tsds.OutputError):
+    with pytest.raises(tsds.errors.OutputError):
         one.save(tmp_path / "none" / "f.csv")

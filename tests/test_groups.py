@@ -95,7 +95,7 @@ def test_a_store_is_divided_by_groups(tmp_path: Path) -> None:
         (r"\d$", lambda key: key[-1]),
     ):
         out = tmp_path / f"{len(list(tmp_path.iterdir()))}.tsds"
-        tsds.split_store(path, out, SHARES, group_by=by)
+        tsds.editing.split_store(path, out, SHARES, group_by=by)
         train, val = ({group(key) for key in each} for each in keys(tsds.open(out)).values())
         assert train and val and not train & val, by
 
@@ -195,7 +195,7 @@ def test_columns_that_are_none(tmp_path: Path, how: str, column: str, message: s
 def test_a_store_has_no_columns(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", [np.zeros((4, 4, 3), np.uint8)] * 3)
     with pytest.raises(OptionError, match=r"`group_by`: expected .*found 'column:key'"):
-        tsds.split_store(store.path, tmp_path / "o.tsds", SHARES, group_by="column:key")
+        tsds.editing.split_store(store.path, tmp_path / "o.tsds", SHARES, group_by="column:key")
 
 
 def test_split_by_without_split_and_without_files(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_grouping_that_finds_nothing_is_refused(tmp_path: Path) -> None:
             tsds.convert(source, tmp_path / "o.tsds", options)
     tsds.convert(source, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
     with pytest.raises(tsds.OptionError, match=r"`group_by`: expected an expression that finds .*Did you mean label"):
-        tsds.split_store(tmp_path / "s.tsds", tmp_path / "x.tsds", {"a": 0.5, "b": 0.5}, group_by="labels")
+        tsds.editing.split_store(tmp_path / "s.tsds", tmp_path / "x.tsds", {"a": 0.5, "b": 0.5}, group_by="labels")
 
 
 def test_fewer_groups_than_splits(tmp_path: Path) -> None:

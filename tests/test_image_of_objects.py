@@ -34,7 +34,7 @@ def test_transforms_of_another_image_are_refused_and_reading_is_not() -> None:
 
 
 def test_merged_objects_stay_in_their_image_and_others_are_refused(tmp_path: Path) -> None:
-    keyed = tsds.merge_stores([STORE, STORE], tmp_path / "m.tsds")
+    keyed = tsds.editing.merge_stores([STORE, STORE], tmp_path / "m.tsds")
     assert tsds.verify(keyed.path) == []
     fields = tsds.open(keyed.path)["train"].fields
     assert (fields["objects"].image, fields["mask"].image) == ("photo", "photo")
@@ -42,7 +42,7 @@ def test_merged_objects_stay_in_their_image_and_others_are_refused(tmp_path: Pat
     root = other / "zarr.json"
     root.write_bytes(change_root(root.read_bytes(), lambda m: m["fields"]["objects"].pop("image")))
     with pytest.raises(tsds.OptionError):
-        tsds.merge_stores([STORE, other], tmp_path / "n.tsds")
+        tsds.editing.merge_stores([STORE, other], tmp_path / "n.tsds")
 
 
 def test_boxes_are_not_drawn_on_another_image(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ def test_three_ways_make_the_same_store(
         tsds.convert(tsds.Sources(*sources), root / "joined.tsds", options)
         shutil.copytree(root / "a.tsds", root / "grown.tsds")
         tsds.append(root / "grown.tsds", sources[1], workers=0, key_prefix="b/")
-        tsds.merge_stores([root / "a.tsds", root / "b.tsds"], root / "merged.tsds")
+        tsds.editing.merge_stores([root / "a.tsds", root / "b.tsds"], root / "merged.tsds")
         for name in ("grown", "merged"):
-            difference = tsds.compare_stores(root / "joined.tsds", root / f"{name}.tsds", by="row")
+            difference = tsds.editing.compare_stores(root / "joined.tsds", root / f"{name}.tsds", by="row")
             assert difference.is_empty, (name, difference)
             assert tsds.verify(root / f"{name}.tsds") == []
         fields = [tsds.open(root / f"{name}.tsds").manifest.fields for name in ("joined", "merged", "grown")]
@@ -96,7 +96,7 @@ def test_arrays_labels_and_masks_that_a_store_lacks(tmp_path: Path) -> None:
     for name, sample in (("full", full), ("bare", {"image": image})):
         options = tsds.ConvertOptions(workers=0, classes=("cat", "dog") if name == "full" else None)
         tsds.convert([sample, sample], tmp_path / f"{name}.tsds", options)
-    notes = tsds.merge_stores([tmp_path / "bare.tsds", tmp_path / "full.tsds"], tmp_path / "out.tsds").notes
+    notes = tsds.editing.merge_stores([tmp_path / "bare.tsds", tmp_path / "full.tsds"], tmp_path / "out.tsds").notes
     assert "adds label to the 2 samples of bare.tsds: unknown, stored as -1." in notes
     split = tsds.open(tmp_path / "out.tsds")["train"]
     assert split["label"][:].tolist() == [-1, -1, 1, 1]
@@ -125,7 +125,7 @@ def test_values_of_objects_that_a_store_lacks(tmp_path: Path, one: str, other: s
         options = tsds.ConvertOptions(workers=0, classes=("cat", "dog") if name == "labelled" else None)
         sample = {"image": np.zeros((9, 9, 3), np.uint8), "objects": objects[name]}
         tsds.convert([sample], tmp_path / f"{name}.tsds", options)
-    notes = tsds.merge_stores([tmp_path / f"{name}.tsds" for name in (one, other)], tmp_path / "out.tsds").notes
+    notes = tsds.editing.merge_stores([tmp_path / f"{name}.tsds" for name in (one, other)], tmp_path / "out.tsds").notes
     assert f"{equal} of them with equal samples" in notes[-1]
     split = tsds.open(tmp_path / "out.tsds")["train"]
     for row, name in enumerate((one, other)):
@@ -181,4 +181,4 @@ def test_stores_whose_images_differ_are_refused(tmp_path: Path) -> None:
         sample = {"image": np.zeros((size, size, 3), np.uint8)}
         tsds.convert([sample], tmp_path / f"{name}.tsds", tsds.ConvertOptions(workers=0))
     with pytest.raises(OptionError, match=r"b\.tsds: expected image to be .*, found .*Store the images of both alike"):
-        tsds.merge_stores([tmp_path / "a.tsds", tmp_path / "b.tsds"], tmp_path / "out.tsds")
+        tsds.editing.merge_stores([tmp_path / "a.tsds", tmp_path / "b.tsds"], tmp_path / "out.tsds")

@@ -125,12 +125,12 @@ def test_commands_find_the_same_keys_whatever_their_hashes(tmp_path: Path) -> No
         return tmp_path / name
 
     one, other = write("one.tsds", keys[:30], 0), write("other.tsds", keys[20:][::-1], 1)
-    found = tsds.compare_stores(one, other).splits["train"]
+    found = tsds.editing.compare_stores(one, other).splits["train"]
     both = keys[20:30]
     assert (found.both, found.fields["label"].count, found.fields["label"].keys) == (10, 10, both[:5])
     assert (found.only_first.count, found.only_first.keys) == (20, keys[:5])
     assert (found.only_second.count, found.only_second.keys) == (len(keys) - 30, keys[::-1][:5])
-    merged = tsds.merge_stores([one, other], tmp_path / "merged.tsds")
+    merged = tsds.editing.merge_stores([one, other], tmp_path / "merged.tsds")
     assert any(note.startswith("10 keys are in several stores") and ": 0 of them with" in note for note in merged.notes)
     assert tsds.verify(merged.path) == []
     with pytest.raises(tsds.SourceError, match=r"expected keys that differ|already"):
@@ -146,6 +146,6 @@ def test_a_summary_counts_all_samples_and_names_the_first(tmp_path: Path) -> Non
     for i in range(1, 8):
         Image.new("L", (4, 4), 100 + i).save(tmp_path / f"photos/x/{i}.png")
     done = tsds.update(store, tmp_path / "photos", workers=0)
-    assert done.updated == tsds.SampleCount(7, [f"x/{i}.png" for i in range(1, 6)])
-    assert done.already_there == tsds.SampleCount(1, ["x/0.png"]) and done.updated_fields == {"image": 7}
+    assert done.updated == tsds.editing.SampleCount(7, [f"x/{i}.png" for i in range(1, 6)])
+    assert done.already_there == tsds.editing.SampleCount(1, ["x/0.png"]) and done.updated_fields == {"image": 7}
     assert [int(tsds.open(store)["train"]["image"][row].max()) for row in range(8)] == [0, *range(101, 108)]

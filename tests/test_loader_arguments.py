@@ -148,7 +148,7 @@ TRANSFORMS = {
     "crop": tsds.RandomCrop(3),
     "edge": tsds.RandomCrop((5, 6), padding=2, padding_mode="edge"),
     "resized": tsds.RandomResizedCrop(4),
-    "jitter": tsds.ColorJitter(0.5, 0.5, 0.5),
+    "jitter": tsds.transforms.ColorJitter(0.5, 0.5, 0.5),
     "normalize": tsds.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]),
     "half": tsds.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6], dtype=torch.bfloat16),
     "twice": tsds.RandomHorizontalFlip(flip_pairs=(), seed=1),
@@ -347,7 +347,9 @@ def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
             tsds.OptionError, match="expected the dict that state_dict\\(\\) of a loader returned, found a "
         ):
             tsds.DataLoader(dataset, 4).load_state_dict(state)  # type: ignore[arg-type]
-    with pytest.raises(tsds.OptionError, match=r"found torchvision's RandomResizedCrop: use tsds\.RandomResizedCrop"):
+    with pytest.raises(
+        tsds.OptionError, match=r"torchvision.s RandomResizedCrop: use tsds\.transforms\.RandomResizedCrop"
+    ):
         tsds.DataLoader(dataset, 4, decode=v2.RandomResizedCrop(4))  # type: ignore[arg-type]
     with pytest.raises(tsds.OptionError, match="RandomHorizontalFlip, which takes one argument: give it to"):
         tsds.DataLoader(dataset, 4, batch_transform=v2.RandomHorizontalFlip())

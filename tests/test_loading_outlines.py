@@ -64,8 +64,10 @@ def batches(dataset: tsds.StoreDataset, size: tuple[int, int], **options: Any) -
     for batch in tsds.DataLoader(dataset, batch_size=3, collate="packed", **options):
         assert tuple(batch["image"].shape[-2:]) == size
         values = {name: value for name, value in batch["objects"].items() if name != "offsets"}
-        masks = tsds.draw_instance_masks(dataset.split, batch["objects"], size)
-        yield from zip(tsds.PackedObjects(batch["objects"]["offsets"], values), masks, batch["mask"], strict=True)
+        masks = tsds.loading.draw_instance_masks(dataset.split, batch["objects"], size)
+        yield from zip(
+            tsds.loading.PackedObjects(batch["objects"]["offsets"], values), masks, batch["mask"], strict=True
+        )
 
 
 def test_as_pycocotools_draws_them(store: tsds.Store) -> None:
@@ -76,7 +78,9 @@ def test_as_pycocotools_draws_them(store: tsds.Store) -> None:
         corners = store["train"]["objects"][row]["polygons"][1]
         np.testing.assert_array_equal(masks[1], drawn([corners[:5], corners[6:]], (HEIGHT, WIDTH)))
         np.testing.assert_array_equal(masks[2], stored)
-        np.testing.assert_array_equal(masks.numpy(), tsds.draw_masks(store["train"]["objects"][row], (HEIGHT, WIDTH)))
+        np.testing.assert_array_equal(
+            masks.numpy(), tsds.loading.draw_masks(store["train"]["objects"][row], (HEIGHT, WIDTH))
+        )
         assert not masks[0].any()
     assert row == 3
 
@@ -87,7 +91,7 @@ STEPS: dict[str, tuple[tuple[int, int], Any]] = {
     "center": ((11, 40), lambda: [tsds.CenterCrop((11, 40))]),
     "double": ((20, 20), lambda: [tsds.Resize((2 * HEIGHT, 2 * WIDTH)), tsds.RandomCrop(20)]),
     "part": ((16, 16), lambda: [tsds.RandomResizedCrop(16, scale=(0.2, 0.6)), tsds.RandomHorizontalFlip(0.5)]),
-    "letterbox": ((40, 40), lambda: [tsds.Letterbox((40, 40))]),
+    "letterbox": ((40, 40), lambda: [tsds.transforms.Letterbox((40, 40))]),
 }
 
 
@@ -133,20 +137,22 @@ def test_classes_of_pixels(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 6, 3), np.uint8), "objects": values}], CLASSES)
     dataset = tsds.StoreDataset(store.path, "train", outlines=True)
     objects = [dataset[0]["objects"]]
-    found = tsds.draw_class_masks(dataset.split, objects, (4, 6))
+    found = tsds.loading.draw_class_masks(dataset.split, objects, (4, 6))
     expected = [[1, 1, 1, 1, 255, 255], [1, 2, 2, 1, 255, 255], [1, 2, 2, 1, 0, 0], [1, 1, 1, 1, 0, 0]]
     assert found.dtype == torch.int64 and found.tolist() == [expected]
-    other = tsds.draw_class_masks(dataset.split, objects, (4, 6), background=9, first=0, ignored=-100)
+    other = tsds.loading.draw_class_masks(dataset.split, objects, (4, 6), background=9, first=0, ignored=-100)
     names = {0: 9, 1: 0, 2: 1, 255: -100}
     assert other.tolist() == [[[names[each] for each in line] for line in expected]]
     nothing = [{name: value[:0] for name, value in objects[0].items()}]
-    assert tsds.draw_class_masks(dataset.split, nothing, (4, 6)).unique().tolist() == [0]
-    assert [tuple(each.shape) for each in tsds.draw_instance_masks(dataset.split, nothing, (4, 6))] == [(0, 4, 6)]
-    assert tuple(tsds.draw_class_masks(dataset.split, [], (4, 6)).shape) == (0, 4, 6)
+    assert tsds.loading.draw_class_masks(dataset.split, nothing, (4, 6)).unique().tolist() == [0]
+    assert [tuple(each.shape) for each in tsds.loading.draw_instance_masks(dataset.split, nothing, (4, 6))] == [
+        (0, 4, 6)
+    ]
+    assert tuple(tsds.loading.draw_class_masks(dataset.split, [], (4, 6)).shape) == (0, 4, 6)
     packed = next(iter(tsds.DataLoader(dataset, batch_size=1, collate="packed")))["objects"]
     values = {name: value for name, value in packed.items() if name != "offsets"}
-    for same in (packed, tsds.PackedObjects(packed["offsets"], values)):
-        assert torch.equal(tsds.draw_class_masks(dataset.split, same, (4, 6)), found)
+    for same in (packed, tsds.loading.PackedObjects(packed["offsets"], values)):
+        assert torch.equal(tsds.loading.draw_class_masks(dataset.split, same, (4, 6)), found)
 
 
 def test_any_number_of_workers_and_subsets(store: tsds.Store) -> None:
@@ -164,12 +170,12 @@ def test_what_has_no_outlines(store: tsds.Store, tmp_path: Path) -> None:
     with pytest.raises(
         OptionError, match=r"`outlines`: expected objects of a StoreDataset\(outlines=True\), found boxes"
     ):
-        tsds.draw_class_masks(plain.split, [plain[0]["objects"]], (4, 4))
+        tsds.loading.draw_class_masks(plain.split, [plain[0]["objects"]], (4, 4))
     wrong: Any = tsds.StoreDataset(store.path, "train", outlines=True)
     with pytest.raises(OptionError, match=r"`split`: expected the data set's split, .* found a StoreDataset"):
-        tsds.draw_class_masks(wrong, [wrong[0]["objects"]], (4, 4))
+        tsds.loading.draw_class_masks(wrong, [wrong[0]["objects"]], (4, 4))
     with pytest.raises(OptionError, match="`objects`: expected objects of a batch"):
-        tsds.draw_class_masks(plain.split, plain[0]["objects"], (4, 4))
+        tsds.loading.draw_class_masks(plain.split, plain[0]["objects"], (4, 4))
     boxes = {"image": np.zeros((4, 4, 3), np.uint8), "objects": {"boxes": [[0, 0, 1, 1]], "labels": [0]}}
     other = store_of(tmp_path / "b.tsds", [boxes], CLASSES)
     with pytest.raises(OptionError, match="`outlines`: expected images, and objects with polygons or rle"):

@@ -99,7 +99,7 @@ try:
     for row in range(len(split)):
         kept.append(split["image"][row])
         kept.append(split["size"][row])
-except tsds.ResourceError as error:
+except tsds.errors.ResourceError as error:
     print(error)
 assert all((image == i).all() for i, image in enumerate(kept[::2]))
 """
@@ -118,7 +118,7 @@ except OSError:
 for path in sys.argv[1:]:
     try:
         split["image"][0] if path == sys.argv[1] else tsds.open(path)
-    except tsds.ResourceError as error:
+    except tsds.errors.ResourceError as error:
         print(error)
 """
 

@@ -217,7 +217,7 @@ def test_a_mask_without_an_ignored_value_opens():
 
 def test_training_says_that_it_does_not_know_masks(store):
     with pytest.raises(OptionError) as error:
-        tsds.task_of(tsds.open(store)["train"])
+        tsds.training.task_of(tsds.open(store)["train"])
     assert one_line(error.value).endswith(
         "tsds train cannot train on masks yet; docs/masks.md leads to a script that does."
     )
@@ -257,7 +257,7 @@ def batch_of(dtype=torch.uint8, size=(20, 24)):
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect"])
 def test_crops_and_flips_move_masks_as_their_images(dtype, padding_mode):
     crop = tsds.RandomCrop(18, padding=3, padding_mode=padding_mode, fill=1, mask_fill=255, seed=1)
-    transform = tsds.Compose([crop, tsds.RandomHorizontalFlip(flip_pairs=()), tsds.ColorJitter(0)])
+    transform = tsds.Compose([crop, tsds.RandomHorizontalFlip(flip_pairs=()), tsds.transforms.ColorJitter(0)])
     batch = batch_of(dtype)
     found = transform(batch, torch.arange(4), 0)
     assert found["mask"].dtype == dtype

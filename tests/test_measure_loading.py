@@ -90,7 +90,7 @@ def test_memory_and_its_limit(cold):
     memory = measure_memory(cold, TRAIN, None)
     assert memory.nbytes == sum(r.nbytes for name, r in residency(cold).items() if name.startswith("train/"))
     assert (memory.resident, memory.reason) == (0.0, "")
-    assert memory.fits and memory.limit == pytest.approx(tsds.memory_limit(), rel=0.2)  # others use it, too
+    assert memory.fits and memory.limit == pytest.approx(tsds.page_cache.memory_limit(), rel=0.2)  # others use it, too
     assert not measure_memory(cold, TRAIN, 10**6).fits
     assert warmed(cold, dataset, memory, seconds=30) is dataset
     assert measure_memory(cold, TRAIN, None).resident == 1.0

@@ -275,7 +275,7 @@ def test_objects_that_differ(tmp_path: Path) -> None:
     ):
         with pytest.raises(tsds.OptionError, match=message):
             tsds.MixedDataset([tmp_path / f"{name}.tsds" for name in names.split()])
-        tsds.merge_stores([tmp_path / f"{name}.tsds" for name in names.split()], tmp_path / f"{names}.tsds")
+        tsds.editing.merge_stores([tmp_path / f"{name}.tsds" for name in names.split()], tmp_path / f"{names}.tsds")
 
 
 def test_what_another_thread_has_replaced_is_counted(stores: Path) -> None:

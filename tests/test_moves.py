@@ -68,7 +68,7 @@ def test_samples_in_another_split_are_reported(tmp_path: Path) -> None:
         assert key.endswith("b.png") and done.already_there.count == 4
         assert [f"such as {key} (train in the store, val in the source)" in note for note in done.notes] == [True]
     assert tsds.open(path).sha256 == before
-    tsds.split_store(path, tmp_path / "t.tsds", {"train": 0.5, "val": 0.5})  # it has splits of its own
+    tsds.editing.split_store(path, tmp_path / "t.tsds", {"train": 0.5, "val": 0.5})  # it has splits of its own
     assert tsds.update(tmp_path / "t.tsds", root, workers=0).other_split.count == 0
 
 

@@ -120,7 +120,7 @@ def test_merged_and_mixed_stores_do_not_know_the_classes_of_others(tmp_path: Pat
     one, other = tagged(tmp_path / "a.tsds"), tagged(tmp_path / "b.tsds", [("emu",), ("dog", "emu")], ("dog", "emu"))
     every = [(each, CLASSES) for each in TAGS] + [(("emu",), ("dog", "emu")), (("dog", "emu"), ("dog", "emu"))]
     expected = joined(every, (*CLASSES, "emu"))
-    summary = tsds.merge_stores([one, other], tmp_path / "c.tsds")
+    summary = tsds.editing.merge_stores([one, other], tmp_path / "c.tsds")
     assert summary.notes[:2] == (
         "adds the classes emu to labels of the 6 samples of a.tsds: unknown, stored as -1.",
         "adds the classes cat, bird to labels of the 2 samples of b.tsds: unknown, stored as -1.",
@@ -141,20 +141,20 @@ def test_relabelled_classes_are_united(tmp_path: Path) -> None:
     tsds.convert(
         [{"image": image(i), "labels": row} for i, row in enumerate(rows)], tmp_path / "a.tsds", classes=CLASSES
     )
-    tsds.relabel_store(tmp_path / "a.tsds", tmp_path / "b.tsds", {"cat": "pet", "dog": "pet", "bird": "fowl"})
+    tsds.editing.relabel_store(tmp_path / "a.tsds", tmp_path / "b.tsds", {"cat": "pet", "dog": "pet", "bird": "fowl"})
     split = tsds.open(tmp_path / "b.tsds")["train"]
     assert split.fields["labels"].classes == ("pet", "fowl")
     assert split["labels"][:].tolist() == [[1, 0], [-1, 1], [0, 1], [1, 0], [-1, -1]]
-    tsds.relabel_store(tmp_path / "a.tsds", tmp_path / "c.tsds", {"cat": ""})
+    tsds.editing.relabel_store(tmp_path / "a.tsds", tmp_path / "c.tsds", {"cat": ""})
     assert tsds.open(tmp_path / "c.tsds")["train"]["labels"][:].tolist() == [row[1:] for row in rows]
     with pytest.raises(OptionError, match="expected classes that stay in labels, found none"):
-        tsds.relabel_store(tmp_path / "a.tsds", tmp_path / "d.tsds", dict.fromkeys(CLASSES, ""))
+        tsds.editing.relabel_store(tmp_path / "a.tsds", tmp_path / "d.tsds", dict.fromkeys(CLASSES, ""))
 
 
 def test_stores_are_compared_by_the_names_of_classes(tmp_path: Path) -> None:
     one = tagged(tmp_path / "a.tsds", [("cat",), ("dog",), ()])
     other = tagged(tmp_path / "b.tsds", [("cat",), ("cat",), ()], CLASSES[::-1])
-    difference = tsds.compare_stores(one, other).splits["train"]
+    difference = tsds.editing.compare_stores(one, other).splits["train"]
     assert {name: each.count for name, each in difference.fields.items()} == {"labels": 1}
 
 
@@ -177,7 +177,7 @@ def random_tags(count: int, classes: Sequence[str], seed: int = 0) -> list[tuple
     ],
 )
 def test_samples_are_filtered_by_their_labels(tmp_path: Path, where: str, expected: list[int]) -> None:
-    tsds.filter_store(tagged(tmp_path / "a.tsds"), tmp_path / "b.tsds", where)
+    tsds.editing.filter_store(tagged(tmp_path / "a.tsds"), tmp_path / "b.tsds", where)
     found = tsds.open(tmp_path / "b.tsds")["train"]
     np.testing.assert_array_equal(found["labels"][:], multi_hot(TAGS, CLASSES)[expected])
 
@@ -212,8 +212,8 @@ def test_repeat_factors_are_those_of_objects_of_the_same_classes(tmp_path: Path)
     tsds.convert(boxes, tmp_path / "b.tsds", classes=classes)
     other = tsds.open(tmp_path / "b.tsds")["train"]
     for method in ("image", "instance"):
-        found = tsds.repeat_factors(split, field="labels", method=method, threshold=0.3)
-        np.testing.assert_allclose(found, tsds.repeat_factors(other, method=method, threshold=0.3))
+        found = tsds.loading.repeat_factors(split, field="labels", method=method, threshold=0.3)
+        np.testing.assert_allclose(found, tsds.loading.repeat_factors(other, method=method, threshold=0.3))
         assert found.max() > 1
 
 
@@ -232,11 +232,11 @@ def test_a_divided_store_has_the_rare_classes_in_all_parts(tmp_path: Path) -> No
     classes = tuple("abcde")
     tags = random_tags(500, classes)
     path = tagged(tmp_path / "a.tsds", tags, classes)
-    tsds.split_store(path, tmp_path / "b.tsds", {"train": 0.8, "val": 0.2})
+    tsds.editing.split_store(path, tmp_path / "b.tsds", {"train": 0.8, "val": 0.2})
     divided = tsds.open(tmp_path / "b.tsds")
     rarest = multi_hot(tags, classes)[:, -1].sum()
     assert abs(int((divided["val"]["labels"][:][:, -1] == 1).sum()) - 0.2 * rarest) <= 1
-    tsds.sample_store(path, tmp_path / "c.tsds", 3)
+    tsds.editing.sample_store(path, tmp_path / "c.tsds", 3)
     sampled = tsds.open(tmp_path / "c.tsds")["train"]["labels"][:]
     assert (sampled.sum(axis=0) >= 3).all() and (sampled.sum(axis=1) == 0).sum() == 3 and len(sampled) <= 18
 
@@ -247,7 +247,7 @@ def test_many_samples_of_many_classes_are_weighted_and_divided_by_pieces(tmp_pat
     hot = (np.random.default_rng(0).random((rows, 150)) < np.linspace(0.001, 0.02, 150)).astype(np.int8)
     hot[::7] = 0
     tsds.convert([np.zeros((1, 1), np.uint8)] * rows, tmp_path / "a.tsds", workers=0)
-    tsds.add_fields(tmp_path / "a.tsds", {"labels": hot}, classes={"labels": classes})
+    tsds.editing.add_fields(tmp_path / "a.tsds", {"labels": hot}, classes={"labels": classes})
     store = tsds.open(tmp_path / "a.tsds")
     np.testing.assert_array_equal(store["train"]["labels"][:], hot)  # opened and
     weigh = tsds.class_balanced_weights  # imported before memory is counted
@@ -269,7 +269,7 @@ def test_many_samples_of_many_classes_are_weighted_and_divided_by_pieces(tmp_pat
 # --- mixing ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mixing", [tsds.Mixup, tsds.CutMix])
+@pytest.mark.parametrize("mixing", [tsds.transforms.Mixup, tsds.transforms.CutMix])
 def test_mixed_labels_are_those_of_both_images_by_their_shares(mixing: Any) -> None:
     rng = np.random.default_rng(0)
     labels = torch.from_numpy(rng.choice([0.0, 1.0, np.nan], (16, 4), p=[0.5, 0.4, 0.1])).float()
@@ -280,7 +280,7 @@ def test_mixed_labels_are_those_of_both_images_by_their_shares(mixing: Any) -> N
         images, found = (mixed["image"], mixed["labels"]) if isinstance(mixed, dict) else mixed
         for image_of, row in zip(images, found, strict=True):
             pixels, counts = image_of[0].unique(return_counts=True)
-            if mixing is tsds.CutMix:
+            if mixing is tsds.transforms.CutMix:
                 shares = {int(pixel): float(count) / 1024 for pixel, count in zip(pixels, counts, strict=True)}
                 expected = sum(labels[other] * share for other, share in shares.items())
                 np.testing.assert_allclose(row.numpy(), expected.numpy(), atol=1e-6)
@@ -311,7 +311,7 @@ def patches(path: Path, count: int = 160) -> Path:
 def test_training_and_predicting(tmp_path: Path, options: dict[str, Any]) -> None:
     path = patches(tmp_path / "a.tsds")
     store = tsds.open(path)
-    assert tsds.task_of(store["train"]).name == "multilabel"
+    assert tsds.training.task_of(store["train"]).name == "multilabel"
     report = tsds.train(
         path, out=tmp_path / "run", model="seed", image_size=16, patch_size=4, epochs=12, batch_size=24,
         learning_rate=3e-3, augment="none", device="cpu", torch_threads=1, **options,
@@ -321,7 +321,7 @@ def test_training_and_predicting(tmp_path: Path, options: dict[str, Any]) -> Non
     assert [each["class"] for each in report.classes] == list(CLASSES)
     assert report.best["map"] == pytest.approx(np.mean([each["ap"] for each in report.classes]), abs=1e-6)
     checkpoint = tmp_path / "run" / "best.pt"
-    tsds.add_predictions(checkpoint, path, device="cpu")
+    tsds.training.add_predictions(checkpoint, path, device="cpu")
     split = tsds.open(path)["val"]
     probabilities, truth = np.asarray(split["probabilities"]), np.asarray(split["labels"])
     precisions = [
@@ -345,7 +345,7 @@ def test_labels_are_added_to_a_store(tmp_path: Path) -> None:
     path = tmp_path / "a.tsds"
     tsds.convert([{"image": image(i)} for i in range(len(TAGS))], path)
     hot = multi_hot(TAGS, CLASSES)
-    tsds.add_fields(path, {"tags": list(TAGS), "flags": hot}, classes={"tags": CLASSES, "flags": CLASSES})
+    tsds.editing.add_fields(path, {"tags": list(TAGS), "flags": hot}, classes={"tags": CLASSES, "flags": CLASSES})
     split = tsds.open(path)["train"]
     for name in ("tags", "flags"):
         assert split.fields[name] == LabelsField.of(CLASSES)
@@ -353,7 +353,7 @@ def test_labels_are_added_to_a_store(tmp_path: Path) -> None:
         assert split.class_counts[name] == dict(zip(CLASSES, (hot == 1).sum(axis=0).tolist(), strict=True))
     for values, message in (([["emu"]] * 6, "found 'emu'"), (2 * hot, "expected 1, 0 or -1 for each class, found")):
         with pytest.raises(OptionError, match=message):
-            tsds.add_fields(path, {"more": values}, classes={"more": CLASSES})
+            tsds.editing.add_fields(path, {"more": values}, classes={"more": CLASSES})
 
 
 def test_counts_and_captions_are_shown(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_counts_and_captions_are_shown(tmp_path: Path) -> None:
     assert re.search(r"0\s+cat\s+3\s+50\.0 %", said) and re.search(r"2\s+bird\s+1\s+16\.7 %", said)
     assert re.search(r"0\s+cat\s+3", command("info", path).stdout)
     assert command("preview", path, "--out", tmp_path / "sheet.png").exit_code == 0
-    findings = tsds.check_store(path, tsds.CheckOptions(min_class=2))
+    findings = tsds.check_store(path, tsds.checking.CheckOptions(min_class=2))
     assert [(each.field, each.name, each.count) for each in findings.classes] == [("labels", "bird", 1)]
     assert command("verify", path).exit_code == 0
 
@@ -385,7 +385,7 @@ def test_a_csv_file_has_a_column_for_each_class(tmp_path: Path) -> None:
 
 def is_like(one: Path, other: Path) -> bool:
     """Whether two stores differ in keys alone."""
-    found = tsds.compare_stores(one, other, by="row")
+    found = tsds.editing.compare_stores(one, other, by="row")
     return not found.fields and all(not each.fields and not each.only_first.count for each in found.splits.values())
 
 

@@ -166,11 +166,11 @@ def test_resized_parts_have_the_bits_of_torch(core: Any, subsampling: str) -> No
 PLANS: dict[str, Any] = {
     "train": tsds.Compose([tsds.RandomResizedCrop(96), tsds.RandomHorizontalFlip()]),
     "validate": tsds.Compose([tsds.Resize(128), tsds.CenterCrop(112)]),
-    "letterbox": tsds.Letterbox((80, 100)),
+    "letterbox": tsds.transforms.Letterbox((80, 100)),
     "crop": tsds.RandomCrop(90),
     "small": tsds.RandomResizedCrop(24),
     "twice": tsds.Compose([tsds.RandomResizedCrop(150), tsds.Resize(64), tsds.RandomCrop(50)]),
-    "padded": tsds.Compose([tsds.Resize(60), tsds.Pad(7, fill=7), tsds.RandomCrop(56)]),
+    "padded": tsds.Compose([tsds.Resize(60), tsds.transforms.Pad(7, fill=7), tsds.RandomCrop(56)]),
 }
 
 

@@ -333,7 +333,7 @@ def plans() -> dict[str, list[Any]]:
         "all": [
             tsds.CenterCrop((9, 10)),
             tsds.RandomHorizontalFlip(),
-            tsds.Pad((1, 2, 3, 4)),
+            tsds.transforms.Pad((1, 2, 3, 4)),
             tsds.RandomCrop((8, 9)),
             tsds.RandomHorizontalFlip(seed=3),
             tsds.CenterCrop(15),
@@ -348,8 +348,12 @@ def normalized(channels: int) -> dict[str, list[Any]]:
     return {
         "": [],
         **{str(dtype): [tsds.Normalize(mean, std, dtype=dtype)] for dtype in dtypes},
-        "and more": [tsds.Normalize(mean, std), tsds.RandomErasing(1.0), tsds.RandomCrop(6, padding=1, fill=0.5)],
-        "of colors": [tsds.ColorJitter(0.5), tsds.Normalize(mean, std)],
+        "and more": [
+            tsds.Normalize(mean, std),
+            tsds.transforms.RandomErasing(1.0),
+            tsds.RandomCrop(6, padding=1, fill=0.5),
+        ],
+        "of colors": [tsds.transforms.ColorJitter(0.5), tsds.Normalize(mean, std)],
     }
 
 
@@ -407,7 +411,7 @@ def test_single_steps_tuples_subsets_and_views_are_the_same(path: Path, monkeypa
         (whole, normalize),
         (tsds.StoreDataset(path, fields=["image"]), tsds.Compose([flip, normalize])),
         (tsds.StoreDataset(path, return_as="tuple").subset(np.arange(60)[::-2]), tsds.Compose([flip])),
-        (tsds.StoreDataset(path, decode=[flip, tsds.Pad(2)]), None),
+        (tsds.StoreDataset(path, decode=[flip, tsds.transforms.Pad(2)]), None),
     ):
         counting = Counting(native.core)
         found = epoch_of(dataset, counting, monkeypatch, batch_transform=transform)
@@ -421,7 +425,7 @@ def test_what_is_no_move_is_left_to_the_transforms(path: Path, monkeypatch: pyte
     for steps in (
         [tsds.RandomCrop(10, padding=1, padding_mode="reflect")],
         [tsds.RandomCrop(10, padding=1, fill=0.5)],
-        [tsds.Pad(1, fill=3), tsds.Pad(1)],
+        [tsds.transforms.Pad(1, fill=3), tsds.transforms.Pad(1)],
         [tsds.Resize((9, 9)), tsds.RandomHorizontalFlip()],
         [tsds.Compose([tsds.RandomHorizontalFlip()])],
     ):

@@ -89,10 +89,10 @@ def test_elsewhere_nothing_is_shown(path: Path, tmp_path: Path, capfd: pytest.Ca
 
 
 def test_events_can_be_printed(path: Path, tmp_path: Path) -> None:
-    seen: list[tsds.Progress] = []
+    seen: list[tsds.conversion.Progress] = []
     tsds.repack(path, tmp_path / "r.tsds", layout="zarr", progress=seen.append)
     assert str(seen[-1]) == "Repacking 20/20"
-    assert str(tsds.Progress("convert", 1200, 60_000, 3_700_000)) == "Converting 1,200/60,000 · 3.7 MB"
+    assert str(tsds.conversion.Progress("convert", 1200, 60_000, 3_700_000)) == "Converting 1,200/60,000 · 3.7 MB"
 
 
 def test_without_pictures_the_facts_are_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

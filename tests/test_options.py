@@ -13,7 +13,10 @@ import torch
 import keyword_types
 import tensorstore_ds as tsds
 from small_stores import class_folders
-from tensorstore_ds import BenchOptions, ConvertOptions, DiagnoseOptions, OptionError, TrainOptions, ViTOptions
+from tensorstore_ds import ConvertOptions, OptionError
+from tensorstore_ds.annex.comparison import BenchOptions
+from tensorstore_ds.annex.diagnosis import DiagnoseOptions
+from tensorstore_ds.annex.training import TrainOptions, ViTOptions
 from tensorstore_ds.options import declarations, meant, meant_path, user_path
 
 
@@ -166,13 +169,13 @@ def test_what_was_meant_is_asked_only_where_it_is_close() -> None:
     [
         (tsds.convert, ConvertOptions),
         (tsds.estimate, ConvertOptions),
-        (tsds.plan, ConvertOptions),
-        (tsds.convert_on, ConvertOptions),
+        (tsds.clusters.plan, ConvertOptions),
+        (tsds.clusters.convert_on, ConvertOptions),
         (tsds.Writer, ConvertOptions),
         (tsds.append, ConvertOptions),
         (tsds.update, ConvertOptions),
-        (tsds.repack, tsds.RepackOptions),
-        (tsds.check_store, tsds.CheckOptions),
+        (tsds.repack, tsds.conversion.RepackOptions),
+        (tsds.check_store, tsds.checking.CheckOptions),
         (tsds.bench, BenchOptions),
         (tsds.diagnose, DiagnoseOptions),
         (tsds.train, TrainOptions),

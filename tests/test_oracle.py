@@ -298,10 +298,10 @@ def _take(step: Any, now: Expected, params: dict[str, Any]) -> None:
         now.pad(across // 2, down // 2, (across + 1) // 2, (down + 1) // 2, int(step.fill))
         height, width = now.size
         now.crop(round((height - tall) / 2), round((width - wide) / 2), tall, wide)
-    elif isinstance(step, tsds.Pad):
+    elif isinstance(step, tsds.transforms.Pad):
         now.pad(*step.padding, int(step.fill))
     else:
-        assert isinstance(step, tsds.Letterbox)
+        assert isinstance(step, tsds.transforms.Letterbox)
         tall, wide = step.size
         zoom = min(tall / height, wide / width)
         fitted = min(tall, max(1, round(height * zoom))), min(wide, max(1, round(width * zoom)))
@@ -411,8 +411,8 @@ def plans() -> dict[bool, st.SearchStrategy[Any]]:
         st.builds(tsds.CenterCrop, size, fill=fill),
         st.builds(tsds.RandomCrop, st.integers(8, 150), sides, fill=fill, seed=seeds),
         st.builds(tsds.RandomResizedCrop, size, st.sampled_from([(0.08, 1.0), (0.3, 1.0), (0.02, 0.1)]), seed=seeds),
-        st.builds(tsds.Letterbox, size, fill=fill),
-        st.builds(tsds.Pad, sides, fill=fill),
+        st.builds(tsds.transforms.Letterbox, size, fill=fill),
+        st.builds(tsds.transforms.Pad, sides, fill=fill),
         st.builds(tsds.RandomHorizontalFlip, st.sampled_from([0.5, 1.0]), st.just(PAIRS), seed=seeds),
     )
     usual = st.builds(  # of validation, and of training

@@ -360,7 +360,7 @@ def check_resumed(folder: Path, case: dict[str, Any]) -> None:
         if kind == "mixed":
             return dataset.sampler(**place)  # type: ignore[attr-defined]
         if kind == "subset":
-            return tsds.SubsetSampler(np.arange(29, 5, -1), **place)
+            return tsds.loading.SubsetSampler(np.arange(29, 5, -1), **place)
         if kind == "weighted":
             return tsds.WeightedSampler(np.arange(1, 31), replacement=False, **place)
         return tsds.ShuffleSampler(30, shuffle=kind == "shuffle", **place)

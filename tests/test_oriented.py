@@ -157,10 +157,10 @@ def white_share(image: torch.Tensor, box: np.ndarray) -> tuple[float, float]:
 
 TRANSFORMS = {
     "flip": lambda: [tsds.RandomHorizontalFlip(p=1.0)],
-    "affine": lambda: [tsds.RandomAffine(degrees=40, translate=(0.05, 0.05), scale=(0.8, 1.1), seed=1)],
-    "both": lambda: [tsds.RandomHorizontalFlip(p=0.5), tsds.RandomAffine(degrees=180, seed=3)],
+    "affine": lambda: [tsds.transforms.RandomAffine(degrees=40, translate=(0.05, 0.05), scale=(0.8, 1.1), seed=1)],
+    "both": lambda: [tsds.RandomHorizontalFlip(p=0.5), tsds.transforms.RandomAffine(degrees=180, seed=3)],
     "resize": lambda: [tsds.Resize((50, 60))],
-    "letterbox": lambda: [tsds.Letterbox((80, 80))],
+    "letterbox": lambda: [tsds.transforms.Letterbox((80, 80))],
 }
 
 
@@ -192,7 +192,7 @@ def test_a_moved_box_is_where_its_pixels_are(tmp_path: Path, name: str):
 
 def test_mirroring_twice_changes_nothing():
     boxes = torch.from_numpy(np.concatenate([random_boxes(20), [[5, 5, 2, 1, angle] for angle in ANGLES]])).float()
-    objects = tsds.PackedObjects(torch.tensor([0, len(boxes)]), {"oriented_boxes": boxes})
+    objects = tsds.loading.PackedObjects(torch.tensor([0, len(boxes)]), {"oriented_boxes": boxes})
     once = mirror_objects(objects, torch.tensor([True]), torch.tensor([120.0]), None)
     mirrored = oriented_to_corners(boxes)[:, [3, 2, 1, 0]]  # the corners go around clockwise again
     mirrored = torch.stack([120 - mirrored[..., 0], mirrored[..., 1]], 2)

@@ -493,9 +493,9 @@ def test_a_writer_leaves_polygons_alone(tmp_path: Path) -> None:
 def test_a_plan_makes_them_in_every_task(tmp_path: Path) -> None:
     source = polygons(tmp_path)
     tsds.convert(source, tmp_path / "direct.tsds", workers=0, oriented_boxes="polygons")
-    tsds.plan(source, tmp_path / "p.tsds", oriented_boxes="polygons")
-    tsds.convert_task(tmp_path / "p.tsds", 0, 1, workers=0)
-    tsds.commit(tmp_path / "p.tsds")
+    tsds.clusters.plan(source, tmp_path / "p.tsds", oriented_boxes="polygons")
+    tsds.clusters.convert_task(tmp_path / "p.tsds", 0, 1, workers=0)
+    tsds.clusters.commit(tmp_path / "p.tsds")
     same(objects(tmp_path / "p.tsds")["oriented_boxes"], objects(tmp_path / "direct.tsds")["oriented_boxes"])
     assert tsds.open(tmp_path / "p.tsds").content_sha256 == tsds.open(tmp_path / "direct.tsds").content_sha256
 
@@ -549,7 +549,7 @@ def test_repacked_is_as_converted(tmp_path: Path) -> None:
     boxes = around_the_circle(21, 8)
     store_of(tmp_path / "s.tsds", samples(boxes), CLASSES)
     store_of(tmp_path / "direct.tsds", samples(boxes), CLASSES, size=(36, 96), fit="stretch")
-    options = tsds.RepackOptions(encoding="raw", size=(36, 96), fit="stretch", workers=0)
+    options = tsds.conversion.RepackOptions(encoding="raw", size=(36, 96), fit="stretch", workers=0)
     tsds.repack(tmp_path / "s.tsds", tmp_path / "r.tsds", options)
     same(objects(tmp_path / "r.tsds")["oriented_boxes"], objects(tmp_path / "direct.tsds")["oriented_boxes"])
 
@@ -579,7 +579,7 @@ def test_several_sources_and_merged_stores(tmp_path: Path) -> None:
     same([objects(tmp_path / "both.tsds", row)["oriented_boxes"][0] for row in (0, 1)], expected)
     for name in (one, two):
         tsds.convert(name, name.with_suffix(".tsds"), workers=0, key_prefix=f"{name.name}/")
-    tsds.merge_stores([one.with_suffix(".tsds"), two.with_suffix(".tsds")], tmp_path / "merged.tsds")
+    tsds.editing.merge_stores([one.with_suffix(".tsds"), two.with_suffix(".tsds")], tmp_path / "merged.tsds")
     same([objects(tmp_path / "merged.tsds", row)["oriented_boxes"][0] for row in (0, 1)], expected)
     assert tsds.verify(tmp_path / "merged.tsds") == []
     tsds.append(two.with_suffix(".tsds"), one, key_prefix="first/", workers=0)
@@ -596,9 +596,9 @@ def test_edited_stores_keep_them_and_comparisons_see_them(tmp_path: Path) -> Non
         samples(other.clip(None, (99, 99, 99, 99, math.pi)), boxes=objects(store)["boxes"]),
         CLASSES,
     )
-    compared = tsds.compare_stores(tmp_path / "s.tsds", tmp_path / "t.tsds")
+    compared = tsds.editing.compare_stores(tmp_path / "s.tsds", tmp_path / "t.tsds")
     assert compared.splits["train"].fields.keys() == {"objects"}
-    tsds.relabel_store(tmp_path / "s.tsds", tmp_path / "r.tsds", {"ship": ""})
+    tsds.editing.relabel_store(tmp_path / "s.tsds", tmp_path / "r.tsds", {"ship": ""})
     same(objects(tmp_path / "r.tsds")["oriented_boxes"], boxes[1::2])
 
 

@@ -54,7 +54,7 @@ def test_a_writer_keeps_its_shards(
 ) -> None:
     out = tmp_path / "w.tsds"
 
-    def write(last: Callable[[], None]) -> tsds.Summary | None:
+    def write(last: Callable[[], None]) -> tsds.conversion.Summary | None:
         with tsds.Writer(out, classes=["a"], shard_nbytes=64 * 4) as writer:
             for i in range(ROWS):
                 writer.append("train", image=np.full((8, 8), i, np.uint8), label=0, key=f"k{i}")
@@ -62,7 +62,7 @@ def test_a_writer_keeps_its_shards(
         return writer.summary
 
     with pytest.raises(
-        tsds.ConversionError, match=r"kept in .*\.partial; .*run the same command again to go on"
+        tsds.errors.ConversionError, match=r"kept in .*\.partial; .*run the same command again to go on"
     ) as caught:
         write(at_commit)
     assert "damage" not in str(caught.value) and "\n" not in str(caught.value)
@@ -83,12 +83,12 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source.tsds"
 
 
-EDITS: dict[str, Callable[..., tsds.Summary]] = {
-    "filter": lambda source, out, **rest: tsds.filter_store(source, out, "label == 'a'", **rest),
-    "split": lambda source, out, **rest: tsds.split_store(source, out, {"train": 0.5, "val": 0.5}, **rest),
-    "sample": lambda source, out, **rest: tsds.sample_store(source, out, 9, **rest),
-    "relabel": lambda source, out, **rest: tsds.relabel_store(source, out, {"a": "c"}, **rest),
-    "merge": lambda source, out, **rest: tsds.merge_stores([source, source], out, **rest),
+EDITS: dict[str, Callable[..., tsds.conversion.Summary]] = {
+    "filter": lambda source, out, **rest: tsds.editing.filter_store(source, out, "label == 'a'", **rest),
+    "split": lambda source, out, **rest: tsds.editing.split_store(source, out, {"train": 0.5, "val": 0.5}, **rest),
+    "sample": lambda source, out, **rest: tsds.editing.sample_store(source, out, 9, **rest),
+    "relabel": lambda source, out, **rest: tsds.editing.relabel_store(source, out, {"a": "c"}, **rest),
+    "merge": lambda source, out, **rest: tsds.editing.merge_stores([source, source], out, **rest),
 }
 
 
@@ -98,12 +98,14 @@ def test_an_edit_keeps_its_shards_and_goes_on(
 ) -> None:
     whole = EDITS[name](source, tmp_path / "whole.tsds")
 
-    def progress(event: tsds.Progress) -> None:
+    def progress(event: tsds.conversion.Progress) -> None:
         if event.stage == "copy" and event.done == event.total > 0:
             at_commit()
 
     out = tmp_path / "out.tsds"
-    with pytest.raises(tsds.ConversionError, match=r"kept in .*\.partial; .*run the same command again to go on"):
+    with pytest.raises(
+        tsds.errors.ConversionError, match=r"kept in .*\.partial; .*run the same command again to go on"
+    ):
         EDITS[name](source, out, progress=progress)
     kept = shards(tmp_path / "out.tsds.partial")
     assert kept and not out.exists()
@@ -116,15 +118,15 @@ def test_an_edit_keeps_its_shards_and_goes_on(
 def test_a_shard_of_other_rows_is_not_taken_for_a_finished_one(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def progress(event: tsds.Progress) -> None:
+    def progress(event: tsds.conversion.Progress) -> None:
         if event.stage == "copy" and event.done == event.total > 0:
             monkeypatch.setattr(key, "repeated_key", refuse(MemoryError()))
 
-    with pytest.raises(tsds.ConversionError, match="shards are kept in"):
-        tsds.filter_store(source, tmp_path / "out.tsds", drop={"train": [0, 9]}, progress=progress)
+    with pytest.raises(tsds.errors.ConversionError, match="shards are kept in"):
+        tsds.editing.filter_store(source, tmp_path / "out.tsds", drop={"train": [0, 9]}, progress=progress)
     monkeypatch.undo()
     kept = len(shards(tmp_path / "out.tsds.partial"))
-    other = tsds.filter_store(
+    other = tsds.editing.filter_store(
         source, tmp_path / "out.tsds", drop={"train": [1, 9]}
     )  # of the step, nothing else differs
     gone = kept - other.resumed
@@ -137,16 +139,16 @@ def test_a_shard_of_other_rows_is_not_taken_for_a_finished_one(
 def test_a_layout_is_changed_from_where_it_stopped(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def progress(event: tsds.Progress) -> None:
+    def progress(event: tsds.conversion.Progress) -> None:
         if event.stage == "compress" and event.done == ROWS // 2:
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     out = tmp_path / "out.tsds"
-    with pytest.raises(tsds.ConversionError, match=r"the disk is full\. Finished shards are kept in "):
+    with pytest.raises(tsds.errors.ConversionError, match=r"the disk is full\. Finished shards are kept in "):
         tsds.repack(source, out, layout="zarr", progress=progress)
     assert len(shards(tmp_path / "out.tsds.partial")) == 3
     assert tsds.repack(source, out, layout="zarr").resumed == 3
-    assert tsds.compare_stores(source, out).is_empty and tsds.verify(out) == []
+    assert tsds.editing.compare_stores(source, out).is_empty and tsds.verify(out) == []
 
 
 @pytest.mark.parametrize("name", ["merge", "repack"])
@@ -157,7 +159,9 @@ def test_nothing_is_called_kept_where_no_shard_is_finished(
     monkeypatch.setattr(rows, "write_shard", full)
     monkeypatch.setattr(repack, "_repack_shard", full)
     change = EDITS.get(name, lambda source, out: tsds.repack(source, out, layout="zarr"))
-    with pytest.raises(tsds.ConversionError, match=r"the disk is full\. Nothing was kept; make room and run the same"):
+    with pytest.raises(
+        tsds.errors.ConversionError, match=r"the disk is full\. Nothing was kept; make room and run the same"
+    ):
         change(source, tmp_path / "out.tsds")
     assert not (tmp_path / "out.tsds.partial").exists()
 
@@ -167,7 +171,9 @@ def test_a_whole_store_is_not_called_damaged(source: Path, number: int, monkeypa
     store = tsds.open(source)
     monkeypatch.setattr(store_files.os, "open", refuse(OSError(number, os.strerror(number))))
     for read in (lambda: tsds.open(source), lambda: store["train"]["image"][0], lambda: tsds.verify(source)):
-        with pytest.raises(tsds.ResourceError, match=r"expected enough .* found that the system has no more") as caught:
+        with pytest.raises(
+            tsds.errors.ResourceError, match=r"expected enough .* found that the system has no more"
+        ) as caught:
             read()
         assert caught.value.reason == "no-resource" and not isinstance(caught.value, tsds.FormatError)
 
@@ -179,12 +185,12 @@ def test_a_store_that_memory_cannot_check_is_not_called_damaged(
     monkeypatch.setattr(machine, "memory_limit", lambda: 1)
     commands: list[Callable[[], object]] = [
         lambda: tsds.verify(source),
-        lambda: tsds.filter_store(source, tmp_path / "x.tsds", "label == 'a'"),
-        lambda: tsds.compare_stores(source, source),
+        lambda: tsds.editing.filter_store(source, tmp_path / "x.tsds", "label == 'a'"),
+        lambda: tsds.editing.compare_stores(source, source),
         lambda: tsds.repack(source, tmp_path / "x.tsds", layout="zarr"),
     ]
     for command in commands:
-        with pytest.raises(tsds.ResourceError, match="1 bytes of memory") as caught:
+        with pytest.raises(tsds.errors.ResourceError, match="1 bytes of memory") as caught:
             command()
         assert "damage" not in str(caught.value) and "Copy" not in str(caught.value)
 
@@ -203,7 +209,7 @@ def test_append_keeps_what_it_has_converted(tmp_path: Path, monkeypatch: pytest.
     before = tsds.open(store).sha256
     with monkeypatch.context() as context:
         context.setattr(module, "_found", refuse(MemoryError()))
-        with pytest.raises(tsds.ConversionError, match="Nothing was changed"):
+        with pytest.raises(tsds.errors.ConversionError, match="Nothing was changed"):
             tsds.append(store, tmp_path / "b", workers=0)
     assert tsds.open(store).sha256 == before and tsds.verify(store) == []
     assert shards(tmp_path / "s.tsds.append" / "new.partial") == ["train/00000"]

@@ -66,7 +66,7 @@ def test_polygons_that_would_take_all_memory(corners: list[list[float]]) -> None
     with pytest.raises(
         tsds.SourceError, match=r"polygons: expected polygons of less than 10,000,000 pixels in all, found"
     ):
-        tsds.draw_masks(objects, (30, 40))
+        tsds.loading.draw_masks(objects, (30, 40))
 
 
 def test_runs_of_another_image() -> None:
@@ -92,7 +92,7 @@ def test_masks_are_drawn_as_pycocotools_draws_them() -> None:
         "polygons": [corners, empty, empty],
         "rle": [np.empty(0, np.uint32), runs, np.empty(0, np.uint32)],
     }
-    masks = tsds.draw_masks(objects, (30, 40))
+    masks = tsds.loading.draw_masks(objects, (30, 40))
     expected = coco.decode(coco.merge(coco.frPyObjects(rings, 30, 40)))
     np.testing.assert_array_equal(masks[0], expected)
     assert masks[1].sum() == 5 and masks[1][:5, 1].all()

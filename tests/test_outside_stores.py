@@ -53,7 +53,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outside")
     class_folders(folder / "photos", per_class=2)
     tsds.convert(folder / "photos", folder / "a.tsds", tsds.ConvertOptions(workers=0))
-    tsds.filter_store(folder / "a.tsds", folder / "other.tsds", splits=["train"])
+    tsds.editing.filter_store(folder / "a.tsds", folder / "other.tsds", splits=["train"])
     tsds.pack(folder / "a.tsds", folder / "a.zip")
     (folder / "names.txt").write_text("ant = bee\n")
     (folder / "link.tsds").symlink_to("a.tsds")

@@ -255,9 +255,9 @@ def test_what_exists_stays(folder: Path, packed: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     shutil.copytree(folder, tmp_path / "store")
     for name, what in (("file", "file"), ("empty", "folder"), ("store", "store"), ("link", "link")):
-        with pytest.raises(tsds.StoreExistsError, match=f"expected a new path, found a {what}"):
+        with pytest.raises(tsds.errors.StoreExistsError, match=f"expected a new path, found a {what}"):
             tsds.pack(folder, tmp_path / name)
-        with pytest.raises(tsds.StoreExistsError, match=f"expected a new path, found a {what}"):
+        with pytest.raises(tsds.errors.StoreExistsError, match=f"expected a new path, found a {what}"):
             tsds.unpack(packed, tmp_path / name)
     with pytest.raises(tsds.OptionError, match=r"u\.partial: expected no such name, or the work folder of a copy"):
         tsds.unpack(packed, tmp_path / "u")
@@ -274,7 +274,7 @@ def test_room_is_looked_at_first(folder: Path, packed: Path, tmp_path: Path, mon
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     for run, source in ((tsds.pack, folder), (tsds.unpack, packed)):
-        with pytest.raises(tsds.OutputError, match=r"free on this disk, found 1\.0 kB\. Make room"):
+        with pytest.raises(tsds.errors.OutputError, match=r"free on this disk, found 1\.0 kB\. Make room"):
             run(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -282,7 +282,7 @@ def test_room_is_looked_at_first(folder: Path, packed: Path, tmp_path: Path, mon
 def test_a_full_disk_is_one_line(folder: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module._Advance, "__call__", no_room)
     for run, source in ((tsds.pack, folder), (tsds.unpack, packed)):
-        with pytest.raises(tsds.OutputError, match=r"No space left on device\. Make room"):
+        with pytest.raises(tsds.errors.OutputError, match=r"No space left on device\. Make room"):
             run(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -311,7 +311,7 @@ def test_the_folder_of_another_unpack_stays(packed: Path, tmp_path: Path) -> Non
     with contextlib.closing(work):
         work.open()
         work.make_folder("store")
-        with pytest.raises(tsds.ConversionError, match="another copy is writing here"):
+        with pytest.raises(tsds.errors.ConversionError, match="another copy is writing here"):
             tsds.unpack(packed, tmp_path / "out")
         assert sorted(path.name for path in work.path.iterdir()) == ["store", "tsds.lock"]
 

@@ -68,26 +68,26 @@ def check(batch: dict[str, Any], images: list[Tensor], divisor: int = 1) -> None
 def test_images_lie_in_the_corner(sizes: list[tuple[int, int]], channels: int, divisor: int, dtype: str) -> None:
     images = [torch.from_numpy(drawn(size, i, channels)).permute(2, 0, 1) for i, size in enumerate(sizes)]
     images = [image.to(getattr(torch, dtype)) for image in images]
-    check(tsds.pad_images(images, divisor)._asdict(), images, divisor)
-    check(tsds.pad_images([image.contiguous() for image in images], divisor)._asdict(), images, divisor)
+    check(tsds.loading.pad_images(images, divisor)._asdict(), images, divisor)
+    check(tsds.loading.pad_images([image.contiguous() for image in images], divisor)._asdict(), images, divisor)
 
 
 def test_images_of_one_size_are_not_copied() -> None:
     images = torch.from_numpy(np.stack([drawn((8, 12), i) for i in range(3)])).permute(0, 3, 1, 2)
-    padded = tsds.pad_images(images, 4)
+    padded = tsds.loading.pad_images(images, 4)
     assert padded.image is images
     check(padded._asdict(), list(images))
-    check(tsds.pad_images(images, 16)._asdict(), list(images), 16)
+    check(tsds.loading.pad_images(images, 16)._asdict(), list(images), 16)
 
 
 def test_memory_is_used_again_and_its_padding_is_zero() -> None:
     pool = BufferPool()
     large = [torch.full((3, 200, 200), 255, dtype=torch.uint8)] * 2
-    first = tsds.pad_images(large, pool=pool)
+    first = tsds.loading.pad_images(large, pool=pool)
     places = {first.image.data_ptr(), first.image_mask.data_ptr()}
     del first
     images = [torch.from_numpy(drawn(size)).permute(2, 0, 1) for size in ((190, 150), (120, 200))]
-    second = tsds.pad_images(images, pool=pool)
+    second = tsds.loading.pad_images(images, pool=pool)
     assert {second.image.data_ptr(), second.image_mask.data_ptr()} == places
     check(second._asdict(), images)
 
@@ -104,9 +104,9 @@ def test_memory_is_used_again_and_its_padding_is_zero() -> None:
 )
 def test_what_cannot_be_padded_is_refused(images: Any) -> None:
     with pytest.raises(ValueError, match=r"^images: expected tensors \(C, H, W\), of one C and one dtype in all of"):
-        tsds.pad_images(images)
+        tsds.loading.pad_images(images)
     with pytest.raises(ValueError, match="size_divisor"):
-        tsds.pad_images([torch.zeros(3, 4, 4)], 0)
+        tsds.loading.pad_images([torch.zeros(3, 4, 4)], 0)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -177,7 +177,7 @@ def test_tuples_begin_with_padded_images(path: Path, transform: Any) -> None:
     images = images_of(path)[:4]
     dataset = tsds.StoreDataset(path, return_as="tuple", fields=["image", "label"], transform=transform)
     padded, labels = next(iter(tsds.DataLoader(dataset, 4, collate_images="padded")))
-    assert isinstance(padded, tsds.PaddedImages)
+    assert isinstance(padded, tsds.loading.PaddedImages)
     check(padded._asdict(), images)
     assert labels.tolist() == [0, 1, 0, 1]
     dataset = tsds.StoreDataset(path, return_as="tuple", fields=["image", "objects"], transform=transform)
@@ -242,7 +242,7 @@ def test_batch_transforms_move_what_is_padded(path: Path) -> None:
     flip = tsds.Compose([tsds.RandomHorizontalFlip(1.0, flip_pairs=()), tsds.Normalize([0.5] * 3, [0.25] * 3)])
     settings = {"collate": "packed", "collate_images": "padded"}
     (batch,) = tsds.DataLoader(tsds.StoreDataset(path), 7, batch_transform=flip, **settings)
-    expected = tsds.pad_images([(image / 255 - 0.5) / 0.25 for image in images])
+    expected = tsds.loading.pad_images([(image / 255 - 0.5) / 0.25 for image in images])
     torch.testing.assert_close(batch["image"].flip(3), expected.image)
     assert torch.equal(batch["image_mask"].flip(2), expected.image_mask)
     assert torch.equal(batch["image_size"], expected.image_size)

@@ -123,7 +123,7 @@ def test_a_link_in_the_place_of_the_new_manifest_is_not_followed(store: tsds.Sto
     other = tmp_path / "other"
     other.write_text("mine")
     (store.path / "zarr.json.partial").symlink_to(other)
-    with pytest.raises(tsds.OutputError, match=r"zarr\.json: expected to write it"):
+    with pytest.raises(tsds.errors.OutputError, match=r"zarr\.json: expected to write it"):
         tsds.annotate(store.path, license="MIT")
     assert other.read_text() == "mine"
 
@@ -131,7 +131,7 @@ def test_a_link_in_the_place_of_the_new_manifest_is_not_followed(store: tsds.Sto
 def test_a_folder_that_may_not_be_written_to_is_one_line(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before = files(store)
     monkeypatch.setattr(os, "fsync", no_room)
-    with pytest.raises(tsds.OutputError, match="No space left"):
+    with pytest.raises(tsds.errors.OutputError, match="No space left"):
         tsds.annotate(store.path, license="MIT")
     monkeypatch.undo()
     assert files(store) == before

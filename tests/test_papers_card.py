@@ -208,7 +208,7 @@ def test_the_card_tells_all_that_was_done_to_a_store(tmp_path: Path, monkeypatch
     store = write_store(
         tmp_path / "a.tsds", {"image": image_field(images), "label": label_field("cat", "dog")}, ("train", 4, columns)
     )
-    tsds.filter_store(store, tmp_path / "b.tsds", "label == 'cat'")
+    tsds.editing.filter_store(store, tmp_path / "b.tsds", "label == 'cat'")
     tsds.repack(tmp_path / "b.tsds", tmp_path / "c.tsds", layout="zarr")
     tsds.repack(tmp_path / "c.tsds", tmp_path / "d.tsds", encoding="jpeg", quality=70)
     tsds.annotate(tmp_path / "d.tsds", license="MIT")
@@ -297,11 +297,11 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 # --- kinds of stores ----------------------------------------------------------------------------------------------
 
 
-def text_of(made: tsds.Card) -> str:
+def text_of(made: tsds.publishing.Card) -> str:
     return (made.path / "README.md").read_text("utf-8")
 
 
-def head_of(made: tsds.Card) -> Any:
+def head_of(made: tsds.publishing.Card) -> Any:
     return yaml.safe_load(text_of(made).split("---\n")[1])
 
 

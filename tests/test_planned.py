@@ -57,7 +57,7 @@ def by_one(source: Path, tmp_path: Path, options: tsds.ConvertOptions = OPTIONS)
 
 def run_all(out: Path, tasks: int) -> None:
     for task in reversed(range(tasks)):
-        tsds.convert_task(out, task, tasks)
+        tsds.clusters.convert_task(out, task, tasks)
 
 
 # --- every format: what a scan has found comes through the plan -----------------------------------------------------
@@ -282,10 +282,10 @@ def test_every_format(
     make: Callable[[Path], tsds.ConvertOptions], changes: dict[str, Any], tmp_path: Path, out: Path
 ) -> None:
     options = replace(make(tmp_path / "src"), **changes)
-    planned = tsds.plan(tmp_path / "src", out, options, tasks=3)
+    planned = tsds.clusters.plan(tmp_path / "src", out, options, tasks=3)
     assert planned.is_new and len(planned.shards) > 2
     run_all(out, 3)
-    summary = tsds.commit(out)
+    summary = tsds.clusters.commit(out)
     assert contents(out) == by_one(tmp_path / "src", tmp_path, options)
     assert tsds.verify(out) == []
     assert sum(summary.rows.values()) == planned.samples
@@ -294,10 +294,10 @@ def test_every_format(
 
 @pytest.mark.parametrize(("tasks", "workers"), [(1, 0), (1, 2), (2, 1), (7, 0), (100, 0)])
 def test_any_number_of_tasks_and_workers(folders: Path, tmp_path: Path, out: Path, tasks: int, workers: int) -> None:
-    tsds.plan(folders, out, OPTIONS)
-    done = [tsds.convert_task(out, task, tasks, workers=workers) for task in range(tasks)]
+    tsds.clusters.plan(folders, out, OPTIONS)
+    done = [tsds.clusters.convert_task(out, task, tasks, workers=workers) for task in range(tasks)]
     assert sum(each.samples for each in done) == 16
-    tsds.commit(out)
+    tsds.clusters.commit(out)
     assert contents(out) == by_one(folders, tmp_path)
 
 
@@ -305,9 +305,9 @@ def test_bad_samples_are_skipped_and_named_as_by_one(folders: Path, tmp_path: Pa
     next(folders.rglob("*.png")).write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
     (folders / "notes.doc").write_text("beside the images")
     options = replace(OPTIONS, on_error="skip")
-    tsds.plan(folders, out, options)
+    tsds.clusters.plan(folders, out, options)
     run_all(out, 4)
-    summary = tsds.commit(out)
+    summary = tsds.clusters.commit(out)
     assert sum(summary.skipped.values()) == 1 and len(summary.left_out) == 1
     assert contents(out) == by_one(folders, tmp_path, options)
 
@@ -315,22 +315,22 @@ def test_bad_samples_are_skipped_and_named_as_by_one(folders: Path, tmp_path: Pa
 def test_a_bad_sample_stops_its_task_alone(folders: Path, tmp_path: Path, out: Path) -> None:
     bad = sorted(folders.rglob("*.png"))[-1]
     good = bad.read_bytes()
-    planned = tsds.plan(folders, out, OPTIONS)
+    planned = tsds.clusters.plan(folders, out, OPTIONS)
     bad.write_bytes(good[:40])
     failed = []
     for task in range(planned.tasks):
         try:
-            tsds.convert_task(out, task)
+            tsds.clusters.convert_task(out, task)
         except tsds.SourceError as error:
             failed.append(task)
             assert bad.name in str(error)
     assert len(failed) == 1
-    with pytest.raises(tsds.UnfinishedError, match="shards are missing") as missing:
-        tsds.commit(out)
+    with pytest.raises(tsds.errors.UnfinishedError, match="shards are missing") as missing:
+        tsds.clusters.commit(out)
     assert (missing.value.tasks, missing.value.of) == (str(failed[0]), planned.tasks)
     bad.write_bytes(good)
-    assert tsds.convert_task(out, failed[0]).shards == 1
-    tsds.commit(out)
+    assert tsds.clusters.convert_task(out, failed[0]).shards == 1
+    tsds.clusters.commit(out)
     assert contents(out) == by_one(folders, tmp_path)
 
 
@@ -355,7 +355,7 @@ def many(tmp_path: Path) -> Path:
 
 def test_processes_at_the_same_shards_and_one_that_is_killed(many: Path, tmp_path: Path, out: Path) -> None:
     options = tsds.ConvertOptions(shard_nbytes=10**6, layout="zarr", workers=1)
-    tsds.plan(many, out, options)
+    tsds.clusters.plan(many, out, options)
     several = [process("convert", out, "--task", "0/1") for _ in range(3)]
     deadline = time.monotonic() + 120
     while not any((tmp_path / "o.tsds.partial" / "journal").glob("*.json")):
@@ -366,7 +366,7 @@ def test_processes_at_the_same_shards_and_one_that_is_killed(many: Path, tmp_pat
         _, errors = each.communicate(timeout=60)
         assert (each.returncode, errors) == (0, b"")
     several[0].communicate()
-    tsds.commit(out)
+    tsds.clusters.commit(out)
     assert contents(out) == by_one(many, tmp_path, options)
     assert not (tmp_path / "o.tsds.partial").exists()
 
@@ -378,7 +378,7 @@ def test_two_plans_and_two_commits_at_once(folders: Path, tmp_path: Path, out: P
     assert any(code == 0 for _, code in ends)
     for errors, code in ends:
         assert code == 0 or b"another conversion is writing here" in errors
-    tsds.convert_task(out, 0, 1)
+    tsds.clusters.convert_task(out, 0, 1)
     ends = [(each.communicate()[1], each.returncode) for each in [process("commit", out) for _ in range(3)]]
     assert sorted(code for _, code in ends) == [0, 1, 1]
     for errors, code in ends:
@@ -390,11 +390,11 @@ def test_a_scratch_folder_on_another_disk(folders: Path, tmp_path: Path, out: Pa
     memory = Path("/dev/shm")  # noqa: S108
     if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other disk: /dev/shm")
-    tsds.plan(folders, out, OPTIONS)
+    tsds.clusters.plan(folders, out, OPTIONS)
     with tempfile.TemporaryDirectory(dir=memory) as scratch:
-        tsds.convert_task(out, 0, 1, scratch=scratch)
+        tsds.clusters.convert_task(out, 0, 1, scratch=scratch)
         assert os.listdir(scratch) == []
-    tsds.commit(out)
+    tsds.clusters.commit(out)
     assert contents(out) == by_one(folders, tmp_path)
 
 
@@ -406,11 +406,11 @@ def test_what_a_killed_task_left_in_the_scratch_folder(folders: Path, tmp_path: 
         (scratch / name).mkdir(parents=True)
         (scratch / name / "shard").write_bytes(b"rows")
     (scratch / "tsds-link.scratch").symlink_to("of-others")
-    tsds.plan(folders, out, OPTIONS)
+    tsds.clusters.plan(folders, out, OPTIONS)
     alive = os.open(scratch / "tsds-alive.scratch", os.O_RDONLY)
     try:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        tsds.convert_task(out, 0, 1, scratch=scratch)
+        tsds.clusters.convert_task(out, 0, 1, scratch=scratch)
     finally:
         os.close(alive)
     assert {path.name for path in scratch.iterdir()} == {"tsds-alive.scratch", "tsds-link.scratch", "of-others"}
@@ -418,18 +418,18 @@ def test_what_a_killed_task_left_in_the_scratch_folder(folders: Path, tmp_path: 
 
 
 def test_a_shard_whose_files_are_gone_is_missing(folders: Path, tmp_path: Path, out: Path) -> None:
-    planned = tsds.plan(folders, out, OPTIONS, tasks=4)
+    planned = tsds.clusters.plan(folders, out, OPTIONS, tasks=4)
     run_all(out, 4)
     store = tmp_path / "o.tsds.partial" / "store"
     names = list(planned.shards)
     shutil.rmtree(store / "train" / "00000")
     (store / "train" / "00001" / "image" / "c" / "0" / "0" / "0" / "0").write_bytes(b"short")
-    with pytest.raises(tsds.UnfinishedError, match="2 of 6 shards are missing") as error:
-        tsds.commit(out)
+    with pytest.raises(tsds.errors.UnfinishedError, match="2 of 6 shards are missing") as error:
+        tsds.clusters.commit(out)
     tasks = sorted({names.index(("train", i)) % 4 for i in (0, 1)})
     assert error.value.tasks == ranges(tasks)
-    assert [tsds.convert_task(out, task).shards for task in tasks] == [1] * len(tasks)
-    tsds.commit(out)
+    assert [tsds.clusters.convert_task(out, task).shards for task in tasks] == [1] * len(tasks)
+    tsds.clusters.commit(out)
     assert contents(out) == by_one(folders, tmp_path)
 
 
@@ -446,97 +446,101 @@ def change_plan(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_another_version_is_refused(folders: Path, out: Path) -> None:
-    tsds.plan(folders, out, OPTIONS)
+    tsds.clusters.plan(folders, out, OPTIONS)
     change_plan(out, lambda data: data["versions"].__setitem__(1, "Pillow 1.0"))
     with pytest.raises(tsds.OptionError, match=r"planned with .*Pillow 1\.0.*Install the same versions"):
-        tsds.convert_task(out, 0)
+        tsds.clusters.convert_task(out, 0)
 
 
 def test_records_of_another_plan_are_refused(folders: Path, out: Path) -> None:
-    tsds.plan(folders, out, OPTIONS)
+    tsds.clusters.plan(folders, out, OPTIONS)
     run_all(out, 2)
     change_plan(out, lambda data: data.__setitem__("notes", ["another plan"]))
-    with pytest.raises(tsds.ConversionError, match="is of another plan"):
-        tsds.commit(out)
-    assert tsds.convert_task(out, 0, 1).shards == 6  # none of the others' is taken for its own
-    tsds.commit(out)
+    with pytest.raises(tsds.errors.ConversionError, match="is of another plan"):
+        tsds.clusters.commit(out)
+    assert tsds.clusters.convert_task(out, 0, 1).shards == 6  # none of the others' is taken for its own
+    tsds.clusters.commit(out)
 
 
 def test_another_source_is_refused(folders: Path, tmp_path: Path, out: Path) -> None:
-    tsds.plan(folders, out, OPTIONS)
+    tsds.clusters.plan(folders, out, OPTIONS)
     folders.rename(tmp_path / "away")
     with pytest.raises(tsds.SourceError, match="does not see the source that was planned"):
-        tsds.convert_task(out, 0)
+        tsds.clusters.convert_task(out, 0)
     folders.mkdir()
     with pytest.raises(tsds.SourceError, match="expected the file that was planned with, found another or none"):
-        tsds.convert_task(out, 0)
+        tsds.clusters.convert_task(out, 0)
 
 
 def test_a_list_that_all_samples_share_must_be_the_same(tmp_path: Path, out: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()
     np.save(source / "x.npy", np.arange(600, dtype=np.uint8).reshape(6, 10, 10))
-    tsds.plan(source, out, OPTIONS)
+    tsds.clusters.plan(source, out, OPTIONS)
     np.save(source / "x.npy", np.arange(1, 601, dtype=np.uint8).reshape(6, 10, 10))
     with pytest.raises(tsds.SourceError, match="expected the file that was planned with"):
-        tsds.convert_task(out, 0)
+        tsds.clusters.convert_task(out, 0)
 
 
 def test_a_damaged_plan(folders: Path, tmp_path: Path, out: Path) -> None:
-    tsds.plan(folders, out, OPTIONS)
+    tsds.clusters.plan(folders, out, OPTIONS)
     references = tmp_path / "o.tsds.partial" / "plan" / "train.references"
     data = references.read_bytes()
     references.write_bytes(data.replace(b"0", b"1"))
-    with pytest.raises(tsds.ConversionError, match="its files are damaged"):
-        tsds.convert_task(out, 0, 1)
+    with pytest.raises(tsds.errors.ConversionError, match="its files are damaged"):
+        tsds.clusters.convert_task(out, 0, 1)
     references.write_bytes(data)
     plan = references.with_name("plan.json")
     plan.write_bytes(plan.read_bytes()[:-9])
-    for call in (lambda: tsds.convert_task(out, 0), lambda: tsds.commit(out), lambda: tsds.plan(folders, out, OPTIONS)):
-        with pytest.raises(tsds.ConversionError, match="the plan cannot be read"):
+    for call in (
+        lambda: tsds.clusters.convert_task(out, 0),
+        lambda: tsds.clusters.commit(out),
+        lambda: tsds.clusters.plan(folders, out, OPTIONS),
+    ):
+        with pytest.raises(tsds.errors.ConversionError, match="the plan cannot be read"):
             call()
 
 
 def test_what_goes_with_a_plan(folders: Path, tmp_path: Path, out: Path) -> None:
     with pytest.raises(tsds.OptionError, match="there is no plan here"):
-        tsds.commit(out)
+        tsds.clusters.commit(out)
     with pytest.raises(tsds.OptionError, match="there is no plan here"):
-        tsds.convert_task(out)
+        tsds.clusters.convert_task(out)
     with pytest.raises(tsds.OptionError, match="expected a path, which other processes can read"):
-        tsds.plan([(np.zeros((2, 2)), 0)], out)  # type: ignore[arg-type]
+        tsds.clusters.plan([(np.zeros((2, 2)), 0)], out)  # type: ignore[arg-type]
     assert not list(tmp_path.glob("o.tsds*"))
-    first = tsds.plan(folders, out, OPTIONS)
-    again = tsds.plan(folders, out, OPTIONS)
+    first = tsds.clusters.plan(folders, out, OPTIONS)
+    again = tsds.clusters.plan(folders, out, OPTIONS)
     assert (again.sha256, again.is_new) == (first.sha256, False)
     with pytest.raises(tsds.OptionError, match="the plan of another conversion is here: `seed` was 0, is now 7"):
-        tsds.plan(folders, out, replace(OPTIONS, seed=7))
+        tsds.clusters.plan(folders, out, replace(OPTIONS, seed=7))
     with pytest.raises(tsds.OptionError, match="a plan for several processes is here"):
         tsds.convert(folders, out, OPTIONS)
     for task, tasks in ((6, None), (-1, 3), (3, 3)):
         with pytest.raises(tsds.OptionError, match="`task`: expected 0 to"):
-            tsds.convert_task(out, task, tasks)
+            tsds.clusters.convert_task(out, task, tasks)
     with pytest.raises(tsds.OptionError, match="the plan has no shard train/00009"):
-        tsds.convert_task(out, shards=[("train", 9)])
+        tsds.clusters.convert_task(out, shards=[("train", 9)])
     with pytest.raises(tsds.OptionError, match="`scratch`: expected a folder"):
-        tsds.convert_task(out, scratch=tmp_path / "none")
+        tsds.clusters.convert_task(out, scratch=tmp_path / "none")
     run_all(out, 2)
-    tsds.commit(out)
-    for call in (lambda: tsds.commit(out), lambda: tsds.convert_task(out)):
-        with pytest.raises(tsds.StoreExistsError, match="expected a plan that is not committed, found a store"):
+    tsds.clusters.commit(out)
+    for call in (lambda: tsds.clusters.commit(out), lambda: tsds.clusters.convert_task(out)):
+        with pytest.raises(tsds.errors.StoreExistsError, match="expected a plan that is not committed, found a store"):
             call()
-    with pytest.raises(tsds.StoreExistsError, match="expected a new path, found a store"):
-        tsds.plan(folders, out)
+    with pytest.raises(tsds.errors.StoreExistsError, match="expected a new path, found a store"):
+        tsds.clusters.plan(folders, out)
 
 
 def test_a_conversion_by_one_process_is_not_mixed_with_a_plan(folders: Path, tmp_path: Path, out: Path) -> None:
-    def stop(event: tsds.Progress) -> None:
+    def stop(event: tsds.conversion.Progress) -> None:
         if event.done > 8:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         tsds.convert(folders, out, OPTIONS, progress=stop)
     with pytest.raises(tsds.OptionError, match="finished shards of a conversion by one process"):
-        tsds.plan(folders, out, OPTIONS)
+        tsds.clusters.plan(folders, out, OPTIONS)
     assert tsds.convert(folders, out, OPTIONS).resumed
 
 
@@ -577,50 +581,54 @@ def test_plain_data_is_nothing_else() -> None:
 @pytest.mark.parametrize("what", ["store", "split", "shard", "folder in a shard", "file"])
 def test_commit_follows_no_link(folders: Path, tmp_path: Path, out: Path, what: str) -> None:
     expected = by_one(folders, tmp_path)
-    tsds.plan(folders, out, OPTIONS, tasks=1)
-    tsds.convert_task(out, 0)
+    tsds.clusters.plan(folders, out, OPTIONS, tasks=1)
+    tsds.clusters.convert_task(out, 0)
     store = out.with_name("o.tsds.partial") / "store"
     places = {"store": ".", "split": "train", "shard": "train/00000", "folder in a shard": "train/00000/image"}
     place = (store / places.get(what, "train/00000/label/c/0")).resolve()
     place.rename(tmp_path / "elsewhere")
     place.symlink_to(tmp_path / "elsewhere")
     before = contents(tmp_path / "elsewhere") if what != "file" else {}
-    with pytest.raises(tsds.ConversionError, match=r"expected a file or folder .*, found a symbolic link\.") as caught:
-        tsds.commit(out)
+    with pytest.raises(
+        tsds.errors.ConversionError, match=r"expected a file or folder .*, found a symbolic link\."
+    ) as caught:
+        tsds.clusters.commit(out)
     assert str(place) in str(caught.value) and "\n" not in str(caught.value)
     assert not os.path.lexists(out)
     assert what == "file" or contents(tmp_path / "elsewhere") == before
     place.unlink()  # as the message says
-    tsds.convert_task(out, 0)
-    with contextlib.suppress(tsds.ConversionError):  # of a file that is missing, its shard is found out here
-        tsds.commit(out)
+    tsds.clusters.convert_task(out, 0)
+    with contextlib.suppress(tsds.errors.ConversionError):  # of a file that is missing, its shard is found out here
+        tsds.clusters.commit(out)
     if not out.exists():
-        tsds.convert_task(out, 0)
-        tsds.commit(out)
+        tsds.clusters.convert_task(out, 0)
+        tsds.clusters.commit(out)
     assert contents(out) == expected
 
 
 def test_a_task_follows_no_link(folders: Path, tmp_path: Path, out: Path) -> None:
-    tsds.plan(folders, out, OPTIONS, tasks=1)
+    tsds.clusters.plan(folders, out, OPTIONS, tasks=1)
     (tmp_path / "victim").mkdir()
     link = out.with_name("o.tsds.partial") / "store" / "train"
     link.symlink_to(tmp_path / "victim", target_is_directory=True)
     with pytest.raises(tsds.OptionError, match="found something else as its folder store/train"):
-        tsds.convert_task(out, 0)
+        tsds.clusters.convert_task(out, 0)
     assert os.listdir(tmp_path / "victim") == []
 
 
 @pytest.mark.parametrize("name", ["EXTRA", "image/c/0/0/0/1", "new/zarr.json"])
 def test_a_shard_with_one_more_file_is_not_committed(folders: Path, tmp_path: Path, out: Path, name: str) -> None:
     expected = by_one(folders, tmp_path)
-    tsds.plan(folders, out, OPTIONS, tasks=1)
-    tsds.convert_task(out, 0)
+    tsds.clusters.plan(folders, out, OPTIONS, tasks=1)
+    tsds.clusters.convert_task(out, 0)
     more = out.with_name("o.tsds.partial") / "store/train/00000" / name
     more.parent.mkdir(parents=True, exist_ok=True)
     more.write_text("x")
-    with pytest.raises(tsds.ConversionError, match="expected the files that its shard lists, found one more") as caught:
-        tsds.commit(out)
+    with pytest.raises(
+        tsds.errors.ConversionError, match="expected the files that its shard lists, found one more"
+    ) as caught:
+        tsds.clusters.commit(out)
     assert str(more) in str(caught.value) and not os.path.lexists(out)
     more.unlink()
-    tsds.commit(out)
+    tsds.clusters.commit(out)
     assert contents(out) == expected and tsds.verify(out) == []

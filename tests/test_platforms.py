@@ -29,7 +29,7 @@ assert {found.resident for found in residency(store).values()} == {None}
 tsds.warm(store)
 try:
     tsds.evict(store)
-except tsds.ResidencyError as error:
+except tsds.errors.ResidencyError as error:
     print(error)
 """
 
@@ -57,15 +57,15 @@ try:
 except KeyboardInterrupt:
     pass
 tsds.convert(source, out / "resumed", options)
-tsds.plan(source, out / "planned", tasks=2, size=16)
+tsds.clusters.plan(source, out / "planned", tasks=2, size=16)
 for task in range(2):
-    tsds.convert_task(out / "planned", task, workers=0)
-tsds.commit(out / "planned")
+    tsds.clusters.convert_task(out / "planned", task, workers=0)
+tsds.clusters.commit(out / "planned")
 with tsds.Writer(out / "written") as writer:
     for i in range(3):
         writer.append("train", image=np.full((8, 8, 3), i, np.uint8), key=str(i))
 tsds.repack(out / "s", out / "small", layout="zarr")
-tsds.filter_store(out / "s", out / "cats", where="label == 'cat'")
+tsds.editing.filter_store(out / "s", out / "cats", where="label == 'cat'")
 tsds.pack(out / "s", out / "packed.zip")
 tsds.unpack(out / "packed.zip", out / "unpacked")
 tsds.copy(out / "s", out / "copied")

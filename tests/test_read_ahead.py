@@ -143,7 +143,7 @@ def test_a_subset_counts_with_what_is_read_around_it(
     monkeypatch.setattr(shortage, "read_ahead_nbytes", lambda path: reads_around)
     dataset = tsds.StoreDataset(store)
     if way == "sampler":
-        loader = DataLoader(dataset, 4, sampler=tsds.SubsetSampler(rows))
+        loader = DataLoader(dataset, 4, sampler=tsds.loading.SubsetSampler(rows))
     else:
         loader = DataLoader(dataset.subset(rows), 4, shuffle=True)
     batches = iter(loader)

@@ -72,7 +72,7 @@ def test_a_run_goes_on_with_those_that_it_began_with(tmp_path: Path) -> None:
     assert report is not None
     kept = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["options"]
     assert (kept["batch_size"], kept["learning_rate"], kept["augment"]) == (16, 0.5, "strong")
-    with pytest.raises(tsds.TrainingError, match="`batch_size`: expected 16 as in the checkpoint, found 8"):
+    with pytest.raises(tsds.errors.TrainingError, match="`batch_size`: expected 16 as in the checkpoint, found 8"):
         tsds.train(path, TrainOptions(**{**given, "batch_size": 8}), out=tmp_path / "run", resume=True)
 
 

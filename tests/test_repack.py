@@ -63,7 +63,7 @@ def test_a_damaged_store_is_not_given_fresh_checksums(store, tmp_path):
 def test_what_repack_refuses(store, tmp_path):
     with pytest.raises(tsds.OptionError, match="has the layout memmap already"):
         tsds.repack(store.path, tmp_path / "z.tsds", layout="memmap")
-    with pytest.raises(tsds.StoreExistsError):
+    with pytest.raises(tsds.errors.StoreExistsError):
         tsds.repack(store.path, store.path, layout="zarr")
 
 

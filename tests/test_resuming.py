@@ -74,7 +74,7 @@ OURS: dict[str, Callable[[], dict[str, Any]]] = {
         "sampler": tsds.ShuffleSampler(ROWS, algorithm="feistel", seed=3),
     },
     "WeightedSampler": lambda: {"batch_size": BATCH, "sampler": tsds.WeightedSampler(np.linspace(1, 9, ROWS))},
-    "SubsetSampler": lambda: {"batch_size": BATCH, "sampler": tsds.SubsetSampler(np.arange(0, ROWS, 2))},
+    "SubsetSampler": lambda: {"batch_size": BATCH, "sampler": tsds.loading.SubsetSampler(np.arange(0, ROWS, 2))},
     "BlockShuffleSampler": lambda: {
         "batch_size": BATCH,
         "sampler": tsds.BlockShuffleSampler(ROWS, block_rows=5, window_blocks=3),
@@ -344,7 +344,7 @@ ELASTIC: dict[str, Callable[[int, int], Any]] = {
     "shuffle": lambda rank, ranks: tsds.ShuffleSampler(ROWS, seed=3, rank=rank, num_replicas=ranks),
     "in order": lambda rank, ranks: tsds.ShuffleSampler(ROWS, shuffle=False, rank=rank, num_replicas=ranks),
     "drop_last": lambda rank, ranks: tsds.ShuffleSampler(ROWS, rank=rank, num_replicas=ranks, drop_last=True),
-    "subset": lambda rank, ranks: tsds.SubsetSampler(np.arange(3, ROWS), rank=rank, num_replicas=ranks),
+    "subset": lambda rank, ranks: tsds.loading.SubsetSampler(np.arange(3, ROWS), rank=rank, num_replicas=ranks),
     "weighted": lambda rank, ranks: tsds.WeightedSampler(WEIGHTS, replacement=False, rank=rank, num_replicas=ranks),
 }
 

@@ -53,9 +53,9 @@ def test_classes_confidences_and_losses(tmp_path: Path) -> None:
     path = store_of(tmp_path / "s.tsds", samples, ("a", "b", "c"), split_into={"train": 0.8, "val": 0.2}).path
     labels = np.asarray(tsds.open(path)["train"]["label"][:]).copy()
     labels[5] = -1
-    tsds.add_fields(path, {"label": {"train": labels}}, classes={"label": ("a", "b", "c")}, replace=True)
+    tsds.editing.add_fields(path, {"label": {"train": labels}}, classes={"label": ("a", "b", "c")}, replace=True)
     made, checkpoint = model_of(path, "classification")
-    done = tsds.add_predictions(checkpoint, path, device="cpu")
+    done = tsds.training.add_predictions(checkpoint, path, device="cpu")
     assert list(done.fields) == ["prediction", "confidence", "loss"]
     store = tsds.open(path)
     for split in map(store.__getitem__, store):
@@ -71,7 +71,7 @@ def test_classes_confidences_and_losses(tmp_path: Path) -> None:
     assert tsds.verify(path) == []
     assert task_of(store["train"]).label_field == "label"  # not the predictions
     wrong = sum(int((split["prediction"][:] != split["label"][:]).sum()) for split in map(store.__getitem__, store))
-    summary = tsds.filter_store(path, tmp_path / "wrong.tsds", "prediction != label")
+    summary = tsds.editing.filter_store(path, tmp_path / "wrong.tsds", "prediction != label")
     assert sum(summary.rows.values()) == wrong > 0
 
 
@@ -97,7 +97,7 @@ def test_one_split_then_another_and_a_prefix(tmp_path: Path) -> None:
 def test_keypoints_and_several_labels(tmp_path: Path, task: str) -> None:
     path = annotated(tmp_path / "s.tsds")
     made, checkpoint = model_of(path, task)
-    tsds.add_predictions(checkpoint, path, device="cpu")
+    tsds.training.add_predictions(checkpoint, path, device="cpu")
     split = tsds.open(path)["train"]
     outputs = outputs_by_hand(made, split)
     total = np.zeros(len(split), np.float32)
@@ -124,8 +124,8 @@ def test_a_detector(tmp_path: Path) -> None:
     options = TrainOptions(epochs=1, batch_size=8, augment="none", device="cpu", precision="fp32")
     tsds.train(path, options, task="detection", image_size=96, out=tmp_path / "run")
     checkpoint = tmp_path / "run" / "best.pt"
-    found = tsds.predict_store(checkpoint, path, split="train", device="cpu")
-    tsds.add_predictions(checkpoint, path, device="cpu")
+    found = tsds.training.predict_store(checkpoint, path, split="train", device="cpu")
+    tsds.training.add_predictions(checkpoint, path, device="cpu")
     split = tsds.open(path)["train"]
     rows = found.detections
     for row in range(len(split)):

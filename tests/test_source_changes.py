@@ -95,7 +95,7 @@ def test_a_change_is_noticed(
 ) -> None:
     source = make(tmp_path / "src")
 
-    def stop(progress: tsds.Progress) -> None:
+    def stop(progress: tsds.conversion.Progress) -> None:
         if progress.done >= 6:
             raise KeyboardInterrupt
 

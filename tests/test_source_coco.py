@@ -158,7 +158,7 @@ def test_all_that_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second["polygons"][2], expected)  # without the one of two corners
     np.testing.assert_array_equal(second["keypoints"][2], [[3, 4], [np.nan, np.nan], [5, 6]])
     np.testing.assert_array_equal(second["visibility"], [[0, 0, 0], [0, 0, 0], [2, 0, 1]])
-    masks = tsds.draw_masks(second, (30, 40))
+    masks = tsds.loading.draw_masks(second, (30, 40))
     assert masks[1].sum() == 4 and masks[0].sum() == pytest.approx(80, abs=10)
     left = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text().splitlines()]
     assert [each["reason"] for each in left] == ["polygon-short"]
@@ -170,7 +170,7 @@ def test_outlines_move_with_their_image(tmp_path: Path) -> None:
     objects = split["objects"][1]
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) * [0.5, 2])
     np.testing.assert_allclose(objects["area"], [70.5, 1200, 25])
-    masks = tsds.draw_masks(objects, (60, 20))
+    masks = tsds.loading.draw_masks(objects, (60, 20))
     assert masks[1].sum() == 0 or masks[1].sum() == 8  # four pixels of one column
 
 
@@ -205,7 +205,7 @@ def test_compressed_runs(tmp_path: Path) -> None:
     content["annotations"][2]["segmentation"] = {"size": [30, 40], "counts": encoded["counts"].decode()}
     write(tmp_path / "src", content)
     objects = convert(tmp_path)["val"]["objects"][1]
-    np.testing.assert_array_equal(tsds.draw_masks(objects, (30, 40))[1], mask)
+    np.testing.assert_array_equal(tsds.loading.draw_masks(objects, (30, 40))[1], mask)
 
 
 def test_only_boxes(tmp_path: Path) -> None:

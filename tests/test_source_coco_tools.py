@@ -55,7 +55,7 @@ def scan(root: Path, **options: Any) -> Contents:
     return source.contents()
 
 
-def convert(root: Path, **options: Any) -> tuple[tsds.Store, tsds.Summary]:
+def convert(root: Path, **options: Any) -> tuple[tsds.Store, tsds.conversion.Summary]:
     out = root.parent / f"{len(list(root.parent.iterdir()))}.tsds"
     summary = tsds.convert(root, out, workers=0, **options)
     assert tsds.verify(out) == []
@@ -249,7 +249,7 @@ def test_a_box_without_area(tmp_path: Path, on_error: str, images: int, boxes: i
 
 
 def test_no_message_has_its_file_twice() -> None:
-    problem = tsds.Problem("a.json", "annotation", "a.json: annotation 1: expected a box, found none.")
+    problem = tsds.errors.Problem("a.json", "annotation", "a.json: annotation 1: expected a box, found none.")
     assert str(problem) == "a.json: annotation 1: expected a box, found none."
 
 
@@ -272,13 +272,13 @@ def test_keypoints_without_names(tmp_path: Path, category: Json) -> None:
     assert store["train"]["objects"][1]["visibility"].tolist() == [[2, 1, 0]]
     names = tmp_path / "names.txt"
     names.write_text("left eye\nright eye\nnose\n")
-    store, summary = convert(root, keypoints=tsds.read_keypoints(names))
+    store, summary = convert(root, keypoints=tsds.conversion.read_keypoints(names))
     field = store.manifest.fields["objects"]
     assert (field.keypoints, field.flip_pairs) == (("left eye", "right eye", "nose"), ((0, 1),))
     assert not any("names" in note for note in summary.notes)
     with pytest.raises(tsds.OptionError, match=r"expected 3 names, .* found 1"):
         names.write_text("nose\n")
-        convert(root, keypoints=tsds.read_keypoints(names))
+        convert(root, keypoints=tsds.conversion.read_keypoints(names))
 
 
 def test_another_number_of_keypoints_than_most(tmp_path: Path) -> None:

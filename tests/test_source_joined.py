@@ -175,9 +175,9 @@ def test_a_class_map_that_fits_nothing_is_refused(tmp_path: Path) -> None:
 def test_a_plan_knows_the_class_map(tmp_path: Path) -> None:
     source, out = class_folders(tmp_path / "a", "cat", "dog"), tmp_path / "out.tsds"
     options = tsds.ConvertOptions(**SIZE, class_map={"dog": "cat"})
-    tsds.plan(source, out, options, tasks=1)
-    tsds.convert_task(out, 0, workers=0)
-    tsds.commit(out)
+    tsds.clusters.plan(source, out, options, tasks=1)
+    tsds.clusters.convert_task(out, 0, workers=0)
+    tsds.clusters.commit(out)
     assert tsds.open(out)["train"]["label"][:].tolist() == [0] * 6
 
 

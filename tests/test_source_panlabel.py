@@ -75,7 +75,7 @@ def test_by_command_and_shared_out(workers: int, tmp_path: Path, panlabel: None)
     assert command("plan", source, planned, "--via", "create-ml").exit_code == 0
     assert command("convert", planned, "--task", "0/1").exit_code == 0
     assert command("commit", planned).exit_code == 0
-    assert tsds.compare_stores(planned, tmp_path / "o.tsds").is_empty
+    assert tsds.editing.compare_stores(planned, tmp_path / "o.tsds").is_empty
 
 
 def test_a_box_without_an_area_is_named_as_any(tmp_path: Path, panlabel: None) -> None:

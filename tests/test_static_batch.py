@@ -71,7 +71,7 @@ def test_what_is_no_tensor_is_that_of_the_batch(objects: Path) -> None:
 
 def test_objects_of_a_fixed_number_are_static(objects: Path) -> None:
     static, offsets = StaticBatch("first"), torch.arange(3)
-    made = [static.fill(tsds.PackedObjects(offsets * i, {"boxes": torch.ones(2, 4) * i})) for i in (1, 0)]
+    made = [static.fill(tsds.loading.PackedObjects(offsets * i, {"boxes": torch.ones(2, 4) * i})) for i in (1, 0)]
     assert made[0].values["boxes"] is made[1].values["boxes"] and made[0].offsets.tolist() == [0, 0, 0]
 
 

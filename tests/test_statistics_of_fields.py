@@ -79,18 +79,18 @@ def test_every_field_is_counted_and_joined(tmp_path: Path) -> None:
     whole = several(tmp_path / "a.tsds", 23)
     assert whole["train"].class_counts == {} and whole["train"].channel_moments is None
     for name, dropped in {"b": [], "c": [3, 4, 9, 22]}.items():
-        tsds.filter_store(whole.path, tmp_path / f"{name}.tsds", drop={"train": dropped})
+        tsds.editing.filter_store(whole.path, tmp_path / f"{name}.tsds", drop={"train": dropped})
         check(tsds.open(tmp_path / f"{name}.tsds")["train"])
     # Those of pixels and masks are joined here, and counted again where one store does not tell them.
-    tsds.filter_store(several(tmp_path / "d.tsds", 5, seed=1).path, tmp_path / "e.tsds")
+    tsds.editing.filter_store(several(tmp_path / "d.tsds", 5, seed=1).path, tmp_path / "e.tsds")
     for name, others in {"f": "be", "g": "ad", "h": "bd", "i": "ab"}.items():
         paths = [tmp_path / f"{other}.tsds" for other in others]
-        tsds.merge_stores(paths, tmp_path / f"{name}.tsds")
+        tsds.editing.merge_stores(paths, tmp_path / f"{name}.tsds")
         check(tsds.open(tmp_path / f"{name}.tsds")["train"])
 
 
 def test_fields_that_are_left_out_take_their_statistics_along(tmp_path: Path) -> None:
-    tsds.filter_store(several(tmp_path / "a.tsds", 6).path, tmp_path / "b.tsds")
+    tsds.editing.filter_store(several(tmp_path / "a.tsds", 6).path, tmp_path / "b.tsds")
     statistics = tsds.open(tmp_path / "b.tsds")["train"].statistics
     for fields in (["depth", "coarse"], ["faces", "parts", "other-size"]):
         path = tmp_path / f"{fields[0]}.tsds"
@@ -102,7 +102,7 @@ def test_fields_that_are_left_out_take_their_statistics_along(tmp_path: Path) ->
 
 
 def test_each_field_is_shown_with_its_name(tmp_path: Path) -> None:
-    tsds.filter_store(several(tmp_path / "a.tsds", 6).path, tmp_path / "b.tsds")
+    tsds.editing.filter_store(several(tmp_path / "a.tsds", 6).path, tmp_path / "b.tsds")
     split = tsds.open(tmp_path / "b.tsds")["train"]
     shown = command("stats", tmp_path / "b.tsds").stdout
     for name in ("image", "depth"):
@@ -139,7 +139,7 @@ def test_statistics_of_before_fields_had_names_are_not_known(tmp_path: Path) -> 
     assert command("stats", path).exit_code == command("info", path).exit_code == 0
     with pytest.raises(tsds.OptionError, match="none in the statistics of the store"):
         tsds.Normalize.from_split(before)
-    tsds.filter_store(path, tmp_path / "b.tsds")
+    tsds.editing.filter_store(path, tmp_path / "b.tsds")
     statistics = tsds.open(tmp_path / "b.tsds")["train"].statistics
     assert statistics["label"] == {"class_counts": [3, 3]}
     for name, value in moments.items():

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
+from public_names import public_names
 from small_stores import ROOT, image_field, write_store
 from stores import detections, store_of
 from tensorstore_ds import machine as memory
@@ -142,7 +143,7 @@ def test_nothing_can_be_written(split):
 
 
 def test_names_that_are_not_there(split):
-    with pytest.raises(tsds.UnknownNameError) as error:
+    with pytest.raises(tsds.errors.UnknownNameError) as error:
         split["keys"]
     assert isinstance(error.value, KeyError)
     for wrong in ([0, 1], None, 1.5):
@@ -250,9 +251,10 @@ def test_import_is_light():
 
 
 def test_public_names():
-    assert all(getattr(tsds, name) is not None for name in tsds.__all__)
-    assert callable(tsds.convert)
-    assert callable(tsds.verify)
+    assert all(value is not None for value in public_names().values())
+    assert callable(tsds.convert) and callable(tsds.verify) and tsds.editing.Fold
+    with pytest.raises(ImportError, match=r"no tensorstore_ds\.Fold\. Write tensorstore_ds\.editing\.Fold$"):
+        from tensorstore_ds import Fold  # type: ignore[attr-defined]  # noqa: F401
     with pytest.raises(AttributeError, match="nothing"):
         _ = tsds.nothing
 
@@ -411,7 +413,7 @@ def test_a_column_is_refused_that_memory_cannot_hold(two, monkeypatch):
     monkeypatch.setattr(memory, "_UNASKED_NBYTES", 10)
     monkeypatch.setattr(memory, "memory_limit", lambda: 20)
     for read in (lambda: np.asarray(split["image"]), lambda: split["objects"].offsets, lambda: split["key"][0]):
-        with pytest.raises(tsds.ResourceError, match="20 bytes of memory") as caught:
+        with pytest.raises(tsds.errors.ResourceError, match="20 bytes of memory") as caught:
             read()
         assert caught.value.reason == "too-large"
 

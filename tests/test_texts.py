@@ -234,8 +234,8 @@ def test_formats_without_a_place_for_texts_say_so(tmp_path: Path) -> None:
 def test_edits_keep_texts(tmp_path: Path) -> None:
     one = store_of(tmp_path / "a.tsds", samples(CAPTIONS))
     other = store_of(tmp_path / "b.tsds", samples([["x"], []]))
-    tsds.merge_stores([one.path, other.path], tmp_path / "m.tsds")
-    tsds.filter_store(tmp_path / "m.tsds", tmp_path / "f.tsds", "key != 'a/train/00002'")
+    tsds.editing.merge_stores([one.path, other.path], tmp_path / "m.tsds")
+    tsds.editing.filter_store(tmp_path / "m.tsds", tmp_path / "f.tsds", "key != 'a/train/00002'")
     merged, chosen = tsds.open(tmp_path / "m.tsds"), tsds.open(tmp_path / "f.tsds")
     assert captions_of(merged) == [*CAPTIONS, ["x"], []]
     assert captions_of(chosen) == [each for i, each in enumerate(captions_of(merged)) if i != 2]
@@ -243,7 +243,7 @@ def test_edits_keep_texts(tmp_path: Path) -> None:
     assert captions_of(tsds.open(tmp_path / "r.tsds")) == CAPTIONS
     assert tsds.verify(tmp_path / "f.tsds") == tsds.verify(tmp_path / "r.tsds") == []
     changed = store_of(tmp_path / "c.tsds", samples([*CAPTIONS[:3], ["", ""], CAPTIONS[4]]))
-    found = tsds.compare_stores(one.path, changed.path)
+    found = tsds.editing.compare_stores(one.path, changed.path)
     assert {name: each.count for name, each in found.splits["train"].fields.items()} == {"captions": 1}
 
 

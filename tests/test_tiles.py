@@ -204,7 +204,7 @@ def test_outlines_are_drawn_in_tiles(folder: Path) -> None:
     y, x = np.mgrid[: SIZE[0], : SIZE[1]] + 0.5
     compared = 0
     for batch in tsds.DataLoader(tiles, batch_size=4):
-        drawn_masks = tsds.draw_instance_masks(dataset.split, batch["objects"], SIZE)
+        drawn_masks = tsds.loading.draw_instance_masks(dataset.split, batch["objects"], SIZE)
         for masks, objects, (row, top, left) in zip(drawn_masks, batch["objects"], batch["tile"].tolist(), strict=True):
             for mask, (_, number) in zip(masks.numpy(), objects["outline"].tolist(), strict=True):
                 (ax, ay), (bx, by), (cx, cy) = dataset.split["objects"][row]["polygons"][number] - (left, top)
@@ -230,7 +230,7 @@ def test_runs_are_cut_as_their_mask(tmp_path: Path) -> None:
     store_of(tmp_path / "s.tsds", [sample], ["a"])
     tiles = tsds.Tiles(tsds.StoreDataset(tmp_path / "s.tsds", outlines=True), 50, 0.2, min_visibility=0)
     batch = next(iter(tsds.DataLoader(tiles, batch_size=len(tiles))))
-    found = tsds.draw_instance_masks(tiles.split, batch["objects"], (50, 50))
+    found = tsds.loading.draw_instance_masks(tiles.split, batch["objects"], (50, 50))
     for (_, y, x), each in zip(tiles.positions.tolist(), found, strict=True):
         np.testing.assert_array_equal(each[0], cut(mask, y, x, (50, 50)))
 
@@ -416,7 +416,7 @@ def test_bad_arguments_are_named(folder: Path) -> None:
             tsds.Tiles(tsds.StoreDataset(dataset.path, fields=["label"]), SIZE), residency="device", device="cpu"
         )
     with pytest.raises(OptionError, match="fill"):
-        tsds.Tiles(dataset, SIZE, fill=9).with_decode(tsds.Letterbox(64, fill=114))
+        tsds.Tiles(dataset, SIZE, fill=9).with_decode(tsds.transforms.Letterbox(64, fill=114))
 
 
 def test_too_many_tiles_are_refused_before_memory_is_taken(tmp_path: Path) -> None:

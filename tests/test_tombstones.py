@@ -100,16 +100,16 @@ def test_stores_that_are_made_of_it_keep_the_tombstones(store: Path, source: Pat
     made = {
         name: tmp_path / f"{name}.tsds" for name in ("filter", "split", "sample", "relabel", "repack", "copy", "packed")
     }
-    tsds.filter_store(store, made["filter"], "label == 'dog'")
-    tsds.split_store(store, made["split"], {"train": 0.5, "test": 0.5})
-    tsds.sample_store(store, made["sample"], 1)
-    tsds.relabel_store(store, made["relabel"], {"cat": "animal"})
+    tsds.editing.filter_store(store, made["filter"], "label == 'dog'")
+    tsds.editing.split_store(store, made["split"], {"train": 0.5, "test": 0.5})
+    tsds.editing.sample_store(store, made["sample"], 1)
+    tsds.editing.relabel_store(store, made["relabel"], {"cat": "animal"})
     tsds.repack(store, made["repack"], layout="zarr")
     tsds.copy(store, made["copy"])
     tsds.pack(store, tmp_path / "x.tsds.zip")
     tsds.unpack(tmp_path / "x.tsds.zip", made["packed"])
-    tsds.add_fields(store, {"age": np.arange(5)})
-    tsds.drop_fields(store, ["age"])
+    tsds.editing.add_fields(store, {"age": np.arange(5)})
+    tsds.editing.drop_fields(store, ["age"])
     for path in (store, *made.values()):
         assert erased(path) == erased(store), path
     assert tsds.append(made["copy"], source, workers=0).erased.keys == [GONE]
@@ -120,19 +120,19 @@ def test_merging_leaves_out_what_was_erased_from_the_other(store: Path, source: 
     shutil.copy(source / "cat/2.png", source / "cat/copy.png")
     tsds.append(store, source, workers=0)
     tsds.erase(store, keys=[GONE, "cat/copy.png"])  # of two copies of an image, one stays
-    done = tsds.merge_stores([store, whole], tmp_path / "m.tsds")
+    done = tsds.editing.merge_stores([store, whole], tmp_path / "m.tsds")
     assert not [key for key in keys(tmp_path / "m.tsds") if "1.png" in key and "cat" in key]
     assert {"s/cat/2.png", "s/dog/1.png", "whole/dog/1.png"} <= keys(tmp_path / "m.tsds")
     (note,) = [note for note in done.notes if note.startswith("not merged: ")]
     assert note.startswith("not merged: 2 samples that were erased from a different store, such as cat/1.png of ")
     assert len(Tombstones(tsds.open(tmp_path / "m.tsds").manifest.provenance)) == 2
-    tsds.merge_stores([store, whole], tmp_path / "all.tsds", restore_erased=True)
+    tsds.editing.merge_stores([store, whole], tmp_path / "all.tsds", restore_erased=True)
     assert {"whole/cat/1.png", "whole/cat/2.png"} <= keys(tmp_path / "all.tsds")
     assert len(pairs(tmp_path / "all.tsds")) == 1  # of the copy, whose key is not in it
     twice = shutil.copytree(store, tmp_path / "twice.tsds")  # both know of it, and both have the copy that stays
-    assert not [n for n in tsds.merge_stores([store, twice], tmp_path / "t.tsds").notes if "not merged" in n]
-    tsds.filter_store(whole, tmp_path / "one.tsds", f"key == '{GONE}'")
-    tsds.merge_stores([store, tmp_path / "one.tsds"], tmp_path / "n.tsds")
+    assert not [n for n in tsds.editing.merge_stores([store, twice], tmp_path / "t.tsds").notes if "not merged" in n]
+    tsds.editing.filter_store(whole, tmp_path / "one.tsds", f"key == '{GONE}'")
+    tsds.editing.merge_stores([store, tmp_path / "one.tsds"], tmp_path / "n.tsds")
     assert len(tsds.open(tmp_path / "n.tsds")["train"]) == 5
 
 
@@ -232,7 +232,7 @@ def test_conditions_do_not_name_them_by_a_part_of_the_key(tmp_path: Path, where:
     for i, name in enumerate(("anna_mueller", "b", "c", "d")):
         Image.new("RGB", (20, 20), (i, 0, 0)).save(folder / f"{name}.png")
     tsds.convert(tmp_path / "src", tmp_path / "s.tsds", workers=0)
-    tsds.filter_store(tmp_path / "s.tsds", tmp_path / "t.tsds", where)
+    tsds.editing.filter_store(tmp_path / "s.tsds", tmp_path / "t.tsds", where)
     tsds.erase(tmp_path / "t.tsds", "'anna_mueller' in key")
     steps = tsds.open(tmp_path / "t.tsds").manifest.provenance["history"]
     assert [step["where"] for step in steps if step["command"] == "filter"] == [left]
@@ -262,8 +262,8 @@ def test_restoring_samples_without_keys(source: Path, tmp_path: Path) -> None:
     stores = [tmp_path / "s.tsds", tmp_path / "whole.tsds"]
     tsds.erase(stores[0], rows={"train": [1, 2]})
     assert len(pairs(stores[0])) == 2
-    tsds.merge_stores(stores, tmp_path / "m.tsds")
-    tsds.merge_stores(stores, tmp_path / "all.tsds", restore_erased=True)
+    tsds.editing.merge_stores(stores, tmp_path / "m.tsds")
+    tsds.editing.merge_stores(stores, tmp_path / "all.tsds", restore_erased=True)
     assert [len(tsds.open(tmp_path / name)["train"]) for name in ("m.tsds", "all.tsds")] == [8, 10]
     assert len(pairs(tmp_path / "m.tsds")) == 2
     assert "erased" not in tsds.open(tmp_path / "all.tsds").manifest.provenance

@@ -123,7 +123,7 @@ def test_measuring_changes_no_result(
     weights = {}
     for name, given in (("measured", None), ("given", 2)):
         torch.set_num_threads(2)
-        options = tsds.TrainOptions(
+        options = tsds.training.TrainOptions(
             model="seed",
             epochs=1,
             batch_size=8,
@@ -147,12 +147,12 @@ def test_measuring_changes_no_result(
 def test_a_run_goes_on_with_the_number_of_its_checkpoint(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = tsds.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1, torch_threads=2)
+    options = tsds.training.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1, torch_threads=2)
     tsds.train(store, options, out=tmp_path / "run")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(3)
     seen: list[int] = []
-    listeners = tsds.Listeners(epoch=lambda _: seen.append(torch.get_num_threads()))
-    options = tsds.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1)
+    listeners = tsds.training.Listeners(epoch=lambda _: seen.append(torch.get_num_threads()))
+    options = tsds.training.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1)
     tsds.train(store, options, out=tmp_path / "run", resume=True, listeners=listeners)
     assert seen == [2] and torch.get_num_threads() == 3

@@ -53,7 +53,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tsds.TrainReport]:
+def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tsds.training.TrainReport]:
     out = tmp_path_factory.mktemp("runs") / "run"
     before = global_state()
     report = tsds.train(store, small(epochs=16, learning_rate=5e-3, augment="none"), out=out)
@@ -62,13 +62,13 @@ def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ts
     return out, report
 
 
-def test_a_model_learns(run: tuple[Path, tsds.TrainReport]) -> None:
+def test_a_model_learns(run: tuple[Path, tsds.training.TrainReport]) -> None:
     assert run[1].best["accuracy"] > 0.9
     history = load_history(run[0])
     assert history[-1].train["loss"] < history[0].train["loss"] / 2
 
 
-def test_what_is_kept(run: tuple[Path, tsds.TrainReport]) -> None:
+def test_what_is_kept(run: tuple[Path, tsds.training.TrainReport]) -> None:
     out, report = run
     assert {"best.pt", "last.pt", "history.jsonl", "report.json"} <= {path.name for path in out.iterdir()}
     assert not list(out.glob("*partial*"))
@@ -89,7 +89,12 @@ def test_what_is_kept(run: tuple[Path, tsds.TrainReport]) -> None:
 def test_a_slow_start_is_told_once_by_its_parts(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_module, "SLOW_START", 0.0)
     notes: list[str] = []
-    tsds.train(store, small(epochs=2, batch_size=16), out=tmp_path / "run", listeners=tsds.Listeners(note=notes.append))
+    tsds.train(
+        store,
+        small(epochs=2, batch_size=16),
+        out=tmp_path / "run",
+        listeners=tsds.training.Listeners(note=notes.append),
+    )
     lines = [note for note in notes if note.startswith("the start took long: ")]
     parts = [re.sub(r" \d+\.\d s$", "", part) for part in lines[0].partition(": ")[2].split(", ")]
     steps = ["first step", "first step of a short batch"]
@@ -97,8 +102,8 @@ def test_a_slow_start_is_told_once_by_its_parts(store: Path, tmp_path: Path, mon
     assert parts == ["preparation", "first batch", *steps, "checkpoint", "first evaluation"]
 
 
-def test_the_best_model_is_the_one_evaluated(run: tuple[Path, tsds.TrainReport], store: Path) -> None:
-    model, card = tsds.load_model(run[0] / "best.pt")
+def test_the_best_model_is_the_one_evaluated(run: tuple[Path, tsds.training.TrainReport], store: Path) -> None:
+    model, card = tsds.training.load_model(run[0] / "best.pt")
     assert card.task.classes == ("a", "b", "c")
     dataset = tsds.StoreDataset(store, "test")
     normalize = tsds.Normalize.from_split(tsds.open(store)["train"])
@@ -117,16 +122,16 @@ def test_a_run_is_a_function_of_its_options(store: Path, tmp_path: Path) -> None
 
 def test_torchs_threads(store: Path, tmp_path: Path) -> None:
     before, seen = torch.get_num_threads(), []
-    listeners = tsds.Listeners(epoch=lambda _: seen.append(torch.get_num_threads()))
+    listeners = tsds.training.Listeners(epoch=lambda _: seen.append(torch.get_num_threads()))
     tsds.train(store, small(epochs=1, torch_threads=3), out=tmp_path / "run", listeners=listeners)
     assert (seen, torch.get_num_threads()) == ([3], before)
 
 
 def test_listeners(store: Path, tmp_path: Path) -> None:
     notes: list[str] = []
-    events: list[tsds.TrainProgress] = []
-    records: list[tsds.EpochRecord] = []
-    listeners = tsds.Listeners(notes.append, events.append, records.append)
+    events: list[tsds.training.TrainProgress] = []
+    records: list[tsds.training.EpochRecord] = []
+    listeners = tsds.training.Listeners(notes.append, events.append, records.append)
     tsds.train(store, small(epochs=2), out=tmp_path / "run", listeners=listeners)
     assert notes[0] == "task: classification, because the store has labels"
     assert "60 samples of train, shuffled, rows from the page cache" in notes[1] and "21 of test" in notes[1]
@@ -161,7 +166,7 @@ class Stop:
     def __init__(self, epoch: int, number: int = signal.SIGTERM) -> None:
         self.epoch, self.number = epoch, number
 
-    def __call__(self, record: tsds.EpochRecord) -> None:
+    def __call__(self, record: tsds.training.EpochRecord) -> None:
         if record.epoch == self.epoch:
             os.kill(os.getpid(), self.number)
 
@@ -194,7 +199,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert stopped.value.signal == number
     assert state(out)["batch"] == batch
     notes: list[str] = []
-    tsds.train(store, small(**BUSY, num_threads=2), out=out, resume=True, listeners=tsds.Listeners(notes.append))
+    tsds.train(
+        store, small(**BUSY, num_threads=2), out=out, resume=True, listeners=tsds.training.Listeners(notes.append)
+    )
     assert f"goes on {place}" in notes  # a busy machine is named after it
     ended, whole = state(out), state(uninterrupted)
     for name in ("weights", "learner", "tally"):
@@ -206,7 +213,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
 def test_the_handlers_are_what_they_were(store: Path, tmp_path: Path) -> None:
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(TrainingStopped):
-        tsds.train(store, small(epochs=2), out=tmp_path / "run", listeners=tsds.Listeners(epoch=Stop(1)))
+        tsds.train(store, small(epochs=2), out=tmp_path / "run", listeners=tsds.training.Listeners(epoch=Stop(1)))
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
 
 
@@ -217,12 +224,12 @@ def test_a_run_killed_after_its_checkpoint_evaluates_again(store: Path, tmp_path
     class Killed(Exception):
         pass
 
-    def kill(record: tsds.EpochRecord) -> None:
+    def kill(record: tsds.training.EpochRecord) -> None:
         if record.epoch == 2:
             raise Killed
 
     with pytest.raises(Killed):
-        tsds.train(store, small(**BUSY), out=out, listeners=tsds.Listeners(epoch=kill))
+        tsds.train(store, small(**BUSY), out=out, listeners=tsds.training.Listeners(epoch=kill))
     lines = (out / "history.jsonl").read_bytes()
     (out / "history.jsonl").write_bytes(lines[:-20])
     tsds.train(store, small(**BUSY), out=out, resume=True)
@@ -235,7 +242,7 @@ def test_a_run_that_has_ended_is_as_it_was(store: Path, tmp_path: Path) -> None:
     first = tsds.train(store, small(epochs=2), out=tmp_path / "run")
     weights = state(tmp_path / "run")["weights"]
     notes: list[str] = []
-    listeners = tsds.Listeners(note=notes.append)
+    listeners = tsds.training.Listeners(note=notes.append)
     again = tsds.train(store, small(epochs=2), out=tmp_path / "run", resume=True, listeners=listeners)
     assert "all epochs are trained: the last one is evaluated again" in notes
     assert again == first and equal(state(tmp_path / "run")["weights"], weights)
@@ -243,7 +250,7 @@ def test_a_run_that_has_ended_is_as_it_was(store: Path, tmp_path: Path) -> None:
 
 def test_resume_without_a_run_begins_one(store: Path, tmp_path: Path) -> None:
     notes: list[str] = []
-    listeners = tsds.Listeners(notes.append)
+    listeners = tsds.training.Listeners(notes.append)
     assert tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True, listeners=listeners) is not None
     assert f"there is no run in {tmp_path / 'run'} to resume: a new one begins" in notes
 
@@ -257,7 +264,9 @@ def test_a_file_is_no_folder_of_a_run(store: Path, tmp_path: Path) -> None:
 
 def test_images_that_the_model_has_smaller(store: Path, tmp_path: Path) -> None:
     notes: list[str] = []
-    tsds.train(store, small(epochs=1, image_size=(8, 8)), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    tsds.train(
+        store, small(epochs=1, image_size=(8, 8)), out=tmp_path / "run", listeners=tsds.training.Listeners(notes.append)
+    )
     assert "images of 8x8, resized from 12x12; " in notes[2]
 
 
@@ -329,7 +338,7 @@ def test_tasks_of_objects(tmp_path: Path, task: Any, metric: str, better: float)
 def test_without_a_split_to_evaluate_on(tmp_path: Path) -> None:
     path = annotated(tmp_path / "s.tsds")
     notes: list[str] = []
-    report = tsds.train(path, small(epochs=2), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    report = tsds.train(path, small(epochs=2), out=tmp_path / "run", listeners=tsds.training.Listeners(notes.append))
     assert report is not None and report.best_epoch is None and report.last["loss"] > 0
     assert any("no split to evaluate on" in note and "`split_into=train=0.9" in note for note in notes)
     assert equal(state(tmp_path / "run", "best.pt")["weights"], state(tmp_path / "run")["weights"])
@@ -387,7 +396,9 @@ def test_a_store_with_images_of_many_sizes(tmp_path: Path) -> None:
     options = tsds.ConvertOptions(workers=0, encoding="jpeg")
     tsds.convert(Samples(samples, ("a", "b")), tmp_path / "s.tsds", options)
     notes: list[str] = []
-    tsds.train(tmp_path / "s.tsds", small(epochs=1), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    tsds.train(
+        tmp_path / "s.tsds", small(epochs=1), out=tmp_path / "run", listeners=tsds.training.Listeners(notes.append)
+    )
     assert (tmp_path / "run" / "last.pt").exists() and any("resize" in note.lower() for note in notes)
 
 
@@ -397,7 +408,7 @@ def test_a_class_that_is_only_tested_is_named(tmp_path: Path) -> None:
         file.unlink()
     tsds.convert(tmp_path / "source", tmp_path / "t.tsds", tsds.ConvertOptions(workers=0))
     notes: list[str] = []
-    listeners = tsds.Listeners(notes.append)
+    listeners = tsds.training.Listeners(notes.append)
     tsds.train(tmp_path / "t.tsds", small(epochs=1), out=tmp_path / "run", listeners=listeners)
     assert any("test has samples of classes that train has none of: c" in note for note in notes)
     notes.clear()
@@ -436,7 +447,7 @@ def test_samples_without_a_label_add_nothing(tmp_path: Path, mix: Any) -> None:
     notes: list[str] = []
     options = small(epochs=2, batch_size=12, mix=mix)
     store = partly_labelled(tmp_path / "s.tsds", train, test)
-    report = tsds.train(store, options, out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    report = tsds.train(store, options, out=tmp_path / "run", listeners=tsds.training.Listeners(notes.append))
     assert "12 of 60 samples of train have no label: they teach no class" in notes
     assert "2 of 6 samples of test have no label: they do not count" in notes
     assert report is not None and [row["samples"] for row in report.classes] == [1, 1, 2]
@@ -452,7 +463,7 @@ def test_an_epoch_may_begin_with_samples_without_a_label(tmp_path: Path) -> None
     store = partly_labelled(tmp_path / "s.tsds", [0, 1] + [-1] * 30, [-1])
     notes: list[str] = []
     report = tsds.train(
-        store, small(epochs=2, batch_size=2), out=tmp_path / "run", listeners=tsds.Listeners(notes.append)
+        store, small(epochs=2, batch_size=2), out=tmp_path / "run", listeners=tsds.training.Listeners(notes.append)
     )
     assert report is not None and 0 < report.last["loss"] < 5
     assert any("there is no split with labels to evaluate on" in note for note in notes)
@@ -482,7 +493,7 @@ def test_a_balanced_run_never_draws_them(tmp_path: Path) -> None:
 def test_a_run_on_a_fold_trains_on_the_others_and_resumes_with_this_fold_alone(store: Path, tmp_path: Path) -> None:
     out, notes, seen = tmp_path / "run", list[str](), list[int]()
     options = small(epochs=2, fold="2/4", stratify="label")
-    report = tsds.train(store, options, out=out, listeners=tsds.Listeners(notes.append))
+    report = tsds.train(store, options, out=out, listeners=tsds.training.Listeners(notes.append))
     fold = tsds.folds(store, 4, stratify="label")[1]
     assert report is not None and (len(fold.train), len(fold.val)) == (45, 15)
     expected = {"train_samples": 45, "eval_samples": 15, "eval_split": "train", "fold": "2/4"}

@@ -49,7 +49,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
 
-def trained(store: Path, out: Path, **changes: Any) -> tsds.TrainReport:
+def trained(store: Path, out: Path, **changes: Any) -> tsds.training.TrainReport:
     report = tsds.train(store, TrainOptions(**{**FAST, **changes}), out=out)
     assert report is not None
     return report
@@ -69,7 +69,7 @@ def same(a: Path, b: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, tsds.TrainReport]:
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, tsds.training.TrainReport]:
     folder = tmp_path_factory.mktemp("learned")
     store = shape_store(folder / "shapes.tsds", train=160, val=16)
     options = {"image_size": 96, "epochs": 12, "batch_size": 8, "augment": "none", "learning_rate": 2e-3}
@@ -77,7 +77,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, tsds.
 
 
 @pytest.mark.slow
-def test_shapes_are_found(learned: tuple[Path, Path, tsds.TrainReport]) -> None:
+def test_shapes_are_found(learned: tuple[Path, Path, tsds.training.TrainReport]) -> None:
     _, out, report = learned
     assert report.task == "detection" and report.metric == "map"
     assert report.best["map"] > 0.5 and report.best["map50"] > 0.85
@@ -95,13 +95,15 @@ def test_shapes_are_found(learned: tuple[Path, Path, tsds.TrainReport]) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_store_is_predicted_to_have(learned: tuple[Path, Path, tsds.TrainReport], tmp_path: Path) -> None:
+def test_what_a_store_is_predicted_to_have(
+    learned: tuple[Path, Path, tsds.training.TrainReport], tmp_path: Path
+) -> None:
     """It is what the evaluation saw, and pycocotools comes to the same mAP from the files of results and an export."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     store, out, report = learned
-    found = tsds.predict_store(out / "best.pt", store, split="val")
+    found = tsds.training.predict_store(out / "best.pt", store, split="val")
     assert found.precision().metrics == pytest.approx(dict(report.best), abs=1e-4)
     found.write_results(tmp_path / "results.json")
     tsds.export(store, tmp_path / "coco", to="coco")
@@ -121,9 +123,9 @@ def test_what_a_store_is_predicted_to_have(learned: tuple[Path, Path, tsds.Train
 
 
 @pytest.mark.slow
-def test_files_say_the_same_as_the_store(learned: tuple[Path, Path, tsds.TrainReport], tmp_path: Path) -> None:
+def test_files_say_the_same_as_the_store(learned: tuple[Path, Path, tsds.training.TrainReport], tmp_path: Path) -> None:
     store, out, _ = learned
-    found = tsds.predict_store(out / "best.pt", store, split="val")
+    found = tsds.training.predict_store(out / "best.pt", store, split="val")
     paths = []
     for row in range(3):
         paths.append(tmp_path / f"{row}.png")
@@ -138,7 +140,7 @@ def test_files_say_the_same_as_the_store(learned: tuple[Path, Path, tsds.TrainRe
 
 
 @pytest.mark.slow
-def test_the_command_for_a_store(learned: tuple[Path, Path, tsds.TrainReport], tmp_path: Path) -> None:
+def test_the_command_for_a_store(learned: tuple[Path, Path, tsds.training.TrainReport], tmp_path: Path) -> None:
     store, out, report = learned
     flags = ("--results", tmp_path / "r.json", "--picture", tmp_path / "p.png", "--out", tmp_path / "s.tsds")
     done = command("predict", out / "best.pt", store, *flags)
@@ -162,7 +164,7 @@ def test_the_command_for_a_store(learned: tuple[Path, Path, tsds.TrainReport], t
 def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, changes: Any) -> None:
     """Batch norm has statistics, so a step is finished before a run ends."""
     trained(store, tmp_path / "whole", **changes, optimizer="sgd", precision="bf16")
-    stop = tsds.Listeners(progress=lambda event: os.kill(os.getpid(), 15) if event.batch == 3 else None)
+    stop = tsds.training.Listeners(progress=lambda event: os.kill(os.getpid(), 15) if event.batch == 3 else None)
     options = TrainOptions(**{**FAST, **changes}, optimizer="sgd", precision="bf16")
     with pytest.raises(TrainingStopped):
         tsds.train(store, options, out=tmp_path / "run", listeners=stop)
@@ -181,7 +183,7 @@ def test_measuring_threads_changes_no_statistics() -> None:
         steps=2,
     )
     before = {name: value.clone() for name, value in learner.module.state_dict().items()}
-    boxes = tsds.PackedObjects(
+    boxes = tsds.loading.PackedObjects(
         torch.tensor([0, 1, 1]), {"boxes": torch.tensor([[3.0, 3, 40, 40]]), "labels": torch.tensor([1])}
     )
     batch = {"image": torch.randn(2, 3, 64, 64), "objects": {"offsets": boxes.offsets, **boxes.values}}
@@ -281,7 +283,7 @@ def test_ignored_objects_are_not_learned(tmp_path: Path, flag: str) -> None:
         )
     notes: list[str] = []
     options = TrainOptions(**{**FAST, "epochs": 1})
-    tsds.train(paths[0], options, out=tmp_path / "a", listeners=tsds.Listeners(notes.append))
+    tsds.train(paths[0], options, out=tmp_path / "a", listeners=tsds.training.Listeners(notes.append))
     trained(paths[1], tmp_path / "b", epochs=1)
     assert same(tmp_path / "a", tmp_path / "b")
     assert "8 objects of train that are difficult or iscrowd are not learned" in notes
@@ -302,9 +304,11 @@ def test_images_of_differing_sizes_keep_their_shape(tmp_path: Path) -> None:
     (tmp_path / "source" / "data.yaml").write_text(lines, "utf-8")
     tsds.convert(tmp_path / "source", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
     notes: list[str] = []
-    tsds.train(tmp_path / "s.tsds", TrainOptions(**FAST), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    tsds.train(
+        tmp_path / "s.tsds", TrainOptions(**FAST), out=tmp_path / "run", listeners=tsds.training.Listeners(notes.append)
+    )
     assert any("are decoded to 64x64 by Letterbox" in note for note in notes)
-    found = tsds.predict_store(tmp_path / "run" / "last.pt", tmp_path / "s.tsds", split="val")
+    found = tsds.training.predict_store(tmp_path / "run" / "last.pt", tmp_path / "s.tsds", split="val")
     assert found.objects is not None
     expected = [[0.3 * w, 8, 0.7 * w, 32] for w in (60, 70, 80, 90)]
     np.testing.assert_allclose(found.objects[:, 3:], expected, atol=0.02)
@@ -323,8 +327,8 @@ def test_fasterrcnn_and_gray_images_with_weights(tmp_path: Path) -> None:
     trained(tmp_path / "s.tsds", tmp_path / "first", **changes)
     notes: list[str] = []
     options = TrainOptions(**{**FAST, **changes}, weights=tmp_path / "first" / "best.pt")
-    tsds.train(tmp_path / "s.tsds", options, out=tmp_path / "second", listeners=tsds.Listeners(notes.append))
-    _, card = tsds.load_model(tmp_path / "second" / "best.pt")
+    tsds.train(tmp_path / "s.tsds", options, out=tmp_path / "second", listeners=tsds.training.Listeners(notes.append))
+    _, card = tsds.training.load_model(tmp_path / "second" / "best.pt")
     assert card.vit == DetectorOptions("fasterrcnn_mobilenet", (64, 64), 1, frozen_norm=True)
     first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
     name = "backbone.body.0.1.running_mean"
@@ -342,7 +346,7 @@ def test_a_broken_file_of_weights_is_one_line(store: Path, tmp_path: Path) -> No
 def test_models_of_other_tasks_are_not_for_a_store(tmp_path: Path, store: Path) -> None:
     run = trained(store, tmp_path / "run", task="multilabel", model="seed", image_size=12, patch_size=4, epochs=1)
     with pytest.raises(TrainingError, match="expected a model for detection, found one for multilabel"):
-        tsds.predict_store(run.folder / "best.pt", store)
+        tsds.training.predict_store(run.folder / "best.pt", store)
 
 
 # --- right, wrong and missed -------------------------------------------------------------------------------------

@@ -54,8 +54,8 @@ def store(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest
     return path
 
 
-def train(store: Path, out: Path, notes: list[str] | None = None, **changes: Any) -> tsds.TrainReport:
-    listeners = tsds.Listeners(note=(notes if notes is not None else []).append)
+def train(store: Path, out: Path, notes: list[str] | None = None, **changes: Any) -> tsds.training.TrainReport:
+    listeners = tsds.training.Listeners(note=(notes if notes is not None else []).append)
     options = {"image_size": (24, 24), "learning_rate": 5e-3, **changes}
     report = tsds.train(store, small(**options), out=out, listeners=listeners)
     assert report is not None
@@ -69,7 +69,7 @@ def test_a_model_learns_and_predicts_files_as_it_was_evaluated(store: Path, sour
     assert report.best["accuracy"] > (0.9 if keeps_files else 0.0)
     line = "images of 24x30 to 64x48 are decoded to 24x24 by Resize and RandomCrop; those that are evaluated by Resize"
     assert [note for note in notes if "decoded" in note] == [f"{line}; choose a size with `image_size`"]
-    model, card = tsds.load_model(tmp_path / "run" / "best.pt")
+    model, card = tsds.training.load_model(tmp_path / "run" / "best.pt")
     assert card.stored is None and card.vit.image_size == (24, 24)
     split = tsds.open(store)["test"]
     dataset = tsds.StoreDataset(store, "test", decode=eval_plan(split, card.vit))
@@ -90,7 +90,7 @@ def test_a_run_that_is_resumed_has_the_same_bits(source: Path, tmp_path: Path, a
     tsds.convert(source, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
     options = small(augment=augment, flip=True, image_size=(24, 24), epochs=2)
     tsds.train(tmp_path / "s.tsds", options, out=tmp_path / "whole")
-    stopped = pytest.raises(tsds.TrainingStopped, match="in epoch 2 after 3 of 9 batches")
+    stopped = pytest.raises(tsds.errors.TrainingStopped, match="in epoch 2 after 3 of 9 batches")
     with signal_in_pass(signal.SIGTERM, passes=13, backward=False), stopped:
         tsds.train(tmp_path / "s.tsds", options, out=tmp_path / "parts")
     tsds.train(tmp_path / "s.tsds", replace(options, num_threads=3), out=tmp_path / "parts", resume=True)
@@ -161,7 +161,7 @@ def test_keypoints_follow_the_plan_and_are_predicted_in_pixels_of_the_image(tmp_
     for row, sample in enumerate(samples):
         paths.append(tmp_path / f"{row}.png")
         Image.fromarray(sample["image"][:, :, 0]).save(paths[-1])
-    model, card = tsds.load_model(tmp_path / "run" / "best.pt")
+    model, card = tsds.training.load_model(tmp_path / "run" / "best.pt")
     batch = next(
         iter(tsds.DataLoader(tsds.StoreDataset(store, decode=Resize(card.vit.image_size)), 6, collate="packed"))
     )

@@ -52,7 +52,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
     return output, errors
 
 
-def alone(store: Path, out: Path, **changes: Any) -> tsds.TrainReport:
+def alone(store: Path, out: Path, **changes: Any) -> tsds.training.TrainReport:
     report = tsds.train(store, small(epochs=2, **changes), out=out)
     assert report is not None
     return report

@@ -46,11 +46,11 @@ def test_advice_names_what_the_run_does_not_do_yet(
     options: dict[str, Any], facts: dict[str, bool], expected: str
 ) -> None:
     facts = {"resident": False, "is_detector": False, **facts}
-    text = memory_advice(torch.device("cpu"), tsds.TrainOptions(**options), **facts)
+    text = memory_advice(torch.device("cpu"), tsds.training.TrainOptions(**options), **facts)
     batches = f"batches of {options['batch_size']}"
     assert text == f"cpu: expected memory for {batches}, found too little. Try, in this order: {expected}"
 
 
 def test_advice_before_the_size_of_batches_is_known() -> None:
-    text = memory_advice(torch.device("cuda", 0), tsds.TrainOptions(), resident=False, is_detector=False)
+    text = memory_advice(torch.device("cuda", 0), tsds.training.TrainOptions(), resident=False, is_detector=False)
     assert text.startswith("cuda:0: expected memory for the model, found too little. Try")

@@ -88,7 +88,7 @@ def test_an_updated_store_is_that_of_the_changed_source(tmp_path: Path, options:
     assert done.updated_fields == {"objects": 2, "image": 1}
     assert done.already_there.keys == [keys[0], keys[2], keys[5]]
     whole = tsds.open(converted(root, tmp_path / "whole.tsds", **options))
-    assert tsds.compare_stores(path, whole.path).is_empty
+    assert tsds.editing.compare_stores(path, whole.path).is_empty
     assert tsds.verify(path) == []
     updated = tsds.open(path)
     one, other = (each["train"].statistics for each in (updated, whole))
@@ -146,8 +146,8 @@ def test_copies_of_an_updated_store_are_the_same(tmp_path: Path) -> None:
     tsds.pack(path, tmp_path / "s.tsds.zip")
     tsds.copy(path, tmp_path / "copy.tsds")
     tsds.pull(str(path), tmp_path / "part.tsds", fields=["objects", "key"])
-    tsds.repack(path, tmp_path / "zarr.tsds", tsds.RepackOptions(layout="zarr"))
-    tsds.filter_store(path, tmp_path / "all.tsds", "width > 0")
+    tsds.repack(path, tmp_path / "zarr.tsds", tsds.conversion.RepackOptions(layout="zarr"))
+    tsds.editing.filter_store(path, tmp_path / "all.tsds", "width > 0")
     for name in ("s.tsds.zip", "copy.tsds", "zarr.tsds", "all.tsds"):
         assert values(tsds.open(tmp_path / name)) == expected, name
         assert tsds.verify(tmp_path / name) == [], name
@@ -199,13 +199,13 @@ def test_a_value_that_is_new_comes_to_all_samples(tmp_path: Path) -> None:
     opened, pickled = tsds.open(path), pickle.dumps(tsds.open(path))
     before = values(opened)
     edit(root, "b", "<name>cat</name>", "<name>cat</name><difficult>1</difficult>")
-    events: list[tsds.Progress] = []
+    events: list[tsds.conversion.Progress] = []
     done = tsds.update(path, root, workers=0, progress=events.append)
     note = "adds objects.difficult to the 4 samples of s.tsds: unknown, stored as 0."
-    assert note in done.notes and tsds.Progress("copy", 0, 0, note=note) in events
+    assert note in done.notes and tsds.conversion.Progress("copy", 0, 0, note=note) in events
     objects = tsds.open(path)["train"]["objects"]
     assert [objects[row]["difficult"].tolist() for row in range(4)] == [[0], [1], [0], [0]]
-    assert tsds.compare_stores(path, converted(root, tmp_path / "w.tsds", size=(16, 16))).is_empty
+    assert tsds.editing.compare_stores(path, converted(root, tmp_path / "w.tsds", size=(16, 16))).is_empty
     assert values(opened) == before and values(pickle.loads(pickled)) == before  # noqa: S301
     edit(root, "a", "<xmin>1<", "<xmin>3<")
     tsds.update(path, root, workers=0)  # which removes the shards of the first store
@@ -313,7 +313,7 @@ def test_files_in_another_class_folder_are_named(tmp_path: Path) -> None:
     done = command("append", path, root, "--workers", 0).output
     assert "no longer contains, such as dog/two's.png (stored as cat/two's.png). The store keeps both." in done
     where = done.split("tsds filter, condition: ")[1].splitlines()[0].removesuffix(".")
-    tsds.filter_store(path, tmp_path / "new.tsds", where)  # as advised
+    tsds.editing.filter_store(path, tmp_path / "new.tsds", where)  # as advised
     split = tsds.open(tmp_path / "new.tsds")["train"]
     assert [split.key(row) for row in range(len(split))].count("dog/two's.png") == 1
     assert len(split) == 7 and "cat/two's.png" not in {split.key(row) for row in range(7)}
@@ -350,7 +350,7 @@ def test_images_of_several_sizes_are_refused_before_they_are_converted(tmp_path:
     (tmp_path / "more/cat").mkdir(parents=True)
     for i in range(3):
         Image.new("RGB", (10 + i, 12)).save(tmp_path / "more/cat" / f"new{i}.png")
-    stages: list[tsds.Progress] = []
+    stages: list[tsds.conversion.Progress] = []
     with pytest.raises(OptionError, match="found images of several sizes"):
         tsds.append(path, tmp_path / "more", workers=0, progress=stages.append)
     assert not any(stage.note or stage.stage == "copy" or stage.done > 1 for stage in stages)
@@ -507,7 +507,7 @@ def test_a_damaged_shard_gets_no_new_checksums(tmp_path: Path, change: str) -> N
     Image.fromarray(np.full((16, 16, 3), 9, np.uint8)).save(files[-1])
     before = tsds.open(path).sha256
 
-    def run() -> tsds.GrowthSummary:
+    def run() -> tsds.editing.GrowthSummary:
         return tsds.update(path, root) if change == "update" else tsds.append(path, root, update=True)
 
     for _ in range(2):

@@ -107,7 +107,7 @@ def test_a_file_is_read_once_where_views_need_the_same_pixels(tmp_path: Path, mo
     calls = list[int]()
     decode = decoding.decode_part
     monkeypatch.setattr(decoding, "decode_part", lambda *a, **k: calls.append(k["scale"]) or decode(*a, **k))
-    plan = [tsds.Resize((150, 150)), tsds.Pad(3), tsds.Pad(0)]
+    plan = [tsds.Resize((150, 150)), tsds.transforms.Pad(3), tsds.transforms.Pad(0)]
     dataset = tsds.StoreDataset(tmp_path / "s.tsds", decode=plan)
     (batch,) = tsds.DataLoader(dataset, 6)
     assert len(calls) == len(SIZES)
@@ -215,7 +215,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="`decode`: expected a plan for each view, found"):
             advised.with_decode(plans)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="use `batch_transform`"):
-        advised.with_decode([CROP, tsds.ColorJitter()])  # type: ignore[list-item]
+        advised.with_decode([CROP, tsds.transforms.ColorJitter()])  # type: ignore[list-item]
     loader = tsds.DataLoader(advised, 2, batch_transform=tsds.Compose([tsds.RandomHorizontalFlip()]))
     with pytest.raises(ValueError, match=r"found the views image_0.*a function as `batch_transform`"):
         next(iter(loader))

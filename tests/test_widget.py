@@ -255,7 +255,7 @@ def test_tags_are_kept_beside_a_local_store(tmp_path: Path) -> None:
 
 
 def test_findings(tmp_path: Path) -> None:
-    found = tsds.CheckFindings(samples=3)
+    found = tsds.checking.CheckFindings(samples=3)
     found.save(tmp_path / "findings.json")
     data = (tmp_path / "findings.json").read_bytes()
     for given in (found, tmp_path / "findings.json"):
@@ -284,7 +284,7 @@ def test_the_state_of_the_widget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (widget.view, widget.rows) == ("view=scatter", [4, 7])
     widget.view = "at=9"
     assert comm.sent[-1][0] == {"method": "update", "state": {"view": "at=9"}, "buffer_paths": []}
-    with pytest.raises(tsds.UnknownNameError, match="other"):
+    with pytest.raises(tsds.errors.UnknownNameError, match="other"):
         tsds.show(store, split="other")
     with pytest.raises(tsds.OptionError, match="`height`: expected 200 to 10,000 pixels, found 5"):
         tsds.show(store, height=5)

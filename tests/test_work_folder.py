@@ -20,7 +20,7 @@ STORE = VALID / "classification.tsds"
 #: What makes something new at a path of the store ``s.tsds``, or of that as the file ``s.zip``.
 MAKES: dict[str, Callable[[Path, Path], object]] = {
     "convert": lambda root, out: tsds.convert(root / "images", out),
-    "filter": lambda root, out: tsds.filter_store(root / "s.tsds", out, "width > 0"),
+    "filter": lambda root, out: tsds.editing.filter_store(root / "s.tsds", out, "width > 0"),
     "repack": lambda root, out: tsds.repack(root / "s.tsds", out, layout="zarr"),
     "export": lambda root, out: tsds.export(root / "s.tsds", out, "folders"),
     "pack": lambda root, out: tsds.pack(root / "s.tsds", out),
@@ -44,7 +44,7 @@ def test_one_refusal_of_a_path_that_is_there(make: Callable[[Path, Path], object
     (root / "link").symlink_to("nowhere")
     before = sorted(path.name for path in root.iterdir())
     for what in ("store", "folder", "file", "link"):
-        with pytest.raises(tsds.StoreExistsError) as error:
+        with pytest.raises(tsds.errors.StoreExistsError) as error:
             make(root, root / what)
         found = f"expected a new path, found a {what}. Choose another path, or remove this one first."
         assert str(error.value) == f"{root / what}: {found}"
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_removed_hides_no_error(tmp_path: Path, monkeypa
     assert (tmp_path / "out").is_dir()
     with (
         WorkFolder(tmp_path / "out.partial") as folder,
-        pytest.raises(tsds.StoreExistsError, match="appeared meanwhile"),
+        pytest.raises(tsds.errors.StoreExistsError, match="appeared meanwhile"),
     ):
         folder.new_store()
         folder.put_store(tmp_path / "out")

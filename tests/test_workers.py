@@ -249,7 +249,7 @@ def test_one_program_forks_the_others_unless_the_source_has_threads(tmp_path, mo
 @pytest.mark.parametrize("count", [1, 2])
 def test_how_a_program_ended_is_told(tmp_path, monkeypatch, status, message, count):
     monkeypatch.setattr(workers, "start_method", lambda: "program")
-    with pytest.raises(tsds.ConversionError, match=message):
+    with pytest.raises(tsds.errors.ConversionError, match=message):
         tsds.convert(Leaving(600, 35, status), tmp_path / "s.tsds", workers=count)
     assert psutil.Process().children(recursive=True) == []
 
@@ -285,7 +285,7 @@ def test_a_worker_that_dies_while_the_program_that_forks_is_stopped(tmp_path, mo
             forking.suspend()
             family[0].kill()
 
-    with pytest.raises(tsds.ConversionError, match="a worker process died"):
+    with pytest.raises(tsds.errors.ConversionError, match="a worker process died"):
         tsds.convert(Slow(600, 3, 1.5), tmp_path / "s.tsds", workers=2, progress=stop)
     assert len(family) == 3 and psutil.wait_procs(family, 60)[1] == []
 
@@ -364,7 +364,7 @@ class Leaving:
 
 try:
     tsds.convert(Leaving(), "out.tsds", tsds.ConvertOptions(workers=2))
-except tsds.ConversionError as error:
+except tsds.errors.ConversionError as error:
     print(error)
 """
     done = run_script(tmp_path, text)
@@ -392,7 +392,7 @@ for n in range(12):
         options = tsds.ConvertOptions(workers=2, encoding="jpeg", quality=95, shard_nbytes=10**6)
         tsds.convert(Mortal(n * 0.012), f"{n}.tsds", options)
         print("whole")
-    except tsds.ConversionError as error:
+    except tsds.errors.ConversionError as error:
         print(error)
 """
     done = run_script(tmp_path, text)

@@ -171,7 +171,7 @@ def test_a_shard_that_is_not_what_the_journal_says(folders, out, partial, tmp_pa
     interrupted(folders, out, 9, IN_SHARDS)
     data = next((partial / "store" / "train" / "00001").rglob("image/c/0/0/0/0"))
     data.write_bytes(data.read_bytes()[:-1])
-    with pytest.raises(tsds.ConversionError, match=r"does not open .* Run the same command again"):
+    with pytest.raises(tsds.errors.ConversionError, match=r"does not open .* Run the same command again"):
         tsds.convert(folders, out, IN_SHARDS)
     assert not out.exists()
     assert tsds.convert(folders, out, IN_SHARDS).resumed == 0
@@ -185,7 +185,7 @@ def test_what_a_run_leaves_that_was_killed_after_its_commit(folders, out, partia
     shutil.rmtree(tmp_path / "left" / "store")
 
     shutil.copytree(tmp_path / "left", partial)
-    with pytest.raises(tsds.StoreExistsError):
+    with pytest.raises(tsds.errors.StoreExistsError):
         tsds.convert(folders, out, IN_SHARDS)
     assert not partial.exists()
 
@@ -198,7 +198,7 @@ def test_what_a_run_leaves_that_was_killed_after_its_commit(folders, out, partia
 def test_finished_shards_beside_another_store_are_kept(folders, out, partial):
     interrupted(folders, out, 9, IN_SHARDS)
     out.mkdir()
-    with pytest.raises(tsds.StoreExistsError):
+    with pytest.raises(tsds.errors.StoreExistsError):
         tsds.convert(folders, out, IN_SHARDS)
     out.rmdir()
     assert tsds.convert(folders, out, IN_SHARDS).resumed == 4
@@ -218,7 +218,7 @@ def fail_at(monkeypatch, call, number, wanted):
 
 def test_the_last_sync_fails(folders, out, monkeypatch):
     fail_at(monkeypatch, "fsync", errno.EIO, lambda d: out.exists())
-    with pytest.raises(tsds.ConversionError, match="it is whole, but its folder could not be synced"):
+    with pytest.raises(tsds.errors.ConversionError, match="it is whole, but its folder could not be synced"):
         tsds.convert(folders, out, IN_SHARDS)
     assert tsds.verify(out) == []
     assert not out.with_name(f"{out.name}.partial").exists()
@@ -230,7 +230,7 @@ def test_what_cannot_be_removed_after_the_commit_is_a_note(folders, out, partial
         (note,) = tsds.convert(folders, out, IN_SHARDS).notes
     assert note.startswith(f"{partial}: this work folder could not be removed (Input/output error)")
     assert tsds.verify(out) == []
-    with pytest.raises(tsds.StoreExistsError):
+    with pytest.raises(tsds.errors.StoreExistsError):
         tsds.convert(folders, out, IN_SHARDS)
     assert not partial.exists()
 
@@ -246,7 +246,7 @@ def test_a_file_system_without_locks(folders, out, monkeypatch, number):
 
 
 def test_a_lock_that_is_held_is_said(folders, out):
-    with Workspace(out), pytest.raises(tsds.ConversionError, match="another conversion is writing here"):
+    with Workspace(out), pytest.raises(tsds.errors.ConversionError, match="another conversion is writing here"):
         tsds.convert(folders, out, IN_SHARDS)
 
 
@@ -384,6 +384,6 @@ def test_a_size_beyond_the_disk_is_refused_before_an_image_is_decoded(folders, o
     with pytest.raises(tsds.OptionError, match="`size`: expected at most `max_pixels`"):
         tsds.convert(folders, out, ConvertOptions(size=(100_000, 100_000)))
     huge = ConvertOptions(size=(1_000_000, 1_000_000), max_pixels=10**12)
-    with pytest.raises(tsds.ConversionError, match=r"o.tsds: expected at least 16.0 TB free on this disk"):
+    with pytest.raises(tsds.errors.ConversionError, match=r"o.tsds: expected at least 16.0 TB free on this disk"):
         tsds.convert(folders, out, huge)
     assert not out.with_name("o.tsds.partial").exists()

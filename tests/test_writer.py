@@ -474,7 +474,7 @@ def test_options_that_have_no_meaning(tmp_path, out):
     with pytest.raises(tsds.OptionError, match="does not exist"), tsds.Writer(tmp_path / "no" / "where.tsds"):
         pass
     out.mkdir()
-    with pytest.raises(tsds.StoreExistsError), tsds.Writer(out):
+    with pytest.raises(tsds.errors.StoreExistsError), tsds.Writer(out):
         pass
     with tsds.Writer(tmp_path / "a.tsds") as writer:
         writer.append("Train", np.zeros((2, 2), np.uint8))
@@ -654,13 +654,13 @@ def test_a_full_disk_is_one_line_and_the_writer_cannot_go_on(tmp_path, out, monk
         when
     ]
     monkeypatch.setattr(f"tensorstore_ds.conversion.{place}", no_room)
-    with pytest.raises(tsds.ConversionError, match="the disk is full"):
+    with pytest.raises(tsds.errors.ConversionError, match="the disk is full"):
         write(out, digits())
     monkeypatch.undo()
     shutil.rmtree(tmp_path / "o.tsds.partial", ignore_errors=True)
     monkeypatch.setattr("tensorstore_ds.conversion.blocks.write_at", no_room)
-    with pytest.raises(tsds.ConversionError, match="could not be written"), tsds.Writer(out) as writer:
-        with pytest.raises(tsds.ConversionError, match="the disk is full"):
+    with pytest.raises(tsds.errors.ConversionError, match="could not be written"), tsds.Writer(out) as writer:
+        with pytest.raises(tsds.errors.ConversionError, match="the disk is full"):
             writer.extend("train", [np.zeros((6, 5), np.uint8)] * 512)
         monkeypatch.undo()
     assert not out.exists()
@@ -673,13 +673,16 @@ def test_after_a_full_disk_nothing_is_added_until_the_next_run(out):
     options = {"encoding": "source", "classes": None, "shard_nbytes": 45 * len(files[0])}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     refused = []
-    with pytest.raises(tsds.ConversionError, match="could not be written"), tsds.Writer(out, **options) as writer:
+    with (
+        pytest.raises(tsds.errors.ConversionError, match="could not be written"),
+        tsds.Writer(out, **options) as writer,
+    ):
         for i, sample in enumerate(samples):
             if i == 70:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
             try:
                 writer.append("train", sample)
-            except tsds.ConversionError as error:
+            except tsds.errors.ConversionError as error:
                 refused.append(str(error))
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large" in refused[0] and all("could not be written" in text for text in refused[1:])
@@ -690,7 +693,7 @@ def test_after_a_full_disk_nothing_is_added_until_the_next_run(out):
 
 def test_keys_that_were_damaged_before_the_end_are_removed(out, partial):
     with (
-        pytest.raises(tsds.ConversionError, match=r"the finished store does not open .* and was removed"),
+        pytest.raises(tsds.errors.ConversionError, match=r"the finished store does not open .* and was removed"),
         tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL) as writer,
     ):
         writer.extend("train", digits())
@@ -719,7 +722,7 @@ def test_values_of_objects_count_as_memory(out, monkeypatch):
 
 def test_two_writers_at_once_are_refused(out):
     with tsds.Writer(out) as writer:
-        with pytest.raises(tsds.ConversionError, match="another conversion is writing here"), tsds.Writer(out):
+        with pytest.raises(tsds.errors.ConversionError, match="another conversion is writing here"), tsds.Writer(out):
             pass
         writer.append("train", np.zeros((2, 2), np.uint8))
 
@@ -793,7 +796,7 @@ def test_processes_write_a_store_each_and_these_are_merged(tmp_path, out, method
     parts = [tmp_path / f"{part}.tsds" for part in range(3)]
     with multiprocessing.get_context(method).Pool(2) as pool:
         pool.map(write_part, parts)
-    tsds.merge_stores(parts, out)
+    tsds.editing.merge_stores(parts, out)
     write(tmp_path / "whole.tsds", digits(12))
     merged, whole = tsds.open(out)["train"], tsds.open(tmp_path / "whole.tsds")["train"]
     for name in ("image", "label"):

@@ -36,9 +36,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-def small(**changes: Any) -> tsds.TrainOptions:
+def small(**changes: Any) -> tsds.training.TrainOptions:
     """Options of a small run."""
-    return tsds.TrainOptions(**{**SMALL, **changes})
+    return tsds.training.TrainOptions(**{**SMALL, **changes})
 
 
 def patterns(rows: int, *, classes: int = 3, size: int = 12, channels: int = 1, seed: int = 0) -> list[dict[str, Any]]:

@@ -118,7 +118,7 @@ def exhaust(batches: Iterable[Any]) -> None:
         pass
 
 
-def epochs(loader: tsds.DataLoader[Any], count: int) -> tuple[float, tsds.LoaderStats]:
+def epochs(loader: tsds.DataLoader[Any], count: int) -> tuple[float, tsds.loading.LoaderStats]:
     """Seconds of each of some epochs after a first one, and what the loader has measured in them."""
     exhaust(loader)
     torch.cuda.synchronize()

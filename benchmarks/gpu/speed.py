@@ -64,7 +64,7 @@ def _copy_seconds(source: torch.Tensor, target: torch.Tensor) -> float:
     return gpu_seconds(lambda: target.copy_(source, non_blocking=True), 20)
 
 
-def _per_batch(stats: tsds.LoaderStats, name: str) -> float:
+def _per_batch(stats: tsds.loading.LoaderStats, name: str) -> float:
     return round(float(getattr(stats, name)) / stats.batches * 1000, 3)
 
 

@@ -20,7 +20,8 @@ from tsds_cli.progress import ProgressBar
 from tsds_cli.tasks import convert_task, task_of, with_slurm
 
 if TYPE_CHECKING:
-    from tensorstore_ds import Estimate, Problem, Summary
+    from tensorstore_ds.conversion import Estimate, Summary
+    from tensorstore_ds.errors import Problem
 
 _NEVER_SKIPPED = "shapes-differ"  # images of differing sizes or channels: it may be most of them
 _OF_TASKS = ("places", "task", "workers", "scratch", "as_json")  # what --task goes together with
@@ -137,7 +138,9 @@ def convert(
             if engine == "local":
                 summary = tsds.convert(source, out, options, progress=bar.update)
             else:
-                summary = tsds.convert_on(engine, paths[0], out, options, scheduler=scheduler, progress=bar.update)
+                summary = tsds.clusters.convert_on(
+                    engine, paths[0], out, options, scheduler=scheduler, progress=bar.update
+                )
     except tsds.SourceError as error:
         message = spelled(str(error))
         raise Failure(

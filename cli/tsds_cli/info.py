@@ -23,7 +23,8 @@ from tsds_cli.options import json_option, option, sha256_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import Residency, Split, Store
+    from tensorstore_ds import Split, Store
+    from tensorstore_ds.page_cache import Residency
 
 _CLASSES = 24  # classes that `tsds info` shows; `tsds stats --all` shows all
 _NOUNS = {"label": "samples", "labels": "samples", "objects": "objects"}  # what is counted, by kind of field

@@ -19,7 +19,8 @@ from tsds_cli.options import json_option, nbytes, option, path, splits_option, s
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import CachedStore, Residency
+    from tensorstore_ds.page_cache import Residency
+    from tensorstore_ds.reading import CachedStore
 
 _DIGITS = 12  # of a digest: enough to name it
 
@@ -57,7 +58,7 @@ def warm(store: str | Path, splits: tuple[str, ...], budget: int | None, threads
     before = tsds.residency(opened, splits=chosen)
     needed = sum(column.nbytes for column in before.values())
     resident = sum(column.resident or 0 for column in before.values())  # needs no more memory
-    limit = max(tsds.memory_limit(), resident) if budget is None else budget
+    limit = max(tsds.page_cache.memory_limit(), resident) if budget is None else budget
     begun = time.monotonic()
     with ProgressBar() as bar:
         progress = partial(bar.update_bytes, "Warming")
@@ -147,7 +148,7 @@ def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         ctx.obj = cache_dir
         return
-    stores = tsds.cached_stores(cache_dir)
+    stores = tsds.reading.cached_stores(cache_dir)
     if as_json:
         text.echo_json(stores)
         return
@@ -188,12 +189,12 @@ def clear(
         raise click.UsageError("Give a STORE, or --all.")
     folder = cache_dir or ctx.obj
     if everything and not yes and not as_json and sys.stdin.isatty():
-        stores = tsds.cached_stores(folder)
+        stores = tsds.reading.cached_stores(folder)
         for each in stores:
             text.echo(f"{'open, and stays' if each.is_open else 'to be removed'}: {_described(each)}")
         if stores and not click.confirm("Remove these from this disk?"):
             raise Failure("nothing was removed")
-    removed, left = tsds.clear_cache(store, cache_dir=folder)
+    removed, left = tsds.reading.clear_cache(store, cache_dir=folder)
     if as_json:
         text.echo_json({"removed": removed, "left": left})
         return

@@ -47,7 +47,8 @@ def not_made(out: Path, *, resumable: bool = False, otherwise: str = "") -> Fail
 
 def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:
     """What to tell the user of a command about an exception; None for one that no user can cause: a defect."""
-    from tensorstore_ds import TrainingStopped, TsdsError
+    from tensorstore_ds import TsdsError
+    from tensorstore_ds.errors import TrainingStopped
     from tensorstore_ds.words import OF_TORCH, unfit_torchvision
 
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):

@@ -232,7 +232,7 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
             for name in chosen.keys() & READERS.keys():
                 if chosen[name] is not None:
                     given = _names(chosen[name]) if name == "classes" else None
-                    chosen[name] = given or getattr(tensorstore_ds, READERS[name])(chosen[name])
+                    chosen[name] = given or getattr(tensorstore_ds.conversion, READERS[name])(chosen[name])
             if chosen.get("citation") is not None:
                 chosen["citation"] = text_or_file(chosen["citation"])
             return command(options=cls(**chosen), **values)

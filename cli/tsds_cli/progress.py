@@ -17,7 +17,8 @@ from tsds_cli.messages import interrupted, not_made, spelled
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from tensorstore_ds import Progress, TrainProgress
+    from tensorstore_ds.annex.training import TrainProgress
+    from tensorstore_ds.conversion import Progress
 
 _SECONDS = 0.1  # between two drawings
 _LINE_SECONDS = 30.0  # between two lines about a training run where there is no bar

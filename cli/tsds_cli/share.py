@@ -17,7 +17,8 @@ from tsds_cli.options import F, json_option, option, path_argument, sha256_optio
 from tsds_cli.progress import working
 
 if TYPE_CHECKING:
-    from tensorstore_ds import Store, Transfer
+    from tensorstore_ds import Store
+    from tensorstore_ds.sharing import Transfer
 
 _GOES_ON = "interrupted; what was transferred is kept, the same command goes on from there"
 

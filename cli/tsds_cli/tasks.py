@@ -30,7 +30,7 @@ def convert_task(
 ) -> None:
     """Convert the shards of a task, and say what was done."""
     with working("interrupted; finished shards are kept, the same command goes on from there") as bar:
-        done = tsds.convert_task(out, *task, workers=workers, scratch=scratch, progress=bar.update)
+        done = tsds.clusters.convert_task(out, *task, workers=workers, scratch=scratch, progress=bar.update)
     if as_json:
         text.echo_json(done)
         return
@@ -44,15 +44,15 @@ def convert_task(
 def with_slurm(source: Path, out: Path, options: ConvertOptions, submit: bool, as_json: bool) -> None:
     """Plan, and print the script of a job array, or submit it."""
     with working(f"interrupted; {out} was not planned") as bar:
-        planned = tsds.plan(source, out, options, progress=bar.update)
+        planned = tsds.clusters.plan(source, out, options, progress=bar.update)
     if not submit:
-        script = tsds.slurm_script(planned)
+        script = tsds.clusters.slurm_script(planned)
         if as_json:
             text.echo_json({"script": script, "tasks": planned.tasks})
         else:
             text.echo_lines(script)
         return
-    jobs = tsds.submit_slurm(planned)
+    jobs = tsds.clusters.submit_slurm(planned)
     if as_json:
         text.echo_json(jobs)
         return

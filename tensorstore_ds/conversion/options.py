@@ -345,7 +345,7 @@ _CONVERT = declarations(ConvertOptions)
 class RepackOptions:
     """Options of `repack`. `layout`, `encoding` or both must be given.
 
-    >>> options = tsds.RepackOptions(encoding="jpeg", max_side=16, workers=0)
+    >>> options = tsds.conversion.RepackOptions(encoding="jpeg", max_side=16, workers=0)
     >>> _ = tsds.repack("photos.tsds", "small.tsds", options)
     >>> tsds.open("small.tsds")["train"].image_shapes[0].tolist()  # height, width, channels
     [16, 16, 3]

@@ -53,7 +53,7 @@ class Progress:
     >>> _ = tsds.convert("photos", "out.tsds", workers=0, progress=lambda event: stages.append(event.stage))
     >>> stages[0], stages[-1]
     ('scan', 'convert')
-    >>> str(tsds.Progress("convert", done=1200, total=60000, nbytes=3_700_000))
+    >>> str(tsds.conversion.Progress("convert", done=1200, total=60000, nbytes=3_700_000))
     'Converting 1,200/60,000 · 3.7 MB'
 
     Attributes:

@@ -47,7 +47,7 @@ class Writer:
     ``OUT.partial``. Run it again with the same keys in the same order: `append` then skips the samples of these shards
     without reading them, and does not call a sample that is a function. Samples without keys are always written again.
 
-    **Several processes.** Each writes a store of its own; `merge_stores` joins them.
+    **Several processes.** Each writes a separate store; `editing.merge_stores` joins them.
 
     Args:
         out: path of the new store, which must not exist.

@@ -57,7 +57,7 @@ def corners_to_oriented(corners: Any) -> Any:
         (M, 5) of cx, cy, w, h in pixels and the angle in radians in [-pi, pi], a new array or tensor of the same type.
         NaN where a corner is NaN.
 
-    >>> tsds.corners_to_oriented(np.array([[[8.0, 9], [12, 9], [12, 11], [8, 11]]])).tolist()
+    >>> tsds.loading.corners_to_oriented(np.array([[[8.0, 9], [12, 9], [12, 11], [8, 11]]])).tolist()
     [[10.0, 10.0, 4.0, 2.0, 0.0]]
     """
     xp = _module_of(corners)

@@ -1,1 +1,7 @@
 """Load batches from the mapped columns of a store."""
+
+from __future__ import annotations
+
+from tensorstore_ds import public
+
+__getattr__, __dir__, __all__ = public.attach(__name__)

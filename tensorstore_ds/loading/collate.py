@@ -28,7 +28,7 @@ class PackedObjects:
     """The objects of B samples in one table. Sample i has the rows ``[offsets[i], offsets[i + 1])``.
 
     >>> boxes = torch.tensor([[0.0, 0, 8, 8], [4, 4, 12, 12], [2, 2, 6, 6]])
-    >>> packed = tsds.PackedObjects(torch.tensor([0, 2, 2, 3]), {"boxes": boxes})  # of 2, 0 and 1 objects
+    >>> packed = tsds.loading.PackedObjects(torch.tensor([0, 2, 2, 3]), {"boxes": boxes})  # of 2, 0 and 1 objects
     >>> len(packed), packed[0]["boxes"].shape, packed[1]["boxes"].shape
     (3, torch.Size([2, 4]), torch.Size([0, 4]))
 
@@ -147,10 +147,10 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
     ``list`` and ``padded`` need the lengths on the host. On a GPU this synchronizes, so collate before the copy.
 
     >>> boxes = torch.tensor([[0.0, 0, 8, 8], [4, 4, 12, 12], [2, 2, 6, 6]])
-    >>> packed = tsds.PackedObjects(torch.tensor([0, 2, 3]), {"boxes": boxes})
-    >>> [objects["boxes"].shape for objects in tsds.collate_objects(packed, "list")]
+    >>> packed = tsds.loading.PackedObjects(torch.tensor([0, 2, 3]), {"boxes": boxes})
+    >>> [objects["boxes"].shape for objects in tsds.loading.collate_objects(packed, "list")]
     [torch.Size([2, 4]), torch.Size([1, 4])]
-    >>> padded = tsds.collate_objects(packed, "padded")
+    >>> padded = tsds.loading.collate_objects(packed, "padded")
     >>> padded["boxes"].shape, padded["mask"].tolist()
     (torch.Size([2, 2, 4]), [[True, True], [True, False]])
 

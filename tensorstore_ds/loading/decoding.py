@@ -68,7 +68,7 @@ def steps_of(plan: Plan) -> list[Geometry]:
             names = "RandomResizedCrop, RandomCrop, CenterCrop, Resize, Letterbox, Pad and RandomHorizontalFlip"
             found = f"{type(step).__name__}: use `batch_transform`"
             if type(step).__module__.startswith("torchvision."):
-                found = f"torchvision's {type(step).__name__}: use tsds.{type(step).__name__}"
+                found = f"torchvision's {type(step).__name__}: use tsds.transforms.{type(step).__name__}"
                 found += "" if type(step).__name__ in f"{names}, Compose" else ", if there is one, as `batch_transform`"
             raise refusal("decode", f"{names}, or a Compose of these", found)
     return steps

@@ -127,7 +127,7 @@ class DevicePrefetcher:
     batch is moved when you request it.
 
     >>> loader = tsds.DataLoader(tsds.StoreDataset("photos.tsds", "train"), batch_size=4)
-    >>> for batch in tsds.DevicePrefetcher(loader, "cpu"):  # or "cuda"
+    >>> for batch in tsds.loading.DevicePrefetcher(loader, "cpu"):  # or "cuda"
     ...     images = batch["image"]
     >>> images.shape
     torch.Size([4, 3, 32, 32])

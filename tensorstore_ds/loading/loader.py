@@ -92,7 +92,7 @@ class DataLoader(data.DataLoader[Batches]):
     >>> batch = next(iter(tsds.DataLoader(voc, batch_size=4)))
     >>> [tuple(image.shape) for image in batch["image"]]
     [(3, 60, 80), (3, 80, 60), (3, 60, 80), (3, 80, 60)]
-    >>> batch = next(iter(tsds.DataLoader(voc, batch_size=4, decode=tsds.Letterbox(64))))
+    >>> batch = next(iter(tsds.DataLoader(voc, batch_size=4, decode=tsds.transforms.Letterbox(64))))
     >>> batch["image"].shape
     torch.Size([4, 3, 64, 64])
 

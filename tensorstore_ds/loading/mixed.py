@@ -266,7 +266,7 @@ class MixedSampler(RowSampler):
     take the rows in turn.
 
     >>> mixed = tsds.MixedDataset({"photos.tsds": 0.75, "voc.tsds": 0.25}, fields=["image"])
-    >>> sampler = tsds.MixedSampler(mixed)
+    >>> sampler = tsds.loading.MixedSampler(mixed)
     >>> len(sampler), (sampler.rows() < 8).tolist()  # rows below 8 are of photos.tsds
     (11, [True, True, False, True, True, True, False, True, True, True, False])
 

@@ -50,7 +50,7 @@ def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -
     >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
     >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
     >>> for batch in loader:
-    ...     masks = tsds.draw_instance_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
+    ...     masks = tsds.loading.draw_instance_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
     >>> masks[0].shape, int(masks[0].sum())
     (torch.Size([1, 32, 48]), 256)
 
@@ -91,7 +91,7 @@ def draw_class_masks(
     >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)
     >>> loader = tsds.DataLoader(dataset, batch_size=2, collate="packed")
     >>> for batch in loader:
-    ...     classes = tsds.draw_class_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
+    ...     classes = tsds.loading.draw_class_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
     >>> classes.shape, classes.unique().tolist()
     (torch.Size([2, 32, 48]), [0, 1])
 

@@ -64,7 +64,7 @@ def pad_images(
     """Copy images of differing sizes into one tensor, with zeros on the right and below.
 
     >>> images = [torch.ones(3, 20, 30, dtype=torch.uint8), torch.ones(3, 30, 20, dtype=torch.uint8)]
-    >>> padded = tsds.pad_images(images, size_divisor=16)
+    >>> padded = tsds.loading.pad_images(images, size_divisor=16)
     >>> padded.image.shape, padded.image_mask.shape, padded.image_size.tolist()
     (torch.Size([2, 3, 32, 32]), torch.Size([2, 32, 32]), [[20, 30], [30, 20]])
 

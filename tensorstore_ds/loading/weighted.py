@@ -189,7 +189,7 @@ def repeat_factors(
     that often on average over epochs.
 
     >>> split = tsds.open("voc.tsds")["train"]  # all images have a cat, two have a dog
-    >>> tsds.repeat_factors(split, threshold=1.0).round(2).tolist()
+    >>> tsds.loading.repeat_factors(split, threshold=1.0).round(2).tolist()
     [1.0, 1.41, 1.0, 1.41]
 
     Args:
@@ -269,8 +269,8 @@ def _factors(
 def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
     """Return the field `name`, which has one number for each row, as weights, (n,) float64. They are a copy.
 
-    >>> _ = tsds.add_fields("photos.tsds", {"loss": np.arange(12.0)})
-    >>> tsds.weights_from_column(tsds.open("photos.tsds")["train"], "loss").tolist()
+    >>> _ = tsds.editing.add_fields("photos.tsds", {"loss": np.arange(12.0)})
+    >>> tsds.loading.weights_from_column(tsds.open("photos.tsds")["train"], "loss").tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
     Raises:

@@ -131,9 +131,9 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
     Bytes of the store that are in memory already count as fitting. `memory_limit` returns the number of bytes that are
     available, and `memory_limits` shows which limit applies.
 
-    >>> tsds.fits(tsds.open("photos.tsds"))
+    >>> tsds.page_cache.fits(tsds.open("photos.tsds"))
     True
-    >>> tsds.fits(10**18)
+    >>> tsds.page_cache.fits(10**18)
     False
 
     Args:

@@ -91,7 +91,7 @@ def warm_in_background(
     """Start to `warm` a store and return immediately. The arguments and errors are as in `warm`.
 
     >>> store = tsds.open("photos.tsds")
-    >>> with tsds.warm_in_background(store) as warming:
+    >>> with tsds.page_cache.warm_in_background(store) as warming:
     ...     rows = store["train"]["image"].take([0, 1])  # leaving the block ends the reading
 
     Returns:
@@ -110,7 +110,7 @@ def warm_in_background(
 class Warming:
     """Threads that read files into memory. Leaving its ``with`` block stops them.
 
-    >>> with tsds.warm_in_background(tsds.open("photos.tsds")) as warming:
+    >>> with tsds.page_cache.warm_in_background(tsds.open("photos.tsds")) as warming:
     ...     warming.wait()
     True
     >>> warming.nbytes_done == warming.nbytes

@@ -1,1 +1,7 @@
 """Open a store, gather rows and verify bytes, with NumPy only."""
+
+from __future__ import annotations
+
+from tensorstore_ds import public
+
+__getattr__, __dir__, __all__ = public.attach(__name__)

@@ -331,7 +331,7 @@ class Cache:
 def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedStore]:
     """List the stores in the cache that were opened by URL, the most recently used first.
 
-    >>> tsds.cached_stores("cache")  # nothing was opened by URL with cache_dir="cache"
+    >>> tsds.reading.cached_stores("cache")  # nothing was opened by URL with cache_dir="cache"
     []
 
     Args:
@@ -347,7 +347,7 @@ def clear_cache(
 
     Other files in the folder are not removed.
 
-    >>> removed, kept = tsds.clear_cache(cache_dir="cache")
+    >>> removed, kept = tsds.reading.clear_cache(cache_dir="cache")
     >>> len(removed), len(kept)
     (0, 0)
 

@@ -283,9 +283,9 @@ def open_file(root: Path, name: str) -> IO[bytes]:
 def check_outside_stores(path: Path) -> None:
     """Raise `OptionError` if a new file or folder at `path` would be inside a store, which it would damage.
 
-    >>> tsds.check_outside_stores(Path("sheet.png"))
+    >>> tsds.reading.check_outside_stores(Path("sheet.png"))
     >>> try:
-    ...     tsds.check_outside_stores(Path("photos.tsds/sheet.png"))
+    ...     tsds.reading.check_outside_stores(Path("photos.tsds/sheet.png"))
     ... except tsds.OptionError:
     ...     print("inside of a store")
     inside of a store

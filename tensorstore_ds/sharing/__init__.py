@@ -1,1 +1,7 @@
 """Push, pull, pack, copy and serve stores."""
+
+from __future__ import annotations
+
+from tensorstore_ds import public
+
+__getattr__, __dir__, __all__ = public.attach(__name__)

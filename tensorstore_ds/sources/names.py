@@ -143,9 +143,9 @@ def read_classes(path: Path) -> tuple[str, ...]:
     Blank lines and surrounding white space are ignored.
 
     >>> _ = Path("classes.txt").write_text("cat\\ndog\\n")
-    >>> tsds.read_classes(Path("classes.txt"))
+    >>> tsds.conversion.read_classes(Path("classes.txt"))
     ('cat', 'dog')
-    >>> _ = tsds.convert("photos", "out.tsds", classes=tsds.read_classes(Path("classes.txt")), workers=0)
+    >>> _ = tsds.convert("photos", "out.tsds", classes=tsds.conversion.read_classes(Path("classes.txt")), workers=0)
 
     Raises:
         OptionError: the file cannot be read, is not UTF-8, contains no class, or contains one twice.
@@ -160,7 +160,7 @@ def read_class_map(path: Path) -> dict[str, str]:
     An empty new name removes the class.
 
     >>> _ = Path("map.txt").write_text("kitten = cat\\nunclear =\\n")
-    >>> tsds.read_class_map(Path("map.txt"))
+    >>> tsds.conversion.read_class_map(Path("map.txt"))
     {'kitten': 'cat', 'unclear': ''}
 
     Raises:
@@ -259,7 +259,7 @@ def read_keypoints(path: Path) -> Keypoints:
     keypoint of each pair is enough. If the file contains no pairs, they follow from the names, such as left and right.
 
     >>> _ = Path("keypoints.txt").write_text("nose\\nleft eye,right eye\\nright eye\\n")
-    >>> tsds.read_keypoints(Path("keypoints.txt"))
+    >>> tsds.conversion.read_keypoints(Path("keypoints.txt"))
     Keypoints(names=('nose', 'left eye', 'right eye'), flip_pairs=((1, 2),))
 
     Raises:

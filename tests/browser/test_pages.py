@@ -85,4 +85,4 @@ def test_a_matrix_of_labels_and_predictions(tmp_path: Path, tab: Open, view: Vie
 
 
 def add_labels(path: Path, name: str, values: Any) -> None:
-    tsds.add_fields(path, {name: values}, classes={name: CLASSES})
+    tsds.editing.add_fields(path, {name: values}, classes={name: CLASSES})

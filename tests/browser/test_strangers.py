@@ -91,7 +91,7 @@ class _web_page:  # noqa: N801
 def test_a_damaged_store_is_told_in_words(what: str, tmp_path: Path, tab: Open, out: Path) -> None:
     made = [{"image": np.full((64, 64, 3), i, np.uint8)} for i in range(60)]
     store = store_of(tmp_path / "s.tsds", Samples(made), workers=0)
-    tsds.export_view(store.path, out)
+    tsds.viewing.export_view(store.path, out)
     data = next((out / "store").rglob("image/c/0/0/0/0"))
     if what == "cut":
         data.write_bytes(data.read_bytes()[:20_000])
@@ -133,7 +133,7 @@ class _static:  # noqa: N801
 
 
 def test_an_exported_page_works_without_ranges(store: tsds.Store, tab: Open, out: Path) -> None:
-    tsds.export_view(store.path, out)
+    tsds.viewing.export_view(store.path, out)
     with _static(out) as url:
         opened = tab().open(url, "size=64&f.label=1")
         assert opened.items == np.flatnonzero(column(store, "label") == 1).tolist()
@@ -218,7 +218,7 @@ def test_the_page_is_small(view: View, store: tsds.Store) -> None:
 def nginx_site(store: tsds.Store, out: Path) -> Iterator[str]:
     from remote.servers import nginx
 
-    tsds.export_view(store.path, out)
+    tsds.viewing.export_view(store.path, out)
     with nginx(out, out.parent / "nginx") as url:
         yield url
 
@@ -294,7 +294,7 @@ def test_two_pages_keep_the_tags_of_both(store: tsds.Store, tab: Open, view: Vie
 def test_names_that_mean_something_in_javascript(tmp_path: Path, tab: Open, view: View) -> None:
     made = [{"image": np.zeros((2, 2, 1), np.uint8), "label": 0, "constructor": np.float32(i)} for i in range(3)]
     store = store_of(tmp_path / "s.tsds", Samples(made), ["__proto__"], workers=0)
-    tsds.add_fields(store.path, {"__proto__": np.arange(3.0), "missed": np.arange(3)})
+    tsds.editing.add_fields(store.path, {"__proto__": np.arange(3.0), "missed": np.arange(3)})
     opened = tab().open(view(store.path), "row=2")
     opened.page.wait_for_selector("dialog dl")
     names = opened.page.locator("dialog dt").all_inner_texts()
@@ -305,7 +305,7 @@ def test_many_classes(tmp_path: Path, tab: Open, view: View) -> None:
     classes = [f"c{i}" for i in range(200_000)]
     made = [{"image": np.zeros((2, 2, 1), np.uint8), "label": i * 30_000} for i in range(6)]
     store = store_of(tmp_path / "s.tsds", Samples(made), classes, workers=0)
-    tsds.add_fields(store.path, {"guess": np.array([0, 30_000, 1, 1, 1, 1])}, classes={"guess": classes})
+    tsds.editing.add_fields(store.path, {"guess": np.array([0, 30_000, 1, 1, 1, 1])}, classes={"guess": classes})
     opened = tab().open(view(store.path))
     assert opened.status == "6 of 6 images"
     opened.page.goto("about:blank")
@@ -348,5 +348,5 @@ def test_a_strangers_run_exports_no_store(store: tsds.Store, tmp_path: Path, out
     (tmp_path / "secret").write_text("secret")
     (run / "history.jsonl").symlink_to(tmp_path / "secret")
     (run / "report.json").write_text(json.dumps({"facts": {"store": str(store.path)}}))
-    tsds.export_view(run, out)
+    tsds.viewing.export_view(run, out)
     assert not (out / "store").exists() and (out / "run0.jsonl").read_bytes() == b""

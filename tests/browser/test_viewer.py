@@ -101,7 +101,7 @@ def test_jumping_to_a_row_and_a_key(text: str, row: int, tmp_path: Path, tab: Op
 
 def test_scrolling_is_scaled_beyond_what_elements_can_be(tmp_path: Path, tab: Open, view: View) -> None:
     part = store_of(tmp_path / "part.tsds", Samples([{"image": np.zeros((1, 1, 1), np.uint8)}] * 5000), workers=0)
-    tsds.merge_stores([part.path] * 60, tmp_path / "large.tsds")
+    tsds.editing.merge_stores([part.path] * 60, tmp_path / "large.tsds")
     opened = tab(width=700, height=600).open(view(tmp_path / "large.tsds"), "size=480")
     opened.page.keyboard.press("Tab")
     opened.page.locator(".tile").first.focus()

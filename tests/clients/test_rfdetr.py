@@ -191,7 +191,7 @@ def test_splits(store: Path, tmp_path: Path) -> None:
     module = rfdetr.StoreData(*configs(store, tmp_path), tsds.open(store), train_split=splits[1], val_split=splits[0])
     module.setup("fit")
     assert [len(each) for each in (module._dataset_train, module._dataset_val)] == [6, 8]
-    with pytest.raises(tsds.UnknownNameError, match="expected one of the splits"):
+    with pytest.raises(tsds.errors.UnknownNameError, match="expected one of the splits"):
         rfdetr.StoreData(*configs(store, tmp_path), store, val_split="nosuch")
 
 

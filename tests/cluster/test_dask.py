@@ -63,8 +63,10 @@ def workers(scheduler: str) -> list[int]:
 
 
 def test_three_workers(scheduler: str, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    seen = list[tsds.Progress]()
-    summary = tsds.convert_on("dask", source, tmp_path / "o.tsds", OPTIONS, scheduler=scheduler, progress=seen.append)
+    seen = list[tsds.conversion.Progress]()
+    summary = tsds.clusters.convert_on(
+        "dask", source, tmp_path / "o.tsds", OPTIONS, scheduler=scheduler, progress=seen.append
+    )
     assert contents(tmp_path / "o.tsds") == expected
     assert sum(summary.rows.values()) == seen[-1].done == seen[-1].total == 600
 
@@ -76,7 +78,7 @@ def test_a_worker_that_dies(scheduler: str, source: Path, tmp_path: Path, expect
 
     def convert() -> None:
         try:
-            ends.append(tsds.convert_on("dask", source, out, OPTIONS, scheduler=scheduler))
+            ends.append(tsds.clusters.convert_on("dask", source, out, OPTIONS, scheduler=scheduler))
         except BaseException as error:
             ends.append(error)
 
@@ -85,7 +87,7 @@ def test_a_worker_that_dies(scheduler: str, source: Path, tmp_path: Path, expect
     wait_for(lambda: busy_with_a_shard(out))
     kill(workers(scheduler)[0])
     thread.join(120)
-    assert isinstance(ends[0], tsds.Summary), ends
+    assert isinstance(ends[0], tsds.conversion.Summary), ends
     assert contents(out) == expected
 
 
@@ -116,15 +118,15 @@ def test_a_bad_sample_is_not_tried_again(scheduler: str, source: Path, tmp_path:
     shutil.copytree(source, folder)
     (folder / "b" / "599.jpg").write_bytes(b"\xff\xd8\xff rubbish")
     with pytest.raises(tsds.SourceError, match=r"b/599\.jpg"):
-        tsds.convert_on("dask", folder, tmp_path / "o.tsds", OPTIONS, scheduler=scheduler)
+        tsds.clusters.convert_on("dask", folder, tmp_path / "o.tsds", OPTIONS, scheduler=scheduler)
 
 
 def test_no_cluster_there(source: Path, tmp_path: Path) -> None:
     import dask
 
-    is_refused = pytest.raises(tsds.ConversionError, match=r"Dask at tcp://127\.0\.0\.1:1")
+    is_refused = pytest.raises(tsds.errors.ConversionError, match=r"Dask at tcp://127\.0\.0\.1:1")
     with dask.config.set({"distributed.comm.timeouts.connect": "2s"}), is_refused:
-        tsds.convert_on("dask", source, tmp_path / "o.tsds", OPTIONS, scheduler="tcp://127.0.0.1:1")
+        tsds.clusters.convert_on("dask", source, tmp_path / "o.tsds", OPTIONS, scheduler="tcp://127.0.0.1:1")
 
 
 def test_a_cluster_of_its_own(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:

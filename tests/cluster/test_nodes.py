@@ -34,18 +34,18 @@ def small_disk(folder: Path, nbytes: int) -> Iterator[Path]:
 
 def test_a_disk_that_is_full_on_one_node(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     out = tmp_path / "o.tsds"
-    tsds.plan(source, out, OPTIONS, tasks=3)
+    tsds.clusters.plan(source, out, OPTIONS, tasks=3)
     with small_disk(tmp_path / "scratch", 400_000) as scratch:
-        with pytest.raises(tsds.ConversionError, match="the disk is full"):
-            tsds.convert_task(out, 1, scratch=scratch)
+        with pytest.raises(tsds.errors.ConversionError, match="the disk is full"):
+            tsds.clusters.convert_task(out, 1, scratch=scratch)
         assert not list(scratch.iterdir())
     for task in (0, 2):
-        tsds.convert_task(out, task)
-    with pytest.raises(tsds.UnfinishedError) as error:
-        tsds.commit(out)
+        tsds.clusters.convert_task(out, task)
+    with pytest.raises(tsds.errors.UnfinishedError) as error:
+        tsds.clusters.commit(out)
     assert error.value.tasks == "1"
-    tsds.convert_task(out, 1)
-    tsds.commit(out)
+    tsds.clusters.convert_task(out, 1)
+    tsds.clusters.commit(out)
     assert contents(out) == expected
 
 
@@ -54,10 +54,10 @@ def test_a_clock_that_is_an_hour_off(source: Path, tmp_path: Path, expected: dic
     if shutil.which("faketime") is None:
         pytest.skip("faketime is not here: apt-get install faketime")
     out = tmp_path / "o.tsds"
-    tsds.plan(source, out, OPTIONS, tasks=2)
-    tsds.convert_task(out, 1)
+    tsds.clusters.plan(source, out, OPTIONS, tasks=2)
+    tsds.clusters.convert_task(out, 1)
     wrong = ["faketime", "-f", shift, *TSDS, "convert", str(out), "--task", "0/2"]
     done = subprocess.run(wrong, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    tsds.commit(out)
+    tsds.clusters.commit(out)
     assert contents(out) == expected

@@ -40,7 +40,7 @@ def converting(cluster: Any, source: Path, tmp_path: Path, slow_disk: None) -> I
 
     def convert() -> None:
         try:
-            ends.append(tsds.convert_on("ray", source, out, OPTIONS, scheduler=cluster.address))
+            ends.append(tsds.clusters.convert_on("ray", source, out, OPTIONS, scheduler=cluster.address))
         except BaseException as error:
             ends.append(error)
 
@@ -54,12 +54,12 @@ def converting(cluster: Any, source: Path, tmp_path: Path, slow_disk: None) -> I
 def assert_ends(converting: tuple[Path, list[object]], expected: dict[str, bytes]) -> None:
     out, ends = converting
     wait_for(lambda: bool(ends), 150)
-    assert isinstance(ends[0], tsds.Summary), ends
+    assert isinstance(ends[0], tsds.conversion.Summary), ends
     assert contents(out) == expected
 
 
 def test_three_nodes(cluster: Any, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    tsds.convert_on("ray", source, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
+    tsds.clusters.convert_on("ray", source, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
     assert contents(tmp_path / "o.tsds") == expected
 
 
@@ -84,5 +84,5 @@ def test_a_bad_sample_ends_it(cluster: Any, source: Path, tmp_path: Path) -> Non
     shutil.copytree(source, folder)
     (folder / "b" / "599.jpg").write_bytes(b"\xff\xd8\xff rubbish")
     with pytest.raises(tsds.SourceError, match=r"b/599\.jpg"):
-        tsds.convert_on("ray", folder, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
+        tsds.clusters.convert_on("ray", folder, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
     assert not ray.is_initialized()

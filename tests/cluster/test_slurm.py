@@ -95,19 +95,19 @@ def test_the_script_by_hand_and_the_tasks_that_are_missing(
     slurm: Slurm, source: Path, out: Path, expected: dict[str, bytes]
 ) -> None:
     """As docs/slurm.md has it: print, submit some, and what `commit` says goes into --array."""
-    planned = tsds.plan(source, out, OPTIONS, tasks=6)
+    planned = tsds.clusters.plan(source, out, OPTIONS, tasks=6)
     script = out.parent / "photos.sbatch"
-    script.write_text(tsds.slurm_script(planned))
-    with pytest.raises(tsds.UnfinishedError) as error:
-        tsds.commit(out)
+    script.write_text(tsds.clusters.slurm_script(planned))
+    with pytest.raises(tsds.errors.UnfinishedError) as error:
+        tsds.clusters.commit(out)
     assert error.value.tasks == "0-5"
     for tasks in ("2,4", ""):
         tasks = tasks or error.value.tasks
         job = int(slurm.run("sbatch", "--parsable", f"--array={tasks}", str(script), cwd=out.parent))
         slurm.wait(lambda job=job: is_over(slurm, job))  # type: ignore[misc]
         if not os.path.lexists(out) and tasks == "2,4":
-            with pytest.raises(tsds.UnfinishedError) as error:
-                tsds.commit(out)
+            with pytest.raises(tsds.errors.UnfinishedError) as error:
+                tsds.clusters.commit(out)
             assert error.value.tasks == "0-1,3,5"
-    tsds.commit(out)
+    tsds.clusters.commit(out)
     assert contents(out) == expected

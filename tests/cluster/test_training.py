@@ -74,7 +74,7 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     assert "goes on in epoch" in logs() and "the connection to another rank is lost" in logs()
     assert "Traceback" not in logs()
     for node in trainers:
-        (kept,) = tsds.cached_stores(tmp_path / node.name)
+        (kept,) = tsds.reading.cached_stores(tmp_path / node.name)
         assert kept.url == url and kept.nbytes_there > 0
 
 

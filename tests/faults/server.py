@@ -72,9 +72,9 @@ def convert_by_tasks(argv: Sequence[str]) -> None:
 
     source, out = argv
     try:
-        tsds.plan(source, out, tsds.ConvertOptions(shard_nbytes=1000, on_error="skip", workers=0), tasks=2)
-        there = [tsds.convert_task(out, task).there for task in (1, 0, 0)]
-        summary = tsds.commit(out)
+        tsds.clusters.plan(source, out, tsds.ConvertOptions(shard_nbytes=1000, on_error="skip", workers=0), tasks=2)
+        there = [tsds.clusters.convert_task(out, task).there for task in (1, 0, 0)]
+        summary = tsds.clusters.commit(out)
     except TsdsError as error:
         sys.exit(f"tsds: {error}")
     print(*summary.notes, sep="\n")

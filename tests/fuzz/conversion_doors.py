@@ -56,7 +56,7 @@ class WorkFile(Door):
     def _stop(self) -> None:
         """Interrupt a conversion when some shards are finished."""
 
-        def stop(progress: tsds.Progress) -> None:
+        def stop(progress: tsds.conversion.Progress) -> None:
             if progress.stage == "convert" and progress.done > 7:
                 raise KeyboardInterrupt
 

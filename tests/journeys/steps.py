@@ -307,7 +307,7 @@ class Journey:
                 expected = [max([1.0, *(math.sqrt(threshold / share[name]) for name in each)]) for each in present]
                 nothing = pytest.warns(UserWarning, match="all repeat factors are 1")
                 with nothing if max(expected) == 1 else contextlib.nullcontext():
-                    found = tsds.repeat_factors(split, threshold=threshold)
+                    found = tsds.loading.repeat_factors(split, threshold=threshold)
                 np.testing.assert_allclose(found, expected, rtol=1e-9)
 
     # --- train, predict, resume ---------------------------------------------------------------------------------
@@ -573,7 +573,7 @@ def fitted(pixels: np.ndarray, size: tuple[int, int], fit: str) -> tuple[np.ndar
 
 def by_hand(checkpoint: Path, paths: list[Path], data: DataSet) -> torch.Tensor:
     """What a model says of image files that Pillow has decoded and torchvision resized."""
-    model, card = tsds.load_model(checkpoint)
+    model, card = tsds.training.load_model(checkpoint)
     mode = "L" if card.vit.channels == 1 else "RGB"
     mean, std = (torch.tensor(values)[:, None, None] for values in (card.mean, card.std))
     images = []

@@ -9,21 +9,21 @@ import re
 import click
 import pytest
 
-import tensorstore_ds
 from command_pages import OVERVIEW, page, table, with_overview, with_tables
 from library import library, literals
+from public_names import public_names
 from tensorstore_ds import (
     BlockShuffleSampler,
     DataLoader,
     RandomHorizontalFlip,
     SizeBucketSampler,
     StoreDataset,
-    SubsetSampler,
     WeightedSampler,
 )
 from tensorstore_ds.annex.diagnosis.diagnosis import diagnose
 from tensorstore_ds.annex.editing.folds import folds
 from tensorstore_ds.annex.viewing.show import show
+from tensorstore_ds.loading import SubsetSampler
 from tensorstore_ds.loading.block_shuffle import shuffle_quality
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samplers import Order
@@ -76,7 +76,7 @@ def parameters() -> set[str]:
     for path, tree in library("tensorstore_ds").items():
         if "/adapters/" in path:  # not imported: their libraries are not here
             named |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return named | set(tensorstore_ds.__all__)
+    return named | {name.rpartition(".")[2] for name in public_names()}
 
 
 def test_no_message_of_the_library_names_a_flag() -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import doctest
-import importlib
 import inspect
 import re
 from collections.abc import Iterator
 from types import FunctionType
-from typing import Any
 
 import pytest
 
 import tensorstore_ds as tsds
-from doc_pages import DOCS
+from public_names import described, public_names
 
 #: What functions return: their attributes are described, and the examples of the functions show them.
 RESULTS = (
@@ -45,8 +43,8 @@ def runs(docstring: str | None) -> bool:
 
 
 def test_every_public_name_has_an_example_that_runs() -> None:
-    without = {name for name in tsds.__all__ if not runs(vars_doc(getattr(tsds, name)))}
-    assert without == {*RESULTS, *ERRORS, *WITHOUT}
+    without = {name for name, value in public_names().items() if not runs(vars_doc(value))}
+    assert {name.rpartition(".")[2] for name in without} == {*RESULTS, *ERRORS, *WITHOUT}
 
 
 def vars_doc(obj: object) -> str | None:
@@ -55,16 +53,9 @@ def vars_doc(obj: object) -> str | None:
 
 
 def test_results_and_errors_are_what_they_are_said_to_be() -> None:
-    assert all(isinstance(getattr(tsds, name), type) for name in RESULTS)
-    assert all(issubclass(getattr(tsds, name), tsds.TsdsError) for name in ERRORS)
-
-
-def described() -> Iterator[tuple[str, Any]]:
-    """The classes and functions of the API pages, by name."""
-    for page in sorted((DOCS / "api").glob("*.rst")):
-        for name in re.findall(r"^\.\. auto(?:class|function):: (\S+)$", page.read_text("utf-8"), re.MULTILINE):
-            where, _, last = name.rpartition(".")
-            yield name, getattr(importlib.import_module(where or "tensorstore_ds"), last)
+    values = {name.rpartition(".")[2]: value for name, value in public_names().items()}
+    assert all(isinstance(values[name], type) for name in RESULTS)
+    assert all(issubclass(values[name], tsds.TsdsError) for name in ERRORS)
 
 
 def test_words_before_a_colon_are_not_taken_for_a_type() -> None:
@@ -80,7 +71,7 @@ def types_found() -> Iterator[tuple[str, str]]:
     from sphinx.pycode import ModuleAnalyzer
 
     config = Config(napoleon_use_rtype=False)
-    for name, obj in described():
+    for name, obj in ((name, obj) for name, obj in described().items() if callable(obj)):
         docs = []
         for cls in obj.__mro__ if isinstance(obj, type) else ():
             if cls.__module__.startswith("tensorstore_ds"):

@@ -9,13 +9,14 @@ import functools
 import inspect
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import click
 import pytest
 
-import tensorstore_ds as tsds
 from doc_pages import ROOT, pages
 from library import library, literals
+from public_names import public_names
 from tsds_cli.main import COMMANDS, cli
 
 #: A pattern, and what to write instead. Case matters only where a sentence begins.
@@ -96,9 +97,8 @@ def test_help() -> None:
     assert all_found({name: help_of(name) for name in COMMANDS}) == {}
 
 
-def docstrings_of(name: str) -> dict[str, str]:
+def docstrings_of(name: str, value: Any) -> dict[str, str]:
     """Docstrings of a public name and, if it is a class, of its methods and properties, without examples."""
-    value = getattr(tsds, name)
     found = {name: value.__doc__ if isinstance(value, type) or inspect.isroutine(value) else None}
     if isinstance(value, type):
         members = {key: getattr(each, "__func__", each) for key, each in vars(value).items() if key[0] != "_"}
@@ -111,7 +111,7 @@ def is_property(value: object) -> bool:
 
 
 def test_docstrings() -> None:
-    texts = {name: text for public in vars(tsds)["__all__"] for name, text in docstrings_of(public).items()}
+    texts = {name: text for public in public_names().items() for name, text in docstrings_of(*public).items()}
     assert all_found(texts) == {}
 
 

@@ -51,10 +51,10 @@ def test_a_store_that_is_opened_while_it_is_evicted_is_fetched_anew(
         real(path, *arguments)
 
     monkeypatch.setattr(mirror_cache.shutil, "rmtree", slow)
-    tsds.clear_cache()
+    tsds.reading.clear_cache()
     monkeypatch.undo()
     monkeypatch.setenv("TSDS_CACHE_DIR", str(cache))
-    assert [each.is_open for each in tsds.cached_stores()] == [True]
+    assert [each.is_open for each in tsds.reading.cached_stores()] == [True]
     expected = tsds.open(stores / "0.tsds")["train"].column("image").take(range(ROWS))
     assert np.array_equal(opened[0]["train"].column("image").take(range(ROWS)), expected)
     assert [path.name for path in cache.iterdir() if path.name.startswith("removed-")] == []
@@ -67,13 +67,13 @@ def test_two_evictors(server: FaultyServer, cache: Path, monkeypatch: pytest.Mon
 
     def twice(path: Any, *arguments: Any) -> None:
         if not inside:
-            inside.append(tsds.clear_cache())
+            inside.append(tsds.reading.clear_cache())
         real(path, *arguments)
 
     monkeypatch.setattr(mirror_cache.shutil, "rmtree", twice)
-    assert len(tsds.clear_cache()[0]) == 1
+    assert len(tsds.reading.clear_cache()[0]) == 1
     assert inside == [([], [])]
-    assert tsds.cached_stores() == []
+    assert tsds.reading.cached_stores() == []
 
 
 def test_a_store_that_another_process_has_evicted_is_gone(cache: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_a_killed_evictor_left_is_removed(server: FaultyServer, cache: Path
     kept(f"{server.url}/0.tsds")
     (cache / "removed-0123456789abcdef" / "store.tsds").mkdir(parents=True)
     gc.collect()
-    tsds.clear_cache()
+    tsds.reading.clear_cache()
     assert sorted(path.name for path in cache.iterdir()) == ["urls"]
 
 
@@ -94,7 +94,7 @@ def test_a_folder_that_is_not_ours_is_left(server: FaultyServer, cache: Path) ->
     for name in ("mine", "urls.txt", "removed-things"):
         (cache / name).mkdir()
     (cache / ("a" * 64)).symlink_to(cache / "mine")
-    tsds.clear_cache()
+    tsds.reading.clear_cache()
     assert {path.name for path in cache.iterdir()} == {"mine", "urls.txt", "removed-things", "urls", "a" * 64}
 
 
@@ -111,12 +111,12 @@ def test_a_clock_that_jumps(server: FaultyServer, stores: Path, cache: Path, sec
     assert np.array_equal(store["train"].column("image")[:], expected)
     del store
     gc.collect()
-    assert [each.urls for each in tsds.clear_cache()[0]] == [(url,)]
+    assert [each.urls for each in tsds.reading.clear_cache()[0]] == [(url,)]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which none can be made")
 def test_a_folder_that_cannot_be_made(server: FaultyServer) -> None:
-    with pytest.raises(tsds.OutputError, match=r"^/proc/none/.*Choose another folder") as caught:
+    with pytest.raises(tsds.errors.OutputError, match=r"^/proc/none/.*Choose another folder") as caught:
         tsds.open(f"{server.url}/0.tsds", cache_dir="/proc/none")
     assert "locked" not in str(caught.value)
 
@@ -133,7 +133,7 @@ local = [tsds.open(f"{stores}/{i}.tsds")["train"].column("image").take(range(30)
 for _ in range(rounds):
     try:
         if role == "clear":
-            tsds.clear_cache()
+            tsds.reading.clear_cache()
             time.sleep(rng.random() * 0.05)
         elif role == "remove":
             shutil.rmtree(cache, ignore_errors=True)

@@ -64,5 +64,5 @@ def test_a_store_goes_from_one_to_the_other(bucket: str, tmp_path: Path) -> None
         images = [image.permute(1, 2, 0).numpy() for batch in batches for image in batch["image"]]
         assert sorted(image.tobytes() for image in images) == local
     run(two, "verify", url)
-    kept = tsds.cached_stores(two / "cache")
+    kept = tsds.reading.cached_stores(two / "cache")
     assert [(store_kept.sha256, store_kept.is_whole) for store_kept in kept] == [(store.sha256, True)]

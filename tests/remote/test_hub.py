@@ -68,7 +68,7 @@ def test_as_a_zarr_group(hub: Hub, store: tsds.Store) -> None:
 
 def test_another_store_is_refused(hub: Hub, store: tsds.Store, other: tsds.Store) -> None:
     tsds.push(store.path, f"hf://datasets/{NAME}/s.tsds")
-    with pytest.raises(tsds.StoreExistsError, match=store.sha256[:12]):
+    with pytest.raises(tsds.errors.StoreExistsError, match=store.sha256[:12]):
         tsds.push(other.path, f"hf://datasets/{NAME}/s.tsds")
 
 
@@ -79,8 +79,8 @@ def test_a_store_that_was_changed(hub: Hub, tmp_path: Path) -> None:
     tsds.push(path, url)
     assert "s.tsds/zarr.json.sig" in hub.commits[hub.head]
     (path / "zarr.json.sig").unlink()
-    tsds.add_fields(path, {"loss": {"train": np.arange(4.0)}})
-    with pytest.raises(tsds.StoreExistsError, match="found it as it was before"):
+    tsds.editing.add_fields(path, {"loss": {"train": np.arange(4.0)}})
+    with pytest.raises(tsds.errors.StoreExistsError, match="found it as it was before"):
         tsds.push(path, url)
     tsds.push(path, url, update=True)
     assert tsds.pull(url, tmp_path / "p.tsds", verify=True).sha256 == tsds.open(path).sha256
@@ -129,7 +129,7 @@ def test_another_store_is_pushed_meanwhile(
         return real(*args, **others)
 
     monkeypatch.setattr(HfApi, step, later)
-    with pytest.raises(tsds.StoreExistsError, match=other.sha256[:12]):
+    with pytest.raises(tsds.errors.StoreExistsError, match=other.sha256[:12]):
         tsds.push(store.path, url)
     assert begun
     assert tsds.pull(url, tmp_path / "pulled.tsds", verify=True).sha256 == other.sha256

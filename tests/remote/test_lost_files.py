@@ -141,7 +141,7 @@ def test_one_process_has_it_open_and_another_opens_it(
         assert np.array_equal(second.take(rows), expected[rows])
         try:
             found = first.take(rows)
-        except tsds.OutputError as error:
+        except tsds.errors.OutputError as error:
             assert "Open the store again" in str(error)
         else:
             assert np.array_equal(found, expected[rows])

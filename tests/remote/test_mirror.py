@@ -337,7 +337,7 @@ def test_a_full_disk(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> N
     store["train"]["image"][0]
 
     monkeypatch.setattr("tensorstore_ds.reading.mirror_file.write_at", no_room)
-    with pytest.raises(tsds.OutputError, match=r"No space left on device.*tsds cache clear"):
+    with pytest.raises(tsds.errors.OutputError, match=r"No space left on device.*tsds cache clear"):
         store["train"]["image"][ROWS - 1]
     monkeypatch.undo()
     store["train"]["image"][ROWS - 1]
@@ -359,7 +359,7 @@ def test_a_cache_disk_that_fails_is_one_typed_error(
 
     monkeypatch.setattr(f"tensorstore_ds.reading.{broken}", fail)
     with pytest.raises(
-        tsds.OutputError, match=rf"{cache}/there: .*{os.strerror(code)}\. .*another folder: `cache_dir`"
+        tsds.errors.OutputError, match=rf"{cache}/there: .*{os.strerror(code)}\. .*another folder: `cache_dir`"
     ):
         tsds.open(url, cache_limit=1)
     done = command("info", url)
@@ -455,14 +455,14 @@ def test_the_command_shows_and_clears(server: FaultyServer, cache: Path) -> None
     assert url in shown
     assert "open now" in shown
     assert "secret" not in shown + "".join(path.read_text("utf-8") for path in cache.rglob("*.json"))
-    (kept,) = tsds.cached_stores()
+    (kept,) = tsds.reading.cached_stores()
     assert (kept.sha256, kept.is_whole, kept.is_open) == (store.sha256, False, True)
     assert 0 < kept.nbytes_there < kept.nbytes == store.nbytes
     assert "open, and left" in command("cache", "clear", "--all").output
     del store
     gc.collect()
     assert "removed" in command("cache", "clear", url).output
-    assert tsds.cached_stores() == []
+    assert tsds.reading.cached_stores() == []
     assert command("cache", "clear", url).exit_code == 1
 
 
@@ -472,9 +472,9 @@ def test_a_store_is_found_by_each_url_that_it_was_read_from(server: FaultyServer
         for url in urls:
             tsds.open(url)
         gc.collect()
-        assert [each.urls for each in tsds.cached_stores()] == [tuple(urls)]
+        assert [each.urls for each in tsds.reading.cached_stores()] == [tuple(urls)]
         assert "removed" in command("cache", "clear", wanted).output
-        assert tsds.cached_stores() == []
+        assert tsds.reading.cached_stores() == []
 
 
 def test_only_the_stores_of_a_url_are_cleared(stores: Path, tmp_path: Path) -> None:
@@ -486,17 +486,17 @@ def test_only_the_stores_of_a_url_are_cleared(stores: Path, tmp_path: Path) -> N
     shutil.copytree(stores / "zarr.tsds", tmp_path / "raw.tsds")
     later = tsds.open(urls["raw"]).sha256
     gc.collect()
-    removed, left = tsds.clear_cache(urls["raw"])
+    removed, left = tsds.reading.clear_cache(urls["raw"])
     assert ({each.sha256 for each in removed}, left) == ({digests["raw"], later}, [])
-    assert [each.sha256 for each in tsds.cached_stores()] == [digests["jpeg"]]
+    assert [each.sha256 for each in tsds.reading.cached_stores()] == [digests["jpeg"]]
 
 
 def test_what_is_listed_of_a_folder_without_its_lock(server: FaultyServer) -> None:
     tsds.open(f"{server.url}/raw.tsds")["train"]["image"][0]
     gc.collect()
-    lock = tsds.cached_stores()[0].path.parent / "lock"
+    lock = tsds.reading.cached_stores()[0].path.parent / "lock"
     lock.unlink()
-    (kept,) = tsds.cached_stores()
+    (kept,) = tsds.reading.cached_stores()
     assert not kept.is_open and not lock.exists()
     files = [path.stat() for path in kept.path.rglob("*") if path.is_file()]
     if hasattr(os.stat_result, "st_blocks"):  # in units of 512 bytes
@@ -524,7 +524,7 @@ def test_clearing_all_lists_and_asks_on_a_terminal(server: FaultyServer, cache: 
     os.close(main)
     os.close(terminal)
     assert f"{server.url}/raw.tsds" in output
-    assert (len(tsds.cached_stores()), process.returncode) == ((1, 1) if answer == "n" else (0, 0)), errors
+    assert (len(tsds.reading.cached_stores()), process.returncode) == ((1, 1) if answer == "n" else (0, 0)), errors
     assert ("to be removed" in output) == (answer is not None)
     assert ("removed in all: 1 store" in output) == (answer != "n")
 
@@ -540,12 +540,14 @@ def test_the_limit_evicts_the_one_that_was_used_least_recently(server: FaultySer
 
     digests = {name: used(name) for name in ("raw", "jpeg", "zarr")}
     for age, name in enumerate(("jpeg", "zarr", "raw")):
-        os.utime(next(s.path for s in tsds.cached_stores() if s.sha256 == digests[name]).parent / "lock", (age, age))
-    most = sum(store.nbytes_there for store in tsds.cached_stores()) - 1
+        os.utime(
+            next(s.path for s in tsds.reading.cached_stores() if s.sha256 == digests[name]).parent / "lock", (age, age)
+        )
+    most = sum(store.nbytes_there for store in tsds.reading.cached_stores()) - 1
     used("raw", most + 1)
-    assert {store.sha256 for store in tsds.cached_stores()} == {*digests.values()}
+    assert {store.sha256 for store in tsds.reading.cached_stores()} == {*digests.values()}
     used("raw", most)
-    assert {store.sha256 for store in tsds.cached_stores()} == {digests["raw"], digests["zarr"]}
+    assert {store.sha256 for store in tsds.reading.cached_stores()} == {digests["raw"], digests["zarr"]}
 
 
 def test_the_limit_of_the_environment(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,7 +555,7 @@ def test_the_limit_of_the_environment(server: FaultyServer, monkeypatch: pytest.
     gc.collect()
     monkeypatch.setenv("TSDS_CACHE_LIMIT", "1 kB")
     store = tsds.open(f"{server.url}/raw.tsds")
-    assert [kept.sha256 for kept in tsds.cached_stores()] == [store.sha256]
+    assert [kept.sha256 for kept in tsds.reading.cached_stores()] == [store.sha256]
     monkeypatch.setenv("TSDS_CACHE_LIMIT", "much")
     with pytest.raises(tsds.OptionError, match="TSDS_CACHE_LIMIT: expected a number of bytes"):
         tsds.open(f"{server.url}/raw.tsds")
@@ -591,10 +593,10 @@ def test_threads_do_not_keep_a_store_open(server: FaultyServer, monkeypatch: pyt
             store["train"].fetch(["image"], np.array([0]))
         else:
             store.fetch()
-        assert [kept.is_open for kept in tsds.cached_stores()] == [True]
+        assert [kept.is_open for kept in tsds.reading.cached_stores()] == [True]
         del store
         gc.collect()
-        assert [kept.is_open for kept in tsds.cached_stores()] == [False]
+        assert [kept.is_open for kept in tsds.reading.cached_stores()] == [False]
     finally:
         pool.go_on.set()
         pool.shutdown()

@@ -121,7 +121,7 @@ def test_a_field_that_is_added_is_all_that_is_fetched(served: Served, is_whole: 
     if is_whole:
         before.fetch()
     scores = np.random.default_rng(0).random((ROWS, 1000))
-    tsds.add_fields(path, {"score": scores})
+    tsds.editing.add_fields(path, {"score": scores})
     known = len(server.requests)
     store = tsds.open(url)
     assert np.array_equal(store["train"].column("score").take(range(ROWS)), scores)
@@ -152,8 +152,8 @@ def test_a_whole_store_that_grew_is_linked_and_outlives_the_one_before(served: S
     assert asked == {"00002"}
     assert (store.path / "train/00000/image/c/0/0/0/0").stat().st_nlink == 2
     gc.collect()
-    tsds.clear_cache(old)
-    assert [kept.sha256 for kept in tsds.cached_stores()] == [store.sha256]
+    tsds.reading.clear_cache(old)
+    assert [kept.sha256 for kept in tsds.reading.cached_stores()] == [store.sha256]
     assert tsds.verify(store.path) == []
     assert np.array_equal(images(tsds.open(url), range(ROWS + 4)), [photograph(i) for i in range(ROWS + 4)])
 

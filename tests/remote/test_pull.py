@@ -95,7 +95,7 @@ def test_a_part_is_a_store(store: tsds.Store, pushed: str, proxy: Proxy, tmp_pat
     np.testing.assert_array_equal(part["train"].table("objects").take([3]).values["boxes"], [[1, 2, 30, 40]])
     assert proxy.sent - begun < store.nbytes / 10
     assert tsds.pull(pushed, tmp_path / "p.tsds", fields=["key", "objects"]).was_there
-    with pytest.raises(tsds.StoreExistsError, match="found another store"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="found another store"):
         tsds.pull(pushed, tmp_path / "p.tsds", fields=["key"])
     assert tsds.pull(pushed, tmp_path / "all.tsds", fields=list(store["train"].fields)).sha256 == store.sha256
 
@@ -120,10 +120,10 @@ def test_some_splits(tmp_path: Path) -> None:
 def test_the_target_is_never_overwritten(store: tsds.Store, other: tsds.Store, tmp_path: Path) -> None:
     tsds.copy(store.path, tmp_path / "p.tsds")
     assert tsds.copy(store.path, tmp_path / "p.tsds").was_there
-    with pytest.raises(tsds.StoreExistsError, match="found another store"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="found another store"):
         tsds.copy(other.path, tmp_path / "p.tsds")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(tsds.StoreExistsError, match="or a copy of this store, found a file"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="or a copy of this store, found a file"):
         tsds.copy(other.path, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -303,7 +303,7 @@ def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeyp
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))
     before = {*tmp_path.iterdir()}
-    with pytest.raises(tsds.OutputError, match="free on this disk, found 100 B"):
+    with pytest.raises(tsds.errors.OutputError, match="free on this disk, found 100 B"):
         tsds.pull(pushed, tmp_path / "p.tsds")
     assert {*tmp_path.iterdir()} == before
 
@@ -313,11 +313,11 @@ def test_a_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", no_room)
-        with pytest.raises(tsds.OutputError, match=r"the disk is full. Make room. Run the same command again"):
+        with pytest.raises(tsds.errors.OutputError, match=r"the disk is full. Make room. Run the same command again"):
             tsds.pull(pushed, tmp_path / "p.tsds")
         written = itertools.count()
         patch.setattr(os, "pwrite", lambda *each: no_room() if next(written) > 3 else pwrite(*each))
-        with pytest.raises(tsds.OutputError, match=r"the disk is full.*are kept: run the same command again"):
+        with pytest.raises(tsds.errors.OutputError, match=r"the disk is full.*are kept: run the same command again"):
             tsds.pull(pushed, tmp_path / "p.tsds", workers=1)
     assert not (tmp_path / "p.tsds").exists()
     assert tsds.pull(pushed, tmp_path / "p.tsds", verify=True).sha256 == store.sha256
@@ -331,11 +331,11 @@ def test_a_really_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monk
     if made.returncode:
         pytest.skip("mounting a file system is not permitted here")
     try:
-        with pytest.raises(tsds.OutputError, match="free on this disk"):
+        with pytest.raises(tsds.errors.OutputError, match="free on this disk"):
             tsds.pull(pushed, mount / "p.tsds")
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # others take the room meanwhile
-        with pytest.raises(tsds.OutputError, match=r"the disk is full.*run the same command again"):
+        with pytest.raises(tsds.errors.OutputError, match=r"the disk is full.*run the same command again"):
             tsds.pull(pushed, mount / "p.tsds")
         assert not (mount / "p.tsds").exists()
         subprocess.run(["mount", "-o", "remount,size=9m", mount], check=True)

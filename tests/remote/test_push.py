@@ -86,16 +86,16 @@ def test_what_an_interrupted_push_left_must_have_the_recorded_sha256(store: tsds
 
 def test_another_store_is_refused(store: tsds.Store, other: tsds.Store, bucket: str) -> None:
     tsds.push(store.path, f"{bucket}/s.tsds")
-    with pytest.raises(tsds.StoreExistsError, match=f"found the store {store.sha256[:12]}"):
+    with pytest.raises(tsds.errors.StoreExistsError, match=f"found the store {store.sha256[:12]}"):
         tsds.push(other.path, f"{bucket}/s.tsds")
     Location(f"{bucket}/junk").write("zarr.json", b"{}")
-    with pytest.raises(tsds.StoreExistsError, match=r"found another zarr\.json"):
+    with pytest.raises(tsds.errors.StoreExistsError, match=r"found another zarr\.json"):
         tsds.push(other.path, f"{bucket}/junk")
 
 
 def test_another_store_while_one_is_pushed(store: tsds.Store, other: tsds.Store, bucket: str) -> None:
     Location(f"{bucket}/s.tsds").create(CLAIM, f"{other.sha256}\n".encode())
-    with pytest.raises(tsds.StoreExistsError, match=rf"{CLAIM}: another store \({other.sha256[:12]}"):
+    with pytest.raises(tsds.errors.StoreExistsError, match=rf"{CLAIM}: another store \({other.sha256[:12]}"):
         tsds.push(store.path, f"{bucket}/s.tsds")
     assert tsds.push(other.path, f"{bucket}/s.tsds").sha256 == other.sha256  # its own claim lets it go on
     assert Location(f"{bucket}/s.tsds").find(CLAIM) is None
@@ -123,7 +123,7 @@ def test_a_store_that_appears_just_before_the_claim(
 
     endpoint = os.environ["AWS_ENDPOINT"]
     monkeypatch.setattr(pushing._Push, "_is_there", is_there)
-    with pytest.raises(tsds.StoreExistsError, match="found the store"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="found the store"):
         tsds.push(store.path, f"{bucket}/s.tsds")
     assert Location(f"{bucket}/s.tsds").find(CLAIM) is None
 
@@ -135,7 +135,7 @@ def test_two_pushes_at_once(store: tsds.Store, other: tsds.Store, bucket: str, t
     def push(path: Path) -> None:
         try:
             ended.append(tsds.push(path, f"{bucket}/s.tsds").sha256)
-        except tsds.StoreExistsError as error:
+        except tsds.errors.StoreExistsError as error:
             ended.append(error)
 
     threads = [threading.Thread(target=push, args=(p,)) for p in (store.path, store.path if same else other.path)]

@@ -45,7 +45,7 @@ def grown(tmp_path: Path, bucket: str) -> tuple[Path, str]:
 
 
 def add_field(path: Path, name: str = "loss") -> None:
-    tsds.add_fields(path, {name: {"train": np.arange(len(tsds.open(path)["train"]), dtype=np.float32)}})
+    tsds.editing.add_fields(path, {name: {"train": np.arange(len(tsds.open(path)["train"]), dtype=np.float32)}})
 
 
 def append(path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_earlier_state_becomes_the_new_one(
     before = tsds.open(path)
     change(path)
     after = tsds.open(path)
-    with pytest.raises(tsds.StoreExistsError, match=rf"found it as it was before, {before.sha256[:12]}"):
+    with pytest.raises(tsds.errors.StoreExistsError, match=rf"found it as it was before, {before.sha256[:12]}"):
         tsds.push(path, url)
     assert tsds.open(url).sha256 == before.sha256
     done = tsds.push(path, url, update=True)
@@ -195,7 +195,7 @@ def test_another_push_that_is_quicker(grown: tuple[Path, str], monkeypatch: pyte
         commit(push)
 
     monkeypatch.setattr(pushing._Push, "_commit", later)
-    with pytest.raises(tsds.StoreExistsError, match="found the store"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="found the store"):
         tsds.push(path, url, update=True)
     assert tsds.open(url).sha256 == tsds.open(other).sha256
     assert not tsds.verify(url)
@@ -205,7 +205,7 @@ def test_the_root_is_replaced_by_version(grown: tuple[Path, str]) -> None:
     place = Location(grown[1])
     data, etag = place.read_all("zarr.json", 10**7)
     place.replace("zarr.json", data + b"\n", etag)
-    with pytest.raises(tsds.StoreExistsError, match=r"zarr\.json was changed meanwhile"):
+    with pytest.raises(tsds.errors.StoreExistsError, match=r"zarr\.json was changed meanwhile"):
         place.replace("zarr.json", data, etag)
     assert place.read_all("zarr.json", 10**7)[0] == data + b"\n"
 
@@ -213,14 +213,14 @@ def test_the_root_is_replaced_by_version(grown: tuple[Path, str]) -> None:
 def test_what_is_refused(grown: tuple[Path, str], other: tsds.Store, tmp_path: Path) -> None:
     path, url = grown
     early = shutil.copytree(path, tmp_path / "early.tsds")
-    with pytest.raises(tsds.StoreExistsError, match="expected nothing, or the same store, found the store"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="expected nothing, or the same store, found the store"):
         tsds.push(other.path, url, update=True)
     add_field(path)
     tsds.push(path, url, update=True)
-    with pytest.raises(tsds.StoreExistsError, match=r"found a later state of it, \w+\.\.\.\. Pull that one\."):
+    with pytest.raises(tsds.errors.StoreExistsError, match=r"found a later state of it, \w+\.\.\.\. Pull that one\."):
         tsds.push(early, url, update=True)
-    tsds.filter_store(path, tmp_path / "filtered.tsds", where="label == 'a'")
-    with pytest.raises(tsds.StoreExistsError, match="found the store"):
+    tsds.editing.filter_store(path, tmp_path / "filtered.tsds", where="label == 'a'")
+    with pytest.raises(tsds.errors.StoreExistsError, match="found the store"):
         tsds.push(tmp_path / "filtered.tsds", url, update=True)
     tsds.pack(path, tmp_path / "s.tsds.zip")
     with pytest.raises(tsds.OptionError, match="`update`: expected a store that is a folder; unpack it first"):
@@ -292,7 +292,7 @@ def test_an_equal_name_and_time_make_no_earlier_state(
         tsds.convert("images", path, workers=0)
     tsds.push(paths[0], url)
     erase_first(paths[1])
-    with pytest.raises(tsds.StoreExistsError, match="found the store"):
+    with pytest.raises(tsds.errors.StoreExistsError, match="found the store"):
         tsds.push(paths[1], url, update=True)
     assert tsds.open(url).sha256 == tsds.open(paths[0]).sha256
 
@@ -359,7 +359,10 @@ def test_a_claim_that_somebody_removes(grown: tuple[Path, str], monkeypatch: pyt
         Location(url).remove(CLAIM)
         commit(push)
 
-    with monkeypatch.context() as patch, pytest.raises(tsds.StoreExistsError, match="Run the same command again"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(tsds.errors.StoreExistsError, match="Run the same command again"),
+    ):
         patch.setattr(pushing._Push, "_commit", removed)
         tsds.push(path, url, update=True)
     assert tsds.push(path, url, update=True).sha256 == tsds.open(url).sha256

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import tensorstore_ds as tsds
-from tensorstore_ds import CheckFindings, CheckOptions, SuspectObject
+from tensorstore_ds.annex.checking import CheckFindings, CheckOptions, SuspectObject
 from tsds_cli import text
 from tsds_cli.messages import Failure, spelled
 from tsds_cli.options import Command, check_png, json_option, option, options_of, out_option, path, store_argument
@@ -85,7 +85,7 @@ def check(
     if picture is not None:
         check_png(picture)
     for each in filter(None, (out, picture)):
-        tsds.check_outside_stores(each)  # before every image is read
+        tsds.reading.check_outside_stores(each)  # before every image is read
     with ProgressBar() as bar:
         found = tsds.check_store(store, options, predictions=_predictions(predictions), progress=bar.update)
     if out is not None:
@@ -95,7 +95,7 @@ def check(
     else:
         _show(found, out)
     if picture is not None and found.copies:
-        tsds.draw_copies(tsds.open(store), found).save(picture, "PNG")
+        tsds.checking.draw_copies(tsds.open(store), found).save(picture, "PNG")
         text.echo(f"{picture}: {text.count(len(found.copies), 'group')} of copies", err=as_json)
     if not found.is_clean:
         click.get_current_context().exit(1)

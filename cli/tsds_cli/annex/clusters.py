@@ -39,7 +39,7 @@ def plan(source: Path, out: Path, options: ConvertOptions, tasks: int | None, as
       tsds plan photos photos.tsds --shard-size 256MB --tasks 16
     """
     with working(f"interrupted; {out} was not planned") as bar:
-        made = tsds.plan(source, out, options, tasks=tasks, progress=bar.update)
+        made = tsds.clusters.plan(source, out, options, tasks=tasks, progress=bar.update)
     if as_json:
         shards = [{"split": split, "index": index, "samples": rows} for (split, index), rows in made.shards.items()]
         text.echo_json(
@@ -69,8 +69,8 @@ def commit(out: Path, as_json: bool) -> None:
       tsds commit photos.tsds --json
     """
     try:
-        summary = tsds.commit(out)
-    except tsds.UnfinishedError as error:
+        summary = tsds.clusters.commit(out)
+    except tsds.errors.UnfinishedError as error:
         again = f"{text.call('convert', out)} --task I/{error.of}"
         raise Failure(f"{error} That is: {again}, or with Slurm --array={error.tasks}") from None
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from tsds_cli.options import option, out_option
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import EpochRecord
+    from tensorstore_ds.annex.training import EpochRecord
 
 
 @click.command()
@@ -66,8 +66,9 @@ def _show(seconds: float | None, done: str, path: object = "") -> None:
 
 def _train(out: Path) -> float:
     """Train, print what came of it with the curve, and say how long it took."""
-    from tensorstore_ds import Listeners, TrainingStopped
     from tensorstore_ds.annex.demo import train_digits
+    from tensorstore_ds.annex.training import Listeners
+    from tensorstore_ds.errors import TrainingStopped
 
     records: list[EpochRecord] = []
     with ProgressBar() as progress:

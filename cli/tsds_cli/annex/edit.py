@@ -15,7 +15,8 @@ import click
 from click.core import ParameterSource
 
 import tensorstore_ds as tsds
-from tensorstore_ds import ConvertOptions, RepackOptions, words
+from tensorstore_ds import ConvertOptions, words
+from tensorstore_ds.conversion import RepackOptions
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import shortened
 from tsds_cli import text
@@ -41,7 +42,7 @@ from tsds_cli.options import (
 from tsds_cli.progress import working
 
 if TYPE_CHECKING:
-    from tensorstore_ds import ErasureSummary, FieldsSummary, GrowthSummary, SampleCount
+    from tensorstore_ds.annex.editing import ErasureSummary, FieldsSummary, GrowthSummary, SampleCount
 
 _LIMIT = 1 << 28  # bytes of a file that lists samples
 _NAMED = 3  # keys, and skipped samples, that are printed; --json prints all
@@ -185,7 +186,7 @@ def _grown(
 ) -> None:
     changes = {n: value for n, value in given.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}
     for name in READERS.keys() & changes.keys():
-        changes[name] = getattr(tsds, READERS[name])(changes[name])
+        changes[name] = getattr(tsds.conversion, READERS[name])(changes[name])
 
     def told(summary: GrowthSummary) -> None:
         _tell_grown(summary, is_update=given.get("update", True))
@@ -265,7 +266,7 @@ def filter(
         raise click.UsageError("Give --where, --split, --without, or several of them.")
     listed = ListedRows() if without is None else listed_rows(without)
     chosen: dict[str, Any] = {"splits": splits or None, "drop": listed.rows, "sha256": listed.sha256}
-    made(out, as_json, partial(tsds.filter_store, store, out, where, **chosen))
+    made(out, as_json, partial(tsds.editing.filter_store, store, out, where, **chosen))
 
 
 class _Split(click.Command):
@@ -308,7 +309,7 @@ def split(store: str | Path, out: Path, shares: dict[str, float], as_json: bool,
       tsds split photos.tsds again.tsds train=0.9,val=0.1 --seed 1
       tsds split scans.tsds apart.tsds train=0.9,val=0.1 --group-by 'patient([0-9]+)'
     """
-    made(out, as_json, partial(tsds.split_store, store, out, shares, **given))
+    made(out, as_json, partial(tsds.editing.split_store, store, out, shares, **given))
 
 
 @click.command()
@@ -329,7 +330,7 @@ def sample(store: str | Path, out: Path, per_class: int, seed: int, splits: tupl
       tsds sample photos.tsds small.tsds --per-class 100
       tsds sample photos.tsds small.tsds --per-class 100 --seed 1 --split train
     """
-    made(out, as_json, partial(tsds.sample_store, store, out, per_class, seed=seed, splits=splits or None))
+    made(out, as_json, partial(tsds.editing.sample_store, store, out, per_class, seed=seed, splits=splits or None))
 
 
 @click.command()
@@ -354,7 +355,7 @@ def relabel(store: str | Path, out: Path, class_map: Path, as_json: bool) -> Non
       tsds relabel voc.tsds animals.tsds --class-map names.txt
       tsds relabel photos.tsds named.tsds --class-map names.txt --json
     """
-    made(out, as_json, partial(tsds.relabel_store, store, out, tsds.read_class_map(class_map)))
+    made(out, as_json, partial(tsds.editing.relabel_store, store, out, tsds.conversion.read_class_map(class_map)))
 
 
 @click.command()
@@ -373,7 +374,7 @@ def merge(stores: tuple[str | Path, ...], out: Path, restore_erased: bool, as_js
       tsds merge monday.tsds tuesday.tsds week.tsds
       tsds merge a.tsds b.tsds c.tsds all.tsds --json
     """
-    made(out, as_json, partial(tsds.merge_stores, stores, out, restore_erased=restore_erased))
+    made(out, as_json, partial(tsds.editing.merge_stores, stores, out, restore_erased=restore_erased))
 
 
 @click.command(cls=Command)
@@ -453,8 +454,8 @@ def add(store: Path, file: Path, columns: tuple[str, ...], classes: Path | None,
       tsds add photos.tsds tags.csv --missing ""
       tsds add photos.tsds scores.parquet --key file_name --column score --replace
     """
-    names = None if classes is None else tsds.read_classes(classes)
-    run = partial(tsds.add_file, store, file, columns=columns or None, classes=names, **given)
+    names = None if classes is None else tsds.conversion.read_classes(classes)
+    run = partial(tsds.editing.add_file, store, file, columns=columns or None, classes=names, **given)
     made(store, as_json, run, again="nothing was added", told=tell_added)
 
 
@@ -479,7 +480,7 @@ def drop(store: Path, names: tuple[str, ...], as_json: bool) -> None:
         text.echo(f"removed: {text.count(summary.removed_shards, 'shard')}, {words.size(summary.removed_nbytes)}")
 
     again = "the same command completes it, unless nothing was dropped"
-    made(store, as_json, partial(tsds.drop_fields, store, names), again=again, told=told)
+    made(store, as_json, partial(tsds.editing.drop_fields, store, names), again=again, told=told)
 
 
 @click.command()

@@ -31,7 +31,7 @@ from tsds_cli.options import (
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import SampleCount
+    from tensorstore_ds.annex.editing import SampleCount
 
 #: What a store or a training run has, and a folder of images has not.
 _KNOWN = ("zarr.json", "history.jsonl")
@@ -73,7 +73,7 @@ def view(target: str | Path, out: Path | None, is_opened: bool, as_json: bool, *
       tsds view photos.tsds --export site
     """
     if out is not None:
-        made = tsds.export_view(target, out, runs=given["runs"], findings=given["findings"])
+        made = tsds.viewing.export_view(target, out, runs=given["runs"], findings=given["findings"])
         if as_json:
             text.echo_json({"path": str(made)})
         else:
@@ -118,7 +118,7 @@ def preview(
       tsds preview voc.tsds --rows 0,17,204
     """
     check_png(out)
-    tsds.check_outside_stores(out)
+    tsds.reading.check_outside_stores(out)
     opened = tsds.open(store)
     filled = sorted((name for name in opened if len(opened[name])), key=lambda name: name != "train")
     if split is None and not filled:
@@ -161,7 +161,7 @@ def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as
         _compare_folder(first, second, as_json)
         return
     with ProgressBar() as bar:
-        found = tsds.compare_stores(first, second, by=by, progress=bar.update)
+        found = tsds.editing.compare_stores(first, second, by=by, progress=bar.update)
     if as_json:
         text.echo_json({**asdict(found), "equal": found.is_empty})
     elif found.is_same:
@@ -189,7 +189,7 @@ def _tell(split: str, parts: Mapping[str, SampleCount]) -> None:
 
 def _compare_folder(folder: Path, store: str | Path, as_json: bool) -> None:
     with ProgressBar() as bar:
-        found = tsds.compare_folder(folder, store, progress=bar.update)
+        found = tsds.editing.compare_folder(folder, store, progress=bar.update)
     is_equal = all(each.is_empty for each in found.values())
     if as_json:
         text.echo_json({"splits": {name: asdict(each) for name, each in found.items()}, "equal": is_equal})

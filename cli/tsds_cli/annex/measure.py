@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 import tensorstore_ds as tsds
-from tensorstore_ds import BenchOptions, DiagnoseOptions, words
+from tensorstore_ds import words
+from tensorstore_ds.annex.comparison import BenchOptions
+from tensorstore_ds.annex.diagnosis import DiagnoseOptions
 from tsds_cli import text
 from tsds_cli.messages import interrupted, spelled
 from tsds_cli.options import Command, json_option, option, options_of, out_option, path, store_argument, store_place
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import Comparison, Diagnosis, Forecast, Installation, LoaderDiagnosis, Verdict
+    from tensorstore_ds import Installation
+    from tensorstore_ds.annex.comparison import Comparison, Forecast
+    from tensorstore_ds.annex.diagnosis import Diagnosis, LoaderDiagnosis, Verdict
 
 _MISSING = "-"
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training"}
@@ -45,14 +49,14 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
       tsds bench photos.tsds --ways tensors,store --batch-sizes 256 --no-train
     """
     folder = out or Path(f"{Path(words.place(store)).name}.bench")
-    tsds.check_outside_stores(folder / "bench.json")
+    tsds.reading.check_outside_stores(folder / "bench.json")
     folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
     with ProgressBar() as bar:
         comparison = tsds.bench(
             store, options, progress=lambda at: bar.show("Measuring", at.done, at.total, str(at), wide=False)
         )
     written = comparison.write(folder)
-    drawn = tsds.draw_comparison(comparison, folder / "bench.png")
+    drawn = tsds.comparison.draw_comparison(comparison, folder / "bench.png")
     if as_json:
         text.echo_json(comparison.as_data())
     else:
@@ -215,7 +219,7 @@ def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptio
         text.echo_json(found)
     elif script is not None:
         _show_loader(script, found)
-    elif isinstance(found, tsds.Forecast):
+    elif isinstance(found, tsds.comparison.Forecast):
         _show_forecast(found)
     else:
         _show_diagnosis(found)

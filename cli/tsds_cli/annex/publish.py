@@ -67,7 +67,9 @@ def card(store: Path, out: Path | None, answers: Path | None, croissant: bool, s
 @click.command()
 @store_argument()
 @path_argument("out")
-@option("--to", required=True, type=Choice(list(tsds.EXPORT_FORMATS)), help="Format to write.", metavar="FORMAT")
+@option(
+    "--to", required=True, type=Choice(list(tsds.exporting.EXPORT_FORMATS)), help="Format to write.", metavar="FORMAT"
+)
 @splits_option
 @json_option
 def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_json: bool) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tensorstore_ds as tsds
-from tensorstore_ds import TrainOptions, words
+from tensorstore_ds import words
+from tensorstore_ds.annex.training import TrainOptions
 from tsds_cli import text
 from tsds_cli.annex.edit import made, tell_added
 from tsds_cli.messages import Failure, spelled
@@ -31,7 +32,7 @@ from tsds_cli.options import (
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import EpochRecord, Prediction, TrainReport
+    from tensorstore_ds.annex.training import EpochRecord, Prediction, TrainReport
 
 #: The least score of detections that are printed, where nothing is known to choose it by.
 SCORE = 0.5
@@ -81,7 +82,7 @@ def train(store: str | Path, out: Path | None, resume: bool, options: TrainOptio
 
     folder = out or Path(f"{Path(words.place(store)).name.removesuffix('.tsds')}.run")
     with ProgressBar() as bar:
-        listeners = tsds.Listeners(note, bar.update_training, epoch)
+        listeners = tsds.training.Listeners(note, bar.update_training, epoch)
         report = tsds.train(store, options, out=folder, resume=resume, listeners=listeners)
     if report is None:  # of another rank than the first
         return
@@ -215,7 +216,7 @@ def predict(
     if store is not None and add:
         split = given["split"]
         chosen = {"splits": [split] if split else None, "prefix": given["prefix"], "replace": given["replace"]}
-        run = partial(tsds.add_predictions, checkpoint, store, **chosen, score=score or 0.0, device=device)
+        run = partial(tsds.training.add_predictions, checkpoint, store, **chosen, score=score or 0.0, device=device)
         made(store, as_json, run, again="nothing was added", told=tell_added)
     elif store is not None and ((store / "zarr.json").exists() or store.name.endswith(".tsds.zip")):
         folds = [f"--{name.replace('_', '-')}" for name in _OF_FOLDS if given[name] is not None]
@@ -240,9 +241,9 @@ def predict(
 
 
 def _write_probabilities(checkpoint: Path, store: Path, out: Path, as_json: bool, **options: Any) -> None:
-    tsds.check_outside_stores(out)
-    found = tsds.predict_probabilities(checkpoint, store, **options)
-    predicted, absent = int((found == found).all(axis=1).sum()), tsds.write_probabilities(out, found)
+    tsds.reading.check_outside_stores(out)
+    found = tsds.training.predict_probabilities(checkpoint, store, **options)
+    predicted, absent = int((found == found).all(axis=1).sum()), tsds.training.write_probabilities(out, found)
     if as_json:
         text.echo_json({"samples": len(found), "predicted": predicted, "absent": absent, "written": [str(out)]})
         return
@@ -257,17 +258,17 @@ def _of_store(
     if picture is not None:
         check_png(picture)
     for file in filter(None, (results, picture)):
-        tsds.check_outside_stores(file)
+        tsds.reading.check_outside_stores(file)
     of_detector = any(value is not None for value in (results, picture, out, score))
-    if not of_detector and tsds.load_model(checkpoint)[1].task.name != "detection":
-        told = tsds.evaluate(checkpoint, store, split=given["split"], device=device)
+    if not of_detector and tsds.training.load_model(checkpoint)[1].task.name != "detection":
+        told = tsds.training.evaluate(checkpoint, store, split=given["split"], device=device)
         if as_json:
             text.echo_json({"split": told.split, "samples": told.samples, **told.metrics})
             return
         text.echo(f"{store}, {told.split}: {text.count(told.samples, 'sample')}")
         text.echo("  " + " · ".join(f"{name} {value:.3f}" for name, value in told.metrics.items()))
         return
-    found = tsds.predict_store(checkpoint, store, split=given["split"], device=device)
+    found = tsds.training.predict_store(checkpoint, store, split=given["split"], device=device)
     least = found.best_score() if score is None else score
     if results is not None:
         found.write_results(results)

@@ -78,7 +78,7 @@ class RandomAffine(Warp):
         min_visibility: smallest share of a transformed box's area, in [0, 1], that must be visible. Objects with less
             are dropped.
 
-    >>> turn = tsds.RandomAffine(degrees=(90, 90))
+    >>> turn = tsds.transforms.RandomAffine(degrees=(90, 90))
     >>> turn({"image": torch.arange(9.0).view(1, 1, 3, 3)})["image"][0, 0].tolist()
     [[6.0, 3.0, 0.0], [7.0, 4.0, 1.0], [8.0, 5.0, 2.0]]
     """
@@ -155,7 +155,7 @@ class RandomPerspective(Warp):
     in `RandomAffine`.
 
     >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    >>> tsds.RandomPerspective(p=1)({"image": images})["image"].shape
+    >>> tsds.transforms.RandomPerspective(p=1)({"image": images})["image"].shape
     torch.Size([2, 3, 32, 32])
 
     Args:

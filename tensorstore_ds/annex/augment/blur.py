@@ -36,7 +36,7 @@ class GaussianBlur(BatchTransform):
     >>> import tensorstore_ds as tsds
     >>> images = torch.zeros(1, 1, 5, 5)
     >>> images[0, 0, 2, 2] = 1
-    >>> blurred = tsds.GaussianBlur(3, sigma=1.0)({"image": images})["image"]
+    >>> blurred = tsds.transforms.GaussianBlur(3, sigma=1.0)({"image": images})["image"]
     >>> [f"{value:.3f}" for value in blurred[0, 0, 2].tolist()]
     ['0.000', '0.124', '0.204', '0.124', '0.000']
     """

@@ -43,7 +43,7 @@ class ColorJitter(BatchTransform):
 
     >>> import tensorstore_ds as tsds
     >>> images = torch.full((2, 3, 4, 4), 100, dtype=torch.uint8)
-    >>> tsds.ColorJitter(brightness=(1.5, 1.5))({"image": images})["image"].unique().tolist()
+    >>> tsds.transforms.ColorJitter(brightness=(1.5, 1.5))({"image": images})["image"].unique().tolist()
     [150]
     """
 
@@ -117,7 +117,7 @@ class RandomGrayscale(Sometimes):
     one channel do not change.
 
     >>> images = torch.tensor([200, 100, 0], dtype=torch.uint8).view(1, 3, 1, 1)
-    >>> tsds.RandomGrayscale(p=1)({"image": images})["image"].flatten().tolist()
+    >>> tsds.transforms.RandomGrayscale(p=1)({"image": images})["image"].flatten().tolist()
     [118, 118, 118]
 
     Args:
@@ -136,7 +136,7 @@ class Solarize(Sometimes):
     """Invert the bright values of some images, like torchvision's `RandomSolarize`.
 
     >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
-    >>> tsds.Solarize(threshold=128, p=1)({"image": images})["image"].tolist()
+    >>> tsds.transforms.Solarize(threshold=128, p=1)({"image": images})["image"].tolist()
     [[[[100, 55]]]]
 
     Args:
@@ -164,7 +164,7 @@ class Posterize(Sometimes):
     """Keep the highest bits of each value of some images, like torchvision's `RandomPosterize`.
 
     >>> images = torch.tensor([[[[100, 200]]]], dtype=torch.uint8)  # (B, C, H, W)
-    >>> tsds.Posterize(bits=2, p=1)({"image": images})["image"].tolist()
+    >>> tsds.transforms.Posterize(bits=2, p=1)({"image": images})["image"].tolist()
     [[[[64, 192]]]]
 
     Args:
@@ -196,7 +196,7 @@ class Equalize(Sometimes):
     The formula is the same as in Pillow's `ImageOps.equalize`. Floating-point images have 256 levels afterwards.
 
     >>> images = (torch.arange(1024) // 16).to(torch.uint8).view(1, 1, 32, 32)  # dark, with levels 0 to 63
-    >>> int(tsds.Equalize(p=1)({"image": images})["image"].max())
+    >>> int(tsds.transforms.Equalize(p=1)({"image": images})["image"].max())
     255
 
     Args:
@@ -216,7 +216,7 @@ class AutoContrast(Sometimes):
     not change.
 
     >>> images = torch.tensor([[[[0.25, 0.5, 0.75]]]])  # (B, C, H, W)
-    >>> tsds.AutoContrast(p=1)({"image": images})["image"].tolist()
+    >>> tsds.transforms.AutoContrast(p=1)({"image": images})["image"].tolist()
     [[[[0.0, 0.5, 1.0]]]]
 
     Args:

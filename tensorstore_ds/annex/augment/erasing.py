@@ -39,7 +39,7 @@ class RandomErasing(BatchTransform):
             a normal distribution in floating-point images, and a uniform distribution of all levels in uint8 images.
 
     >>> import tensorstore_ds as tsds
-    >>> erase = tsds.RandomErasing(p=1, scale=(0.25, 0.25), ratio=(1, 1), value=7)
+    >>> erase = tsds.transforms.RandomErasing(p=1, scale=(0.25, 0.25), ratio=(1, 1), value=7)
     >>> int((erase({"image": torch.zeros(1, 3, 8, 8)})["image"] == 7).sum())
     48
     """

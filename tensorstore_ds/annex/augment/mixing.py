@@ -149,7 +149,7 @@ class Mixup(_OfTwo):
 
     >>> import tensorstore_ds as tsds
     >>> batch = {"image": torch.rand(4, 3, 8, 8), "label": torch.tensor([0, 1, 2, 1])}
-    >>> mixed = tsds.Mixup(alpha=0.2, num_classes=3)(batch)
+    >>> mixed = tsds.transforms.Mixup(alpha=0.2, num_classes=3)(batch)
     >>> mixed["label"].shape, float(mixed["label"].sum().round())
     (torch.Size([4, 3]), 4.0)
     """
@@ -213,7 +213,7 @@ class CutMix(_OfTwo):
 
     >>> import tensorstore_ds as tsds
     >>> batch = {"image": torch.rand(4, 3, 8, 8), "label": torch.tensor([0, 1, 2, 1])}
-    >>> tsds.CutMix(num_classes=3)(batch)["label"].dtype
+    >>> tsds.transforms.CutMix(num_classes=3)(batch)["label"].dtype
     torch.float32
     """
 

@@ -39,9 +39,9 @@ class Mosaic(Mixing):
         min_visibility: smallest share of a box's area, in [0, 1], that must be visible. Objects with less are dropped.
 
     >>> import tensorstore_ds as tsds
-    >>> boxes = tsds.PackedObjects(torch.arange(5), {"boxes": torch.tensor([[2.0, 2, 6, 6]] * 4)})
+    >>> boxes = tsds.loading.PackedObjects(torch.arange(5), {"boxes": torch.tensor([[2.0, 2, 6, 6]] * 4)})
     >>> batch = {"image": torch.rand(4, 3, 8, 8), "objects": boxes}
-    >>> found = tsds.Mosaic(size=16)(batch)
+    >>> found = tsds.transforms.Mosaic(size=16)(batch)
     >>> found["image"].shape, found["objects"][0]["boxes"].tolist()[-1]
     (torch.Size([4, 3, 16, 16]), [10.0, 10.0, 14.0, 14.0])
     """

@@ -185,7 +185,7 @@ class RandAugment(Policy):
 
     >>> import tensorstore_ds as tsds
     >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    >>> tsds.RandAugment()({"image": images})["image"].shape
+    >>> tsds.transforms.RandAugment()({"image": images})["image"].shape
     torch.Size([2, 3, 32, 32])
     """
 
@@ -226,7 +226,7 @@ class TrivialAugment(Policy):
     Boxes, keypoints and masks are transformed as in `RandomAffine`.
 
     >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    >>> tsds.TrivialAugment()({"image": images})["image"].shape
+    >>> tsds.transforms.TrivialAugment()({"image": images})["image"].shape
     torch.Size([2, 3, 32, 32])
 
     Args:

@@ -9,7 +9,7 @@ from tensorstore_ds.options import check, declared, option
 class CheckOptions:
     """Options of `check_store`.
 
-    >>> options = tsds.CheckOptions(min_class=3, mirrored=True)
+    >>> options = tsds.checking.CheckOptions(min_class=3, mirrored=True)
     >>> [few.split for few in tsds.check_store("photos.tsds", options).classes]
     ['val', 'val']
     """

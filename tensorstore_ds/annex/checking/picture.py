@@ -24,7 +24,7 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
     >>> found = tsds.check_store("leak.tsds")
     >>> found.copies[0].is_leak
     True
-    >>> tsds.draw_copies(tsds.open("leak.tsds"), found).mode
+    >>> tsds.checking.draw_copies(tsds.open("leak.tsds"), found).mode
     'RGB'
 
     Args:

@@ -39,7 +39,7 @@ def convert_on(
 ) -> Summary:
     """Convert a source into a new store at `out` on a Dask or Ray cluster, one shard per worker at a time.
 
-    >>> tsds.convert_on("dask", "photos", "photos.tsds", scheduler="tcp://head:8786")      # doctest: +SKIP
+    >>> tsds.clusters.convert_on("dask", "photos", "photos.tsds", scheduler="tcp://head:8786")      # doctest: +SKIP
 
     Every worker must see the source and the folder of `out` at the same paths, and have the same versions of the
     packages. If a worker dies, a different worker converts its shard. If the call is interrupted, the same call

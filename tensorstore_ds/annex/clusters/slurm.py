@@ -56,8 +56,8 @@ def slurm_script(planned: Plan) -> str:
 
     Every node must have this Python at the same path.
 
-    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
-    >>> print(tsds.slurm_script(planned).splitlines()[0])
+    >>> planned = tsds.clusters.plan("photos", "out.tsds", tasks=2)
+    >>> print(tsds.clusters.slurm_script(planned).splitlines()[0])
     #!/bin/bash
     """
     return _SCRIPT.format(

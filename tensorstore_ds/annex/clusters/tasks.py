@@ -80,12 +80,12 @@ def plan(
 ) -> Plan:
     """Plan a conversion by several processes: scan the source, and record every shard in ``OUT.partial``.
 
-    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
+    >>> planned = tsds.clusters.plan("photos", "out.tsds", tasks=2)
     >>> planned.tasks, planned.samples
     (2, 12)
     >>> for task in range(planned.tasks):  # in any process of any machine that sees these folders
-    ...     done = tsds.convert_task("out.tsds", task, workers=0)
-    >>> tsds.commit("out.tsds").rows
+    ...     done = tsds.clusters.convert_task("out.tsds", task, workers=0)
+    >>> tsds.clusters.commit("out.tsds").rows
     {'train': 8, 'val': 4}
 
     If a plan of the same source and options exists, it is returned unchanged. Files that are added to the source later
@@ -182,10 +182,10 @@ def convert_task(
 ) -> TaskSummary:
     """Convert the shards of one task of a `plan`. Shards that are already finished are not converted again.
 
-    >>> planned = tsds.plan("photos", "out.tsds", tasks=2)
-    >>> tsds.convert_task("out.tsds", 0, workers=0).samples
+    >>> planned = tsds.clusters.plan("photos", "out.tsds", tasks=2)
+    >>> tsds.clusters.convert_task("out.tsds", 0, workers=0).samples
     8
-    >>> tsds.convert_task("out.tsds", 1, workers=0).samples
+    >>> tsds.clusters.convert_task("out.tsds", 1, workers=0).samples
     4
 
     Args:
@@ -304,14 +304,14 @@ def _is_finished(workspace: Workspace, name: ShardName) -> bool:
 def commit(out: str | os.PathLike[str]) -> Summary:
     """Complete the store of a `plan` after all its shards are converted.
 
-    >>> _ = tsds.plan("photos", "out.tsds", tasks=1)
+    >>> _ = tsds.clusters.plan("photos", "out.tsds", tasks=1)
     >>> try:
-    ...     tsds.commit("out.tsds")
-    ... except tsds.UnfinishedError as error:
+    ...     tsds.clusters.commit("out.tsds")
+    ... except tsds.errors.UnfinishedError as error:
     ...     print(error.tasks, error.of)
     0 1
-    >>> _ = tsds.convert_task("out.tsds", 0, workers=0)
-    >>> tsds.commit("out.tsds").rows
+    >>> _ = tsds.clusters.convert_task("out.tsds", 0, workers=0)
+    >>> tsds.clusters.commit("out.tsds").rows
     {'train': 8, 'val': 4}
 
     Every record is compared with the plan. The files of every shard are checked: their names and sizes, the SHA-256 of

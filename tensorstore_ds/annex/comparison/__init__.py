@@ -6,3 +6,9 @@ process of its own, in which a **runner** answers what the lane asks: an **answe
 long is **reckoned** from a part. **Marks**, a number per sample, prove what was **delivered**. A **cell** is what the
 answers of one way at one batch size come to, and a **comparison** all of it.
 """
+
+from __future__ import annotations
+
+from tensorstore_ds import public
+
+__getattr__, __dir__, __all__ = public.attach(__name__)

@@ -26,7 +26,7 @@ def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> boo
     """Draw the seconds per epoch against the batch size as a PNG file, with one line per way.
 
     >>> found = tsds.bench("photos.tsds", device="cpu", train=False, batch_sizes=[4], ways=["store"], seconds=0.1)
-    >>> tsds.draw_comparison(found, "bench.png")  # with matplotlib
+    >>> tsds.comparison.draw_comparison(found, "bench.png")  # with matplotlib
     True
     >>> Path("bench.png").is_file()
     True

@@ -58,7 +58,7 @@ def storage_and_memory(m: Measured) -> Iterator[Verdict]:
         line, change = "Rows are read from storage in every epoch", smaller
         if memory.fits:
             line = "The store is not in memory yet"
-            change = "Read it in order before training, or while it begins: tsds warm, tsds.warm_in_background(store)."
+            change = "Read it in order: tsds warm before training, or tsds.page_cache.warm_in_background(store)."
         line += "" if memory.resident is None else f" ({percent(memory.resident)} of it was there)"
         line += f": {rate(first.rate)} are loaded in the first epoch, and {rate(m.current.rate)} from memory."
         rates = {"first_epoch_rate": first.rate, "memory_rate": m.current.rate, "storage_rate": m.storage.rate or 0.0}

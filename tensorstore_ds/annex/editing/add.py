@@ -71,11 +71,11 @@ def add_fields(
     """Add fields to a store in place, such as embeddings, losses, tags, scores or predictions.
 
     >>> embeddings = np.zeros((12, 16), np.float32)  # the rows of train, then those of val
-    >>> tsds.add_fields("photos.tsds", {"embedding": embeddings}).fields
+    >>> tsds.editing.add_fields("photos.tsds", {"embedding": embeddings}).fields
     {'embedding': 'float32 16'}
     >>> tsds.open("photos.tsds")["val"]["embedding"].shape
     (4, 16)
-    >>> _ = tsds.add_fields("photos.tsds", {"loss": {"train": np.zeros(8), "val": np.ones(4)}})
+    >>> _ = tsds.editing.add_fields("photos.tsds", {"loss": {"train": np.zeros(8), "val": np.ones(4)}})
     >>> tsds.open("photos.tsds")["val"]["loss"][0]
     np.float64(1.0)
 
@@ -167,8 +167,8 @@ def drop_fields(
 ) -> FieldsSummary:
     """Remove fields from a store in place, with their files.
 
-    >>> _ = tsds.add_fields("photos.tsds", {"loss": np.zeros(12)})
-    >>> tsds.drop_fields("photos.tsds", ["loss"]).fields
+    >>> _ = tsds.editing.add_fields("photos.tsds", {"loss": np.zeros(12)})
+    >>> tsds.editing.drop_fields("photos.tsds", ["loss"]).fields
     {'loss': 'float64'}
     >>> "loss" in tsds.open("photos.tsds")["train"].fields
     False

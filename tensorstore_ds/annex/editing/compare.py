@@ -115,9 +115,9 @@ def compare_stores(
 ) -> StoreDifference:
     """Compare the fields and samples of two stores. Samples are matched by key, or by row if there are no keys.
 
-    >>> tsds.relabel_store("photos.tsds", "other.tsds", {"cat": "tiger"}).rows["train"]
+    >>> tsds.editing.relabel_store("photos.tsds", "other.tsds", {"cat": "tiger"}).rows["train"]
     8
-    >>> found = tsds.compare_stores("photos.tsds", "other.tsds")
+    >>> found = tsds.editing.compare_stores("photos.tsds", "other.tsds")
     >>> found.is_same, found.splits["train"].both, found.splits["train"].fields["label"].count
     (False, 8, 4)
 

@@ -53,7 +53,7 @@ def filter_store(
 ) -> Summary:
     """Write a new store with the samples that meet a condition. Images are not decoded.
 
-    >>> tsds.filter_store("photos.tsds", "cats.tsds", "label == 'cat' and width > 20").rows
+    >>> tsds.editing.filter_store("photos.tsds", "cats.tsds", "label == 'cat' and width > 20").rows
     {'train': 4, 'val': 2}
 
     Args:
@@ -100,7 +100,7 @@ def split_store(
 ) -> Summary:
     """Write a new store with all samples divided into new splits, with each class in these proportions.
 
-    >>> tsds.split_store("photos.tsds", "divided.tsds", {"train": 0.5, "test": 0.5}).rows
+    >>> tsds.editing.split_store("photos.tsds", "divided.tsds", {"train": 0.5, "test": 0.5}).rows
     {'train': 6, 'test': 6}
 
     Images are not decoded. If samples have several labels, the rarest label of each counts. Samples are assigned by a
@@ -155,7 +155,7 @@ def sample_store(
 ) -> Summary:
     """Write a new store with a random selection of at most `per_class` samples of each class in each split.
 
-    >>> tsds.sample_store("photos.tsds", "few.tsds", per_class=1).rows
+    >>> tsds.editing.sample_store("photos.tsds", "few.tsds", per_class=1).rows
     {'train': 2, 'val': 2}
 
     The samples keep their order.
@@ -237,7 +237,7 @@ def relabel_store(
 ) -> Summary:
     """Write a new store with renamed classes. Classes with the same new name are merged.
 
-    >>> tsds.relabel_store("photos.tsds", "animals.tsds", {"cat": "animal", "dog": "animal"}).rows
+    >>> tsds.editing.relabel_store("photos.tsds", "animals.tsds", {"cat": "animal", "dog": "animal"}).rows
     {'train': 8, 'val': 4}
     >>> tsds.open("animals.tsds")["train"].fields["label"].classes
     ('animal',)
@@ -282,8 +282,8 @@ def merge_stores(
     """Write a new store with the samples of several stores. Splits with the same name are concatenated.
 
     >>> for name in ("cat", "dog"):
-    ...     _ = tsds.filter_store("photos.tsds", f"{name}.tsds", f"label == '{name}'")
-    >>> tsds.merge_stores(["cat.tsds", "dog.tsds"], "both.tsds").rows
+    ...     _ = tsds.editing.filter_store("photos.tsds", f"{name}.tsds", f"label == '{name}'")
+    >>> tsds.editing.merge_stores(["cat.tsds", "dog.tsds"], "both.tsds").rows
     {'train': 8, 'val': 4}
 
     The fields and values of objects of all stores are combined. Values that a store lacks are unknown in its samples.

@@ -49,10 +49,10 @@ def add_file(
     """Add fields to a store in place from a file. For arrays, use `add_fields`.
 
     >>> np.save("losses.npy", np.zeros(12, np.float32))
-    >>> tsds.add_file("photos.tsds", "losses.npy", name="loss").fields
+    >>> tsds.editing.add_file("photos.tsds", "losses.npy", name="loss").fields
     {'loss': 'float32'}
     >>> _ = Path("tags.csv").write_text("key,tag\\ntrain/cat/0.png,blurred\\n")
-    >>> tsds.add_file("photos.tsds", "tags.csv", missing="").fields
+    >>> tsds.editing.add_file("photos.tsds", "tags.csv", missing="").fields
     {'tag': 'texts'}
 
     A ``.npy`` file is mapped, so it may be larger than memory. Pickled objects in it are never read. A table (``.csv``
@@ -83,7 +83,9 @@ def add_file(
     path = tidied(file)
     if path.suffix.lower() not in SUFFIXES:
         expected = f"a file that ends in {', '.join(SUFFIXES)}"
-        raise OptionError(f"{path}: expected {expected}, found {path.name}. From Python, tsds.add_fields takes arrays.")
+        raise OptionError(
+            f"{path}: expected {expected}, found {path.name}. From Python, tsds.editing.add_fields takes arrays."
+        )
     table = {"columns": columns, "key": key, "missing": missing}
     is_array = path.suffix.lower() == ".npy"
     if is_array and (given := [each for each, value in table.items() if value is not None]):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorstore_ds.annex.exporting import EXPORT_FORMATS
 from tensorstore_ds.annex.exporting.base import Exporter, sync_all
+from tensorstore_ds.annex.exporting.formats import EXPORT_FORMATS
 from tensorstore_ds.conversion.work_folder import WorkFolder, check_new
 from tensorstore_ds.durable import partial_of, writing
 from tensorstore_ds.errors import OptionError

@@ -1,1 +1,7 @@
 """Documents for a shared store: dataset card, Croissant, preview, citation."""
+
+from __future__ import annotations
+
+from tensorstore_ds import public
+
+__getattr__, __dir__, __all__ = public.attach(__name__)

@@ -1,1 +1,7 @@
 """Train models on a store and predict with them."""
+
+from __future__ import annotations
+
+from tensorstore_ds import public
+
+__getattr__, __dir__, __all__ = public.attach(__name__)

@@ -183,7 +183,7 @@ def load_state(path: Path) -> LoadedState:
 def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[nn.Module, ModelCard]:
     """Load a trained model, a `ViT` or a detector of torchvision, for predictions.
 
-    >>> model, about = tsds.load_model("photos.run/best.pt")
+    >>> model, about = tsds.training.load_model("photos.run/best.pt")
     >>> model(torch.zeros(1, 3, 28, 28)).shape, about.task.classes
     (torch.Size([1, 2]), ('cat', 'dog'))
 

@@ -115,7 +115,7 @@ def fold_of(store: Store, options: TrainOptions) -> Fold | None:
 def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Task:
     """Return the task that a model can learn from the fields of a split.
 
-    >>> task = tsds.task_of(tsds.open("photos.tsds")["train"])
+    >>> task = tsds.training.task_of(tsds.open("photos.tsds")["train"])
     >>> task.name, task.classes, task.outputs
     ('classification', ('cat', 'dog'), 2)
 

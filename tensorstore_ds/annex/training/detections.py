@@ -250,7 +250,7 @@ def predict_store(
 ) -> StoreDetections:
     """Detect the objects in all images of a split of a store, with a checkpoint of ``train(..., task="detection")``.
 
-    >>> found = tsds.predict_store("voc.run/best.pt", "voc.tsds", split="val")           # doctest: +SKIP
+    >>> found = tsds.training.predict_store("voc.run/best.pt", "voc.tsds", split="val")           # doctest: +SKIP
     >>> found.precision().metrics["map"], found.draw().save("worst.png")                 # doctest: +SKIP
 
     Args:
@@ -269,7 +269,7 @@ def predict_store(
     if not isinstance(card.task, Detection):
         raise TrainingError(
             f"{os.fspath(checkpoint)}: expected a model for detection, found one for {card.task.name}. Its "
-            "metrics are computed by tsds.evaluate, and by tsds predict without options of detections."
+            "metrics are computed by tsds.training.evaluate, and by tsds predict without options of detections."
         )
     opened = open_store(store)
     chosen = split_of(opened, split or first_split(opened), "split")

@@ -78,8 +78,8 @@ class Listeners:
     """Functions that `train` calls with its progress on the first rank. Each has one argument.
 
     >>> losses = []
-    >>> listeners = tsds.Listeners(epoch=lambda record: losses.append(record.train["loss"]))
-    >>> options = tsds.TrainOptions(epochs=2, model="seed", device="cpu", torch_threads=1)
+    >>> listeners = tsds.training.Listeners(epoch=lambda record: losses.append(record.train["loss"]))
+    >>> options = tsds.training.TrainOptions(epochs=2, model="seed", device="cpu", torch_threads=1)
     >>> _ = tsds.train("photos.tsds", options, out="run", listeners=listeners)
     >>> len(losses)
     2

@@ -31,8 +31,9 @@ class Learner:
     """A model with its optimizer and schedule, for your own training loop.
 
     >>> split = tsds.open("photos.tsds")["train"]
-    >>> vit = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=32, depth=1, heads=2, mlp_width=64)
-    >>> learner = tsds.Learner(vit, tsds.task_of(split), tsds.TrainOptions(), device="cpu", steps=10)
+    >>> vit = tsds.training.ViTOptions((32, 32), channels=3, patch_size=8, width=32, depth=1, heads=2, mlp_width=64)
+    >>> task, options = tsds.training.task_of(split), tsds.training.TrainOptions()
+    >>> learner = tsds.training.Learner(vit, task, options, device="cpu", steps=10)
     >>> sum(weights.numel() for weights in learner.module.parameters()) > 0
     True
 

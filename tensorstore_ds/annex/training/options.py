@@ -35,8 +35,9 @@ DETECTORS: tuple[DetectorName, ...] = get_args(DetectorName)
 class ViTOptions:
     """Shape of a vision transformer.
 
-    >>> options = tsds.ViTOptions((32, 32), channels=3, patch_size=8, width=64, depth=2, heads=4, mlp_width=128)
-    >>> model = tsds.ViT(options, outputs=10)
+    >>> sizes = {"width": 64, "depth": 2, "heads": 4, "mlp_width": 128}
+    >>> options = tsds.training.ViTOptions((32, 32), channels=3, patch_size=8, **sizes)
+    >>> model = tsds.training.ViT(options, outputs=10)
     >>> model(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
 
@@ -86,7 +87,7 @@ class ViTOptions:
 class DetectorOptions:
     """Shape of a detector.
 
-    >>> tsds.DetectorOptions("ssdlite", image_size=(320, 320)).channels
+    >>> tsds.training.DetectorOptions("ssdlite", image_size=(320, 320)).channels
     3
 
     Raises:
@@ -135,11 +136,11 @@ CHOSEN = ("batch_size", "learning_rate", "augment")
 class TrainOptions:
     """Options of `train`.
 
-    >>> options = tsds.TrainOptions(model="tiny", epochs=20, learning_rate=1e-3, mix="mixup")
+    >>> options = tsds.training.TrainOptions(model="tiny", epochs=20, learning_rate=1e-3, mix="mixup")
     >>> options.epochs, options.optimizer
     (20, 'adamw')
     >>> try:
-    ...     tsds.TrainOptions(epochs=0)
+    ...     tsds.training.TrainOptions(epochs=0)
     ... except tsds.OptionError as error:
     ...     print(error)
     `epochs`: expected 1 or more, found 0.

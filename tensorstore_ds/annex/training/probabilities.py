@@ -37,7 +37,7 @@ def predict_probabilities(
 ) -> NDArray[np.float32]:
     """Predict the probability of each class for the samples of a split, with a checkpoint of ``task="classification"``.
 
-    >>> found = tsds.predict_probabilities("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
+    >>> found = tsds.training.predict_probabilities("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
     >>> found.shape, found.dtype, found.sum(axis=1).round(3).tolist()
     ((4, 2), dtype('float32'), [1.0, 1.0, 1.0, 1.0])
 
@@ -92,7 +92,7 @@ def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.
 
     >>> probabilities = np.full((4, 2), 0.5, np.float32)
     >>> probabilities[2:] = np.nan  # rows of other folds
-    >>> tsds.write_probabilities("probabilities.npy", probabilities)
+    >>> tsds.training.write_probabilities("probabilities.npy", probabilities)
     2
 
     Returns:

@@ -54,7 +54,7 @@ def evaluate(
 ) -> Evaluation:
     """Compute the metrics of a model on a split, as the evaluation of `train` does.
 
-    >>> found = tsds.evaluate("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
+    >>> found = tsds.training.evaluate("photos.run/best.pt", "photos.tsds", split="val", device="cpu")
     >>> found.split, found.samples, sorted(found.metrics)
     ('val', 4, ['accuracy', 'balanced_accuracy', 'loss'])
 
@@ -98,7 +98,7 @@ def add_predictions(
 ) -> FieldsSummary:
     """Add the predictions of a model for each sample to a store, with `add_fields`.
 
-    >>> tsds.add_predictions("photos.run/best.pt", "photos.tsds", splits=["val"], device="cpu").fields
+    >>> tsds.training.add_predictions("photos.run/best.pt", "photos.tsds", splits=["val"], device="cpu").fields
     {'prediction': 'int64 · 2 classes', 'confidence': 'float32', 'loss': 'float32'}
     >>> tsds.open("photos.tsds")["val"]["prediction"].shape
     (4,)

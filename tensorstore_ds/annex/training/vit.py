@@ -20,8 +20,9 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
     the image size, the image is padded at the right and the bottom with 0, which is the mean after normalization. The
     names of the weights are the names in torchvision, and for square RGB images also their shapes.
 
-    >>> options = tsds.ViTOptions((28, 28), channels=1, patch_size=7, width=64, depth=2, heads=4, mlp_width=128)
-    >>> tsds.ViT(options, outputs=10)(torch.zeros(2, 1, 28, 28)).shape  # (B, outputs)
+    >>> sizes = {"width": 64, "depth": 2, "heads": 4, "mlp_width": 128}
+    >>> options = tsds.training.ViTOptions((28, 28), channels=1, patch_size=7, **sizes)
+    >>> tsds.training.ViT(options, outputs=10)(torch.zeros(2, 1, 28, 28)).shape  # (B, outputs)
     torch.Size([2, 10])
 
     Args:

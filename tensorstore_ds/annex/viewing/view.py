@@ -122,7 +122,7 @@ def export_view(
 ) -> Path:
     """Write the viewer's page and its data into a folder, for any static web server that supports range requests.
 
-    >>> folder = tsds.export_view("photos.tsds", "site")
+    >>> folder = tsds.viewing.export_view("photos.tsds", "site")
     >>> (folder / "index.html").is_file()
     True
 

@@ -163,7 +163,7 @@ class Pad(Fitting):
     """Add borders to each image, like torchvision's `Pad`.
 
     >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
-    >>> tsds.Pad((2, 4))({"image": images})["image"].shape
+    >>> tsds.transforms.Pad((2, 4))({"image": images})["image"].shape
     torch.Size([2, 3, 48, 64])
 
     Args:
@@ -190,10 +190,10 @@ class Letterbox(Fitting):
     Detectors of the YOLO family are trained with it.
 
     >>> images = torch.zeros(2, 3, 40, 60, dtype=torch.uint8)
-    >>> found = tsds.Letterbox(64)({"image": images})["image"]
+    >>> found = tsds.transforms.Letterbox(64)({"image": images})["image"]
     >>> found.shape, int(found[0, 0, 0, 0])
     (torch.Size([2, 3, 64, 64]), 114)
-    >>> voc = tsds.StoreDataset("voc.tsds", "train", decode=tsds.Letterbox(64))
+    >>> voc = tsds.StoreDataset("voc.tsds", "train", decode=tsds.transforms.Letterbox(64))
     >>> voc[0]["image"].shape
     torch.Size([3, 64, 64])
 

@@ -19,7 +19,7 @@ def test_a_full_gpu_is_one_line_with_what_needs_less(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", samples, ["a", "b"]).path  # a split of 12 MB
     torch.cuda.set_per_process_memory_fraction(0.001, GPU)  # 4 MiB
     try:
-        with pytest.raises(tsds.TrainingError) as error:
+        with pytest.raises(tsds.errors.TrainingError) as error:
             tsds.train(store, out=tmp_path / "run", model="seed", device="cuda", batch_size=32, residency="device")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, GPU)

@@ -72,7 +72,7 @@ def compare_folder(
     Files and samples are matched by the key of the sample, which is the path of its file. Pixels of 100 samples in each
     split are compared with what Pillow decodes.
 
-    >>> found = tsds.compare_folder("photos", "photos.tsds")
+    >>> found = tsds.editing.compare_folder("photos", "photos.tsds")
     >>> found["train"].both, found["train"].is_empty
     (8, True)
 

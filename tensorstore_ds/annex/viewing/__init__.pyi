@@ -1,0 +1,1 @@
+from .view import export_view as export_view
