@@ -22,7 +22,7 @@ from tensorstore_ds.annex.pictures import sheet as drawing
 from tensorstore_ds.annex.pictures.sheet import plots_available
 from tensorstore_ds.annex.training import plots
 from tensorstore_ds.annex.training.history import EpochRecord
-from tensorstore_ds.annex.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
+from tensorstore_ds.annex.training.plots import draw_confusion, draw_curves
 from tensorstore_ds.errors import OptionError, OutputError
 
 
@@ -151,7 +151,7 @@ def test_a_loss_of_many_decades_is_drawn_on_a_logarithmic_scale(tmp_path: Path, 
 def test_what_cannot_be_written_is_one_line_and_the_old_picture_stays(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"curves\.png: expected to write it, found: No such file"):
         draw_curves(run(2), tmp_path / "missing" / "curves.png", metric="accuracy")
-    path = tmp_path / "keypoints.png"
+    path = tmp_path / "old.png"
     path.write_bytes(b"old")
     with pytest.raises(KeyError), drawing.sheet(path, 4, 3):
         raise KeyError
@@ -270,35 +270,6 @@ def test_shapes_that_do_not_agree_are_refused(tmp_path: Path, shape: tuple[int, 
     assert not (tmp_path / "confusion.png").exists()
 
 
-# --- the error of each keypoint
-
-
-def test_points_are_shown_with_the_worst_first(tmp_path: Path, figures: list[Figure]) -> None:
-    errors = np.array([0.02, math.nan, 0.07, 0.03])
-    draw_keypoint_errors(errors, ["nose", "ear", "chin", "eye"], tmp_path / "keypoints.png")
-    assert count(pixels(tmp_path / "keypoints.png"), drawing.TRAIN) > 1000
-    axes = figures[0].axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["chin", "eye", "nose", "ear"]
-    assert axes.yaxis_inverted()
-    assert [bar.get_width() for bar in axes.patches] == [0.07, 0.03, 0.02, 0]
-    assert texts(axes) == [" 0.0700", " 0.0300", " 0.0200", " never there"]
-    assert axes.get_legend().get_texts()[0].get_text() == "mean 0.04"
-
-
-def test_of_many_points_the_worst_are_shown(tmp_path: Path, figures: list[Figure]) -> None:
-    draw_keypoint_errors(np.arange(300) / 1000, [str(i) for i in range(300)], tmp_path / "keypoints.png")
-    axes = figures[0].axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == [str(i) for i in range(299, 199, -1)]
-    assert axes.get_title(loc="left") == "error of each keypoint, the 100 largest of 300"
-    assert pixels(tmp_path / "keypoints.png").shape[0] < 3500
-
-
-def test_keypoints_that_are_never_there(tmp_path: Path) -> None:
-    assert draw_keypoint_errors(np.full(2, math.nan), ["nose", "ear"], tmp_path / "keypoints.png")
-    with pytest.raises(OptionError, match=r"keypoint errors: expected one per name, 1, found shape \(2,\)"):
-        draw_keypoint_errors(np.zeros(2), ["nose"], tmp_path / "keypoints.png")
-
-
 # --- matplotlib
 
 
@@ -324,7 +295,6 @@ records = [EpochRecord(1, 1.0, 0.1, {"loss": 0.5}, None, 1.0, 0.0)]
 drawn = [
     plots.draw_curves(records, sys.argv[1] + "/curves.png", metric="f1"),
     plots.draw_confusion(np.eye(2), ["ant", "bee"], sys.argv[1] + "/confusion.png"),
-    plots.draw_keypoint_errors(np.ones(1), ["nose"], sys.argv[1] + "/keypoints.png"),
 ]
 print(plots_available(), *drawn, *sorted({"matplotlib.pyplot", "torch"} & set(sys.modules)))
 """
@@ -338,13 +308,13 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-@pytest.mark.parametrize(("before", "said", "files"), [("", "True", 3), (BLOCKED, "False", 0)])
+@pytest.mark.parametrize(("before", "said", "files"), [("", "True", 2), (BLOCKED, "False", 0)])
 def test_without_matplotlib_nothing_is_drawn_and_nothing_fails(
     tmp_path: Path, before: str, said: str, files: int
 ) -> None:
     command = [sys.executable, "-W", "error", "-c", before + DRAW, tmp_path]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert shown.stdout.split() == [said] * 4  # and pyplot was not imported
+    assert shown.stdout.split() == [said] * 3  # and pyplot was not imported
     assert len(list(tmp_path.iterdir())) == files
     assert plots_available()
 

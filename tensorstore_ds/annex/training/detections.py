@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -310,11 +309,3 @@ def _nothing(numbers: torch.Tensor) -> list[dict[str, torch.Tensor]]:
     none = torch.zeros(0, dtype=torch.int64, device=numbers.device)
     empty = {"boxes": torch.zeros(0, 4, device=numbers.device), "labels": none, "ignored": none.bool()}
     return [{**empty, "row": row} for row in torch.split(numbers, 1)]
-
-
-def detections_of(
-    split: Split, task: Detection, canvas: tuple[int, int], sums: Mapping[str, torch.Tensor]
-) -> StoreDetections:
-    """The detections of an evaluation, of its sums."""
-    found, truth = (in_stored_pixels(sums[name].numpy(), split, canvas) for name in ("detections", "objects"))
-    return StoreDetections(split, task.classes, found, truth)

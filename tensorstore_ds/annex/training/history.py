@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: where it is, and its epochs, each a line in `history.jsonl` and in TensorBoard.
+"""What a run tells while it goes on: where it is, and its epochs, each a line in `history.jsonl`.
 
 >>> record = EpochRecord(1, 2.5, 1e-3, {"loss": 0.7}, {"loss": 0.6, "accuracy": 0.8}, 4000.0, 0.01)
 >>> dump_record(record)[:57]
@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -99,20 +99,7 @@ def best_record(records: Iterable[EpochRecord], metric: str, *, higher_is_better
     return max(finite, key=lambda record: sign * (record.eval or {})[metric], default=None)
 
 
-def scalars(record: EpochRecord) -> dict[str, float]:
-    """The numbers of an epoch by the names that TensorBoard shows: ``train/loss``, ``eval/accuracy``, ``seconds``."""
-    named = {f"train/{name}": value for name, value in record.train.items()}
-    named |= {f"eval/{name}": value for name, value in (record.eval or {}).items()}
-    named |= {name: getattr(record, name) for name in _NUMBERS}
-    for name in ("device_memory", "core_share"):
-        if (value := getattr(record, name)) is not None:
-            named[name] = value
-    return named
-
-
 # --- as JSON ------------------------------------------------------------------------------------------------------
-
-_NUMBERS = ("learning_rate", "seconds", "samples_per_second", "wait_share")
 
 
 def dump_record(record: EpochRecord) -> str:
@@ -120,44 +107,33 @@ def dump_record(record: EpochRecord) -> str:
     return json.dumps(plain(record), ensure_ascii=False, allow_nan=False)
 
 
-def parse_record(data: object) -> EpochRecord:
+def parse_record(data: Any) -> EpochRecord:
     """The inverse of `dump_record`; null where a number belongs is NaN, and members that are not known are left out.
 
     Raises:
-        OptionError: it is no record: what was expected of which member.
+        ValueError, TypeError, KeyError, AttributeError, OverflowError: it is no record.
     """
-    if not isinstance(data, dict):
-        raise OptionError(f"expected an object, found {_brief(data)}")
-    epoch, evaluated, memory = data.get("epoch"), data.get("eval"), data.get("device_memory")
-    if type(epoch) is not int or epoch < 1:
-        raise OptionError(f"epoch: expected a whole number from 1, found {_brief(epoch)}")
-    if memory is not None and (type(memory) is not int or memory < 0):
-        raise OptionError(f"device_memory: expected bytes or null, found {_brief(memory)}")
-    if missing := [name for name in _NUMBERS if name not in data]:
-        raise OptionError(f"{missing[0]}: expected a number or null, found nothing")
-    core_share = _numbers("record", {"core_share": data.get("core_share")})["core_share"]
+    epoch, evaluated, memory, share = data["epoch"], data.get("eval"), data.get("device_memory"), data.get("core_share")
+    if type(epoch) is not int or epoch < 1 or not (memory is None or (type(memory) is int and memory >= 0)):
+        raise ValueError(f"epoch {epoch}, device_memory {memory}")
     return EpochRecord(
         epoch=epoch,
-        train=_numbers("train", data.get("train")),
-        eval=None if evaluated is None else _numbers("eval", evaluated),
+        train=_numbers(data["train"]),
+        eval=None if evaluated is None else _numbers(evaluated),
         device_memory=memory,
-        core_share=None if math.isnan(core_share) else core_share,
-        **_numbers("record", {name: data[name] for name in _NUMBERS}),
+        core_share=None if share is None else _number(share),
+        **_numbers({name: data[name] for name in ("learning_rate", "seconds", "samples_per_second", "wait_share")}),
     )
 
 
-def _numbers(where: str, values: object) -> dict[str, float]:
-    if not isinstance(values, dict):
-        raise OptionError(f"{where}: expected an object of numbers, found {_brief(values)}")
-    for name, value in values.items():
-        if value is not None and type(value) not in (int, float):
-            raise OptionError(f"{where}: {_brief(name)}: expected a number or null, found {_brief(value)}")
-    return {name: math.nan if value is None else float(value) for name, value in values.items()}
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: _number(value) for name, value in values.items()}
 
 
-def _brief(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _number(value: object) -> float:
+    if value is not None and not (isinstance(value, int | float) and type(value) is not bool):
+        raise TypeError(f"expected a number or null, found {type(value).__name__}")
+    return math.nan if value is None else float(value)
 
 
 def plain(value: Any) -> Any:
@@ -196,10 +172,10 @@ def parse_lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
         try:
             record = parse_record(json.loads(line))
             _check_order("epoch", [r for _, r in lines[-1:]], record)
-        except (ValueError, OverflowError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             if number > len(whole):  # what follows the last newline: nothing, or a line that was written half
                 break
-            what = error if isinstance(error, OptionError) else "expected JSON, found something else"
+            what = error if isinstance(error, OptionError) else "expected an epoch as JSON, found something else"
             raise OptionError(f"{path}, line {number}: {what}. Remove that line, or the file.") from error
         lines.append((line, record))
     return lines
@@ -214,7 +190,7 @@ def _check_order(where: str, before: Sequence[EpochRecord], record: EpochRecord)
 
 
 class History:
-    """Writes `history.jsonl` in a run's folder, and TensorBoard's files in `tensorboard/` below it, if it is installed.
+    """Writes `history.jsonl` in a run's folder.
 
     A context manager: the folder is made, or what lies in it is taken up, when the block begins. Only one process may
     write, such as rank 0. A line is on disk when `add` returns. Write it before the checkpoint of the same epoch: a run
@@ -225,14 +201,13 @@ class History:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
-        self.path, self.board_path = Path(folder, "history.jsonl"), Path(folder, "tensorboard")
+        self.path = Path(folder, "history.jsonl")
         self.keep_epochs = keep_epochs
         self.records: list[EpochRecord] = []  # those kept and added
         self._file: BinaryIO | None = None
-        self._board: Any = None
 
     def __enter__(self) -> Self:
-        with _writing(self.path), ExitStack() as opened:
+        with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             content = self.path.read_bytes() if self.path.exists() else b""
             kept = [(line, r) for line, r in parse_lines(content, self.path) if r.epoch <= self.keep_epochs]
@@ -240,55 +215,29 @@ class History:
             if wanted != content:  # lines that are kept stay as they are
                 write_file(self.path, wanted)
             self.records = [record for _, record in kept]
-            self._file = opened.enter_context(open(self.path, "ab", buffering=0))
+            self._file = open(self.path, "ab", buffering=0)
             sync(self.path.parent)
-            if tensorboard_available():
-                from torch.utils.tensorboard import SummaryWriter
-
-                with _writing(self.board_path):  # epochs of other files that are trained again are hidden
-                    self._board = SummaryWriter(self.board_path, purge_step=self.keep_epochs + 1)
-            opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
-        board, self._file, self._board = self._board, None, None
-        if board is not None:
-            with _writing(self.board_path):
-                board.close()
+        self._file = None
 
     def add(self, record: EpochRecord) -> None:
         """Append an epoch, whose number follows those before: its line is on disk when this returns."""
         if self._file is None:
             raise ValueError("History: expected to add inside of its `with` block, found it closed.")
         _check_order(self.path.name, self.records, record)
-        with _writing(self.path):
+        with self._writing():
             write_all(self._file, encoded(dump_record(record) + "\n"))
             os.fsync(self._file.fileno())
         self.records.append(record)
-        board, self._board = self._board, None  # one that fails would fail again when it is closed
-        if board is not None:
-            with _writing(self.board_path):
-                for name, value in scalars(record).items():
-                    board.add_scalar(name, value, record.epoch)
-                board.flush()
-            self._board = board
 
-
-def tensorboard_available() -> bool:
-    """Whether the package tensorboard can be imported."""
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """An `OutputError` about `path` where the system refuses to write."""
-    try:
-        yield
-    except OSError as error:
-        raise unwritable(path, error) from error
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """An `OutputError` about the file where the system refuses to write."""
+        try:
+            yield
+        except OSError as error:
+            raise unwritable(self.path, error) from error

@@ -1,7 +1,7 @@
-"""Pictures of a training run: curves over the epochs, the confusion matrix, the error of each keypoint.
+"""Pictures of a training run: curves over the epochs, and the confusion matrix.
 
 Each function writes a PNG file, or takes the place of one that is there in one step, and returns whether it has drawn:
-without matplotlib it draws nothing, and no run fails for lack of it. Names of classes and keypoints may be any text. A
+without matplotlib it draws nothing, and no run fails for lack of it. Names of classes may be any text. A
 file that cannot be written is an `OutputError`, shapes that do not agree an `OptionError`.
 """
 
@@ -32,8 +32,6 @@ from tensorstore_ds.errors import OptionError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Bars in a picture, at most.
-BARS = 100
 #: Epochs of a curve that are marked, at most.
 MARKED_EPOCHS = 40
 #: Cells have their counts written in them up to this many classes.
@@ -94,40 +92,6 @@ def _draw_series(axes: Axes, records: Sequence[EpochRecord], name: str) -> None:
     axes.set_xlim(first - 0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.legend()
-
-
-def draw_keypoint_errors(errors: NDArray[np.floating[Any]], names: Sequence[str], path: str | os.PathLike[str]) -> bool:
-    """Draw the error of each keypoint, (K,), the largest first; of more than 100, the 100 largest.
-
-    It is NaN for a keypoint that was never there.
-    """
-    errors = np.asarray(errors, np.float64)
-    if errors.shape != (len(names),) or not len(names):
-        raise OptionError(f"keypoint errors: expected one per name, {len(names)}, found shape {errors.shape}.")
-    if not plots_available():
-        return False
-    order = np.argsort(-errors, kind="stable")[:BARS]  # NaN is last
-    with sheet(path, 7, 1.2 + 0.21 * max(len(order), 3)) as figure:
-        axes = figure.subplots()
-        shown = np.nan_to_num(errors[order], nan=0.0)
-        axes.barh(range(len(order)), shown, height=0.7, color=TRAIN)
-        for place, error in enumerate(errors[order]):
-            text = f" {error:#.3g}".rstrip(".") if math.isfinite(error) else " never there"
-            paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # over the line of the mean
-            axes.text(shown[place], place, text, va="center", fontsize=8, color=FADED, bbox=paper)
-        some = errors[np.isfinite(errors)]
-        if len(some):
-            axes.axvline(some.mean(), color=EVAL, linewidth=1.2, linestyle="--", label=f"mean {some.mean():.3g}")
-            axes.legend(loc="lower right")
-        of_all = "" if len(order) == len(names) else f", the {len(order)} largest of {len(names)}"
-        axes.set_title(f"error of each keypoint{of_all}")
-        axes.set_xlabel(TITLES["nme"])
-        axes.margins(x=0.12, y=0.01)
-        axes.set_xlim(left=0)
-        axes.invert_yaxis()
-        name_ticks(axes.yaxis, range(len(order)), [names[i] for i in order], size=9)
-        axes.tick_params(axis="y", length=0)
-    return True
 
 
 def draw_confusion(matrix: NDArray[Any], classes: Sequence[str], path: str | os.PathLike[str]) -> bool:

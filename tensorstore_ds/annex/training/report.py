@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import time
@@ -23,7 +22,6 @@ from tensorstore_ds.annex.training.data import (
     unlabelled_samples,
     unseen_classes,
 )
-from tensorstore_ds.annex.training.detections import detections_of
 from tensorstore_ds.annex.training.history import (
     EpochRecord,
     History,
@@ -32,10 +30,9 @@ from tensorstore_ds.annex.training.history import (
     best_record,
     encoded,
     plain,
-    tensorboard_available,
 )
 from tensorstore_ds.annex.training.options import DetectorOptions, ModelOptions
-from tensorstore_ds.annex.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
+from tensorstore_ds.annex.training.plots import draw_confusion, draw_curves
 from tensorstore_ds.annex.training.process import Tally
 from tensorstore_ds.annex.training.run import Run
 from tensorstore_ds.annex.training.tasks import Detection, MultiLabel, Task
@@ -158,17 +155,6 @@ class Reports:
         run, task, records = self.run, self.run.task, self._history.records
         best = _best(records, task)
         sums: Mapping[str, Tensor] = checkpoint.load(run.best)[1]["sums"]
-        classes, keypoints = [], []
-        if "confusion" in sums:
-            right, samples = sums["confusion"].diag(), sums["confusion"].sum(1)
-            classes = _shares("class", task.classes, "accuracy", right, samples)
-        if isinstance(task, Detection) and "detections" in sums:
-            classes = _precisions(task, sums)
-        if isinstance(task, MultiLabel) and "decisions" in sums:
-            rows = zip(task.classes, sums["present"], task.average_precisions(sums), task.f1(sums), strict=True)
-            classes = [{"class": name, "samples": int(n), "ap": plain(ap), "f1": float(f1)} for name, n, ap, f1 in rows]
-        if "distances" in sums:
-            keypoints = _shares("keypoint", task.keypoints, "error", sums["distances"], sums["present"])
         seconds = sum(record.seconds for record in records)
         report = TrainReport(
             folder=run.out,
@@ -182,9 +168,9 @@ class Reports:
             samples_per_second=sum(r.samples_per_second * r.seconds for r in records) / seconds if seconds else 0.0,
             wait_share=sum(r.wait_share * r.seconds for r in records) / seconds if seconds else 0.0,
             facts=_facts(run),
-            classes=classes,
-            keypoints=keypoints,
-            pictures=[*_draw(run.out, records, task, sums), *_draw_worst(run, sums)],
+            classes=_by_class(task, sums),
+            keypoints=_by_keypoint(task, sums),
+            pictures=_draw(run.out, records, task, sums),
         )
         write_report(run.out, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
         return report
@@ -209,21 +195,7 @@ def _draw(folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mappin
     if "confusion" in sums:
         name = "confusion.png"
         drawn[name] = draw_confusion(sums["confusion"].numpy(), task.classes, folder / name)
-    if "distances" in sums:
-        name = "keypoints.png"
-        drawn[name] = draw_keypoint_errors((sums["distances"] / sums["present"]).numpy(), task.keypoints, folder / name)
     return [name for name, done in drawn.items() if done]
-
-
-def _draw_worst(run: Run, sums: Mapping[str, Tensor]) -> list[str]:
-    """Draw the images with most mistakes of a detection: the name of the file."""
-    if run.eval_split is None or not isinstance(run.task, Detection) or "detections" not in sums:
-        return []
-    found = detections_of(run.eval_split, run.task, run.vit.image_size, sums)
-    name, content = "worst.png", io.BytesIO()
-    found.draw().save(content, "PNG", compress_level=1)  # 8x faster, and 16 % more bytes
-    write_file(run.out / name, content.getvalue())
-    return [name]
 
 
 def _notes(run: Run) -> Iterator[str]:
@@ -274,8 +246,6 @@ def _notes(run: Run) -> Iterator[str]:
         if run.fold is not None:
             where, advice, way = f"fold {run.options.fold} has", f"the others lack: {names}", "use `stratify`"
         yield f"{where} samples of classes that {advice}. They count as wrong; {way}"
-    if not tensorboard_available():
-        yield "no files for TensorBoard, it is not installed: pip install '.[tensorboard]' in a clone of tensorstore-ds"
     if run.nothing_to_resume:
         yield f"there is no run in {run.out} to resume: a new one begins"
     if run.resumed:
@@ -332,14 +302,26 @@ def _parameters(run: Run) -> int:
     return sum(weights.numel() for weights in run.learner.module.parameters())
 
 
-def _precisions(task: Detection, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """What a report says of each class of a detection; None is the precision of no objects."""
-    found = task.precision(sums)
-    rows = zip(task.classes, found.objects.tolist(), found.ap.tolist(), found.ap50.tolist(), strict=True)
-    return [{"class": name, "objects": n, "ap": plain(ap), "ap50": plain(ap50)} for name, n, ap, ap50 in rows]
+def _by_class(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """What a report says of each class; None is the share of no samples."""
+    if "confusion" in sums:
+        return _shares("class", task.classes, "accuracy", sums["confusion"].diag(), sums["confusion"].sum(1))
+    if isinstance(task, Detection) and "detections" in sums:
+        found = task.precision(sums)
+        rows = zip(task.classes, found.objects.tolist(), found.ap.tolist(), found.ap50.tolist(), strict=True)
+        return [{"class": name, "objects": n, "ap": plain(ap), "ap50": plain(ap50)} for name, n, ap, ap50 in rows]
+    if isinstance(task, MultiLabel) and "decisions" in sums:
+        labels = zip(task.classes, sums["present"], task.average_precisions(sums), task.f1(sums), strict=True)
+        return [{"class": name, "samples": int(n), "ap": plain(ap), "f1": float(f1)} for name, n, ap, f1 in labels]
+    return []
+
+
+def _by_keypoint(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    if "distances" not in sums:
+        return []
+    return _shares("keypoint", task.keypoints, "error", sums["distances"], sums["present"])
 
 
 def _shares(what: str, names: Sequence[str], measure: str, parts: Tensor, samples: Tensor) -> list[dict[str, Any]]:
-    """What a report says of each class or keypoint; None is the share of no samples."""
     rows = zip(names, parts.tolist(), samples.tolist(), strict=True)
     return [{what: name, "samples": n, measure: part / n if n else None} for name, part, n in rows]
