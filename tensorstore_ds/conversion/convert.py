@@ -262,7 +262,7 @@ class _Conversion:
     def _surveyed(self, prepared: Prepared) -> Prepared:
         self._notify(Progress("scan", 0, 0))
         surveyed = prepared.surveyed(told_kept=self._check is None)
-        for note in surveyed.notes[len(prepared.notes) :]:
+        for note in (each for each in surveyed.notes if each not in prepared.notes):
             self._workspace.note(note)
         return surveyed
 
