@@ -115,37 +115,21 @@ def check_store(
 
 @dataclass
 class _Seen:
-    """What is known of all images, one after the other in the order of splits.
-
-    Attributes:
-        starts: the number of the first sample of each split, and of the one behind the last.
-        thumbnails: (n, 32, 32), a map.
-        hashes: of the thumbnails and, behind them, of the thumbnails mirrored: (2, n).
-        digests: (n, 2) of the bytes as they are stored.
-        constant: (n,) whether all pixels are the same.
-        qualities: (n, 3) measures of each image.
-        unreadable: why an image cannot be decoded, by its number.
-    """
+    """What is known of all images, one after the other in the order of splits."""
 
     store: Store
-    starts: list[int]
-    thumbnails: NDArray[np.uint8]
-    hashes: NDArray[np.uint64]
-    digests: NDArray[np.uint64]
-    constant: NDArray[np.bool_]
-    qualities: NDArray[np.float32]
-    unreadable: dict[int, str]
-
-    def place(self, number: int) -> tuple[str, int]:
-        """The split and the row of a sample."""
-        names = list(self.store)
-        i = int(np.searchsorted(self.starts, number, "right")) - 1
-        return names[i], number - self.starts[i]
+    starts: list[int]  # numbers of the first sample of each split, and of the one behind the last
+    thumbnails: NDArray[np.uint8]  # (n, 32, 32), a map
+    hashes: NDArray[np.uint64]  # (2, n) of the thumbnails, and of the thumbnails mirrored
+    digests: NDArray[np.uint64]  # (n, 2) of the bytes as they are stored
+    constant: NDArray[np.bool_]  # (n,) whether all pixels are the same
+    qualities: NDArray[np.float32]  # (n, 3) measures of each image
+    unreadable: dict[int, str]  # why an image cannot be decoded, by its number
 
     def sample(self, number: int) -> CheckedSample:
         """A sample as findings name it."""
-        name, row = self.place(number)
-        return sample_of(self.store[name], row)
+        i = int(np.searchsorted(self.starts, number, "right")) - 1
+        return sample_of(self.store[list(self.store)[i]], number - self.starts[i])
 
 
 def _look(store: Store, file: Any, notify: OnProgress) -> _Seen:
