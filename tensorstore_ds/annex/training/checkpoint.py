@@ -153,12 +153,7 @@ class LoadedState:
             raise unusable(self.path, error) from error
 
     def check(self, card: ModelCard, options: TrainOptions, *, ranks: int, is_elastic: bool) -> None:
-        """Raise a `TrainingError` unless a run of this model and options can go on with it.
-
-        Args:
-            ranks: number of processes.
-            is_elastic: whether another number can go on within an epoch.
-        """
+        """Raise a `TrainingError` unless a run can go on with it; `is_elastic`: on any number of ranks in an epoch."""
         found = self.state["options"]
         difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
         if difference:

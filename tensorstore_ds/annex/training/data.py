@@ -225,11 +225,7 @@ def _kinds(split: Split) -> str:
 
 
 def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
-    """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index.
-
-    Args:
-        rows: (n,) of the split; None: all.
-    """
+    """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index."""
     classes = len(task.classes)
     if not classes:
         return np.zeros(0, np.int64)

@@ -15,12 +15,9 @@ from PIL import Image
 
 from tensorstore_ds.annex.pictures.contact_sheet import Cell, magnified, picture_of, sheet_of
 from tensorstore_ds.annex.pictures.drawing import draw_boxes
-from tensorstore_ds.annex.training.checkpoint import load_model
 from tensorstore_ds.annex.training.coco_map import Precision, coco_boxes, coco_map
-from tensorstore_ds.annex.training.data import split_of
 from tensorstore_ds.annex.training.detector import letterboxed_back
-from tensorstore_ds.annex.training.prediction import first_split, stored_batches
-from tensorstore_ds.annex.training.process import device_of
+from tensorstore_ds.annex.training.prediction import model_for, stored_batches
 from tensorstore_ds.annex.training.recipe import DETECTOR_BATCH_SIZE
 from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.conversion.writer import Writer
@@ -30,7 +27,7 @@ from tensorstore_ds.format.kinds import ObjectsField, RawImageField
 from tensorstore_ds.imaging.boxes import box_ious
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.options import user_path
-from tensorstore_ds.reading.store import Split, open as open_store
+from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.store_files import check_outside_stores
 
 #: A detection is right if it has this IoU with an object of its class.
@@ -263,15 +260,12 @@ def predict_store(
         OptionError: the store does not contain the split, or has different channels or classes than the model.
         FormatError: the store is damaged.
     """
-    place = device_of(device)
-    model, card = load_model(checkpoint, device=place)
+    model, card, opened, chosen = model_for(checkpoint, store, split, device)
     if not isinstance(card.task, Detection):
         raise TrainingError(
             f"{os.fspath(checkpoint)}: expected a model for detection, found one for {card.task.name}. Its "
             "metrics are computed by tsds.training.evaluate, and by tsds predict without options of detections."
         )
-    opened = open_store(store)
-    chosen = split_of(opened, split or first_split(opened), "split")
     classes = card.task.classes
     table = chosen.fields.get("objects")
     truth_field = table if isinstance(table, ObjectsField) and {"boxes", "labels"} <= table.values.keys() else None
@@ -282,7 +276,7 @@ def predict_store(
             f"{', '.join(truth_field.classes[:5])}. Bring them together with tsds relabel."
         )
     fields = ("image", "objects") if has_truth else ("image",)
-    loader = stored_batches(opened, chosen, card, fields=fields, batch_size=DETECTOR_BATCH_SIZE, device=place)
+    loader = stored_batches(model, card, opened, chosen, fields=fields, batch_size=DETECTOR_BATCH_SIZE)
     found, truth = _found(model, card.task, loader, has_truth=has_truth)
     canvas = card.vit.image_size
     objects = in_stored_pixels(truth, chosen, canvas) if has_truth else None

@@ -33,9 +33,8 @@ HEADS = ("roi_heads.box_predictor.", "head.classification_head.")
 class WholeBatch(nn.Module):
     """In place of torchvision's transform: the images of a batch have one size, and are normalized already.
 
-    Args:
-        least: images at least in training: a smaller batch is repeated. The last layers of `ssdlite` see one pixel of
-            each image, of which batch norm needs two.
+    A training batch of fewer than `least` images is repeated: the last layers of `ssdlite` see one pixel of each image,
+    and batch norm needs two.
     """
 
     def __init__(self, least: int) -> None:
@@ -61,11 +60,8 @@ def detector(options: DetectorOptions, outputs: int) -> nn.Module:
     SSDlite: Sandler et al., MobileNetV2, CVPR 2018, and Liu et al., SSD, ECCV 2016; Faster R-CNN: Ren et al., NeurIPS
     2015; the backbone: Howard et al., Searching for MobileNetV3, ICCV 2019. The weights have torchvision's names and
     shapes. In training, it is called with images (B, C, H, W) and a list of targets, and returns losses by name; in
-    evaluation with images alone, and returns a dict of `boxes`, `scores` and `labels` for each.
-
-    Args:
-        options: its shape.
-        outputs: number of classes, with that of the background.
+    evaluation with images alone, and returns a dict of `boxes`, `scores` and `labels` for each. `outputs` counts the
+    classes and the background.
     """
     common = {"weights": None, "weights_backbone": None, "num_classes": outputs}
     if options.model == "ssdlite":
@@ -93,20 +89,6 @@ def _freeze_norms(model: nn.Module) -> None:
             if isinstance(child, nn.BatchNorm2d):
                 frozen = FrozenBatchNorm2d(child.num_features, child.eps)
                 setattr(module, name, frozen.to(child.running_mean.device))  # type: ignore[union-attr]
-
-
-def dense(model: nn.Module, options: DetectorOptions, images: Tensor) -> Tensor:
-    """A number that depends on all that a step computes with weights, whatever the images show."""
-    inside, _ = model.transform(images)  # type: ignore[operator]
-    features = model.backbone(inside.tensors)  # type: ignore[operator]
-    if options.model == "ssdlite":
-        found = model.head(list(features.values())).values()  # type: ignore[operator]
-        return torch.stack([each.sum() for each in found]).sum()
-    scores, boxes = model.rpn.head(list(features.values()))  # type: ignore[operator, union-attr]
-    regions = features["0"].new_zeros((len(images) * REGIONS, features["0"].shape[1], 7, 7))
-    hidden = model.roi_heads.box_head(regions + features["0"].mean())  # type: ignore[operator, union-attr]
-    heads = model.roi_heads.box_predictor(hidden)  # type: ignore[operator, union-attr]
-    return torch.stack([each.sum() for each in (*scores, *boxes, *heads)]).sum()
 
 
 # --- weights ----------------------------------------------------------------------------------------------------
@@ -175,10 +157,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 def letterboxed_back(boxes: NDArray[np.float64], sizes: ArrayLike, canvas: tuple[int, int]) -> NDArray[np.float64]:
     """Boxes (n, 4) on the canvas of a `Letterbox`, in pixels of their images, clipped to them.
 
-    Args:
-        boxes: x1 y1 x2 y2 in pixels of the canvas.
-        sizes: (height, width) of the image of all boxes, or (n, 2) of each box's image.
-        canvas: height and width.
+    `sizes` is the (height, width) of the image of all boxes, or (n, 2) of each box's image.
     """
     size = np.reshape(sizes, (-1, 2))
     placed = Letterbox(canvas).place(Placements.whole(size), np.zeros(len(size), np.uint64))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
-from tensorstore_ds.annex.training.detector import dense, detector
+from tensorstore_ds.annex.training.detector import detector
 from tensorstore_ds.annex.training.options import ModelOptions, TrainOptions, ViTOptions
 from tensorstore_ds.annex.training.tasks import Detection, Task
 from tensorstore_ds.annex.training.vit import ViT
@@ -22,11 +22,3 @@ def build(options: ModelOptions, outputs: int, *, grad_checkpointing: bool = Fal
     if isinstance(options, ViTOptions):
         return ViT(options, outputs, grad_checkpointing=grad_checkpointing)
     return detector(options, outputs)
-
-
-def dense_outputs(model: nn.Module, options: ModelOptions, images: Tensor) -> Tensor:
-    """A number to go backward from that depends on all weights, whatever the images show."""
-    if isinstance(options, ViTOptions):
-        outputs: Tensor = model(images)
-        return outputs.float().sum()
-    return dense(model, options, images)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from tensorstore_ds.annex.training.augmentation import fitted
 from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
-from tensorstore_ds.annex.training.data import EVAL_SPLITS, image_shape
+from tensorstore_ds.annex.training.data import EVAL_SPLITS, image_shape, split_of
 from tensorstore_ds.annex.training.detector import letterboxed_back
 from tensorstore_ds.annex.training.process import device_of
 from tensorstore_ds.errors import OptionError, Problem, SourceError, TrainingError
@@ -29,7 +30,7 @@ from tensorstore_ds.loading.decoding import decode_resized
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.options import user_path
-from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import walk_files
@@ -123,15 +124,24 @@ def first_split(store: Store) -> str:
     return (names or [name for name in store if len(store[name])] or list(store))[0]
 
 
+def model_for(
+    checkpoint: str | os.PathLike[str], store: str | os.PathLike[str], split: str | None, device: str | None
+) -> tuple[nn.Module, ModelCard, Store, Split]:
+    """The model of a checkpoint on a device, and the split of a store that it is to be asked about."""
+    model, card = load_model(checkpoint, device=device_of(device))
+    opened = open_store(store)
+    return model, card, opened, split_of(opened, split or first_split(opened), "split")
+
+
 def stored_batches(
+    model: nn.Module,
+    card: ModelCard,
     store: Store,
     split: Split,
-    card: ModelCard,
     *,
     fields: Sequence[str] = ("image",),
     rows: NDArray[np.int64] | None = None,
     batch_size: int = BATCH,
-    device: torch.device,
 ) -> DataLoader[Any]:
     """Batches of a split, or of some of its rows, in order, with images as a model gets them.
 
@@ -145,7 +155,7 @@ def stored_batches(
     plan = whole if is_decoded(split.fields["image"]) else None
     dataset = StoreDataset(store, split.name, fields=fields, decode=plan)
     prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
-    chosen = dataset if rows is None else dataset.subset(rows)
+    chosen, device = dataset if rows is None else dataset.subset(rows), next(model.parameters()).device
     return DataLoader(chosen, batch_size, collate="packed", device=device, batch_transform=prepare)
 
 

@@ -9,16 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.training.checkpoint import load_model
-from tensorstore_ds.annex.training.data import fold_of, split_of
+from tensorstore_ds.annex.training.data import fold_of
 from tensorstore_ds.annex.training.options import TrainOptions
-from tensorstore_ds.annex.training.prediction import first_split, stored_batches
-from tensorstore_ds.annex.training.process import device_of
+from tensorstore_ds.annex.training.prediction import model_for, stored_batches
 from tensorstore_ds.annex.training.tasks import Classification
 from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.options import user_path
-from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.arrays.source import NPY_HEAD, read_npy_header
@@ -61,15 +58,12 @@ def predict_probabilities(
         OptionError: the store does not contain the split or fold, or has different channels than the model.
         FormatError: the store is damaged.
     """
-    place = device_of(device)
-    model, card = load_model(checkpoint, device=place)
+    model, card, opened, chosen = model_for(checkpoint, store, split, device)
     if not isinstance(card.task, Classification):
         raise TrainingError(
             f"{os.fspath(checkpoint)}: expected a model for classification, found one for {card.task.name}. Use the "
             "checkpoint of another run."
         )
-    opened = open_store(store)
-    chosen = split_of(opened, split or first_split(opened), "split")
     options = TrainOptions(
         train_split=chosen.name, fold=fold, stratify=stratify, groups=groups, fold_seed=fold_seed, device=device
     )
@@ -78,7 +72,7 @@ def predict_probabilities(
     made = np.full((len(chosen), len(card.task.classes)), np.nan, np.float32)
     seen = 0
     with torch.inference_mode():
-        for batch in stored_batches(opened, chosen, card, rows=rows, device=place):
+        for batch in stored_batches(model, card, opened, chosen, rows=rows):
             values = model(batch["image"]).float().softmax(1).cpu().numpy()
             made[rows[seen : seen + len(values)]] = values
             seen += len(values)

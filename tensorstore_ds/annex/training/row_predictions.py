@@ -15,21 +15,14 @@ from numpy.typing import NDArray
 from tensorstore_ds.annex.editing.add import FieldsSummary, add_fields
 from tensorstore_ds.annex.editing.edit import chosen_splits
 from tensorstore_ds.annex.editing.in_place import check_in_place
-from tensorstore_ds.annex.training.augmentation import fitted
 from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
-from tensorstore_ds.annex.training.data import image_shape, split_of
 from tensorstore_ds.annex.training.detections import StoreDetections, predict_store, stored_size
-from tensorstore_ds.annex.training.prediction import BATCH, first_split
+from tensorstore_ds.annex.training.prediction import model_for, stored_batches
 from tensorstore_ds.annex.training.process import Ranks, Tally, device_of
 from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.conversion.result import OnProgress
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.format.kinds import LabelField
-from tensorstore_ds.loading.augment.compose import Compose
-from tensorstore_ds.loading.augment.normalize import Normalize
-from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.fields import is_decoded
-from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 
@@ -70,19 +63,16 @@ def evaluate(
             classes than the model.
         FormatError: the store is damaged.
     """
-    place = device_of(device)
-    model, card = load_model(checkpoint, device=place)
+    model, card, opened, chosen = model_for(checkpoint, store, split, device)
     where, task, tally = os.fspath(checkpoint), card.task, Tally()
     if isinstance(task, Detection):
         raise TrainingError(f"{where}: expected a model for another task, found a detector. Use `predict_store`.")
-    opened = open_store(store)
-    chosen = split_of(opened, split or first_split(opened), "split")
     if absent := [name for name in task.fields if name not in chosen.fields]:
         advice = "Give image files, or a store with this field."
         raise OptionError(f"{chosen.name}: expected {task.needs} in the field {absent[0]!r}, found none. {advice}")
     for outputs, targets in _outputs(model, card, opened, chosen, where):
         tally.add(task.loss(outputs, targets), len(outputs), task.sums(outputs, targets, detailed=True))
-    return Evaluation(chosen.name, len(chosen), tally.over_ranks(Ranks(0, 1, place)).metrics(task))
+    return Evaluation(chosen.name, len(chosen), tally.over_ranks(Ranks(0, 1, device_of(device))).metrics(task))
 
 
 def add_predictions(
@@ -185,20 +175,13 @@ def _outputs(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """The outputs and targets of each batch of a split, for any model but a detector; no targets if it lacks them."""
     task = card.task
-    if (channels := image_shape(split)[2]) != card.vit.channels:
-        raise OptionError(f"{split.name}: expected images of {card.vit.channels} channels, found {channels}.")
     is_compared = all(name in split.fields for name in task.fields)
+    loader = stored_batches(model, card, store, split, fields=task.fields if is_compared else ("image",))
     for name in {task.label_field or task.objects_field} & split.fields.keys():
         known = split.fields[name].classes
         if task.classes and known != task.classes:
             expected = f"the classes of the model, {', '.join(task.classes[:5])}, found {', '.join(known[:5])}"
             raise OptionError(f"{split.name}: expected {expected}. Bring them together with tsds relabel.")
-    whole = fitted(card.vit)
-    plan = whole if is_decoded(split.fields["image"]) else None
-    dataset = StoreDataset(store, split.name, fields=task.fields if is_compared else ("image",), decode=plan)
-    prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
-    place = next(model.parameters()).device
-    loader = DataLoader(dataset, BATCH, collate="packed", device=place, batch_transform=prepare)
     with torch.inference_mode():
         for batch in loader:
             outputs = model(batch["image"])

@@ -270,9 +270,7 @@ def average_precision(scores: Tensor, truth: Tensor) -> float:
     >>> average_precision(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
     0.8333333333333333
 
-    Args:
-        scores: (n,) one threshold for each distinct value.
-        truth: (n,) bool. NaN is returned if none is true.
+    NaN if none of `truth`, (n,) bool, is true.
     """
     scores, order = scores.sort(descending=True)
     found = truth[order].cumsum(0)

@@ -89,14 +89,8 @@ class TorchThreads:
     """The number of torch's threads in a training run, and whether it has cores enough on a CPU.
 
     `due` says that it is time to measure: after the first batches, when steps have become slower or the training thread
-    has no core for much of its time, and now and then while fewer threads compute than at the beginning.
-
-    Args:
-        count: threads to begin with.
-        most: threads to choose from.
-        measures: whether to measure at all.
-        is_new: whether to measure at the beginning. A run that goes on begins with the number of its checkpoint.
-        on_cpu: whether steps compute on a CPU. A thread that waits for a GPU has no core, and needs none.
+    has no core for much of its time, and now and then while fewer threads compute than at the beginning. A run that
+    goes on begins with the number of its checkpoint, and is not new. A thread that waits for a GPU needs no core.
     """
 
     def __init__(self, count: int, most: int, *, measures: bool, is_new: bool = True, on_cpu: bool = True) -> None:
@@ -111,11 +105,7 @@ class TorchThreads:
         self.due = False  #: Whether to call `measure` before the next step.
 
     def measure(self, step: Callable[[float], object]) -> str:
-        """Choose the number of threads: a line about it, or nothing if it stays.
-
-        Args:
-            step: one training step without an effect, on this share of a batch, in (0, 1].
-        """
+        """Choose the number of threads: a line about it, if it changes; `step` trains on a share of a batch."""
         share = min(1.0, STEP_SECONDS / self._batch_seconds)
         seconds = min(SECONDS, MOST_COST * self._seconds_left)
         times = time_threads(lambda: step(share), halves(self._most), seconds=seconds)
@@ -135,15 +125,9 @@ class TorchThreads:
         )
 
     def add(self, seconds: float, computed: float, left: int) -> str:
-        """Note a batch.
+        """Note the seconds of a step, and those for which the training thread had a core; `left` batches follow.
 
-        Args:
-            seconds: of its step.
-            computed: seconds of its step for which the training thread had a core.
-            left: number of batches until the end of the run. A short rest is not worth measuring.
-
-        Returns:
-            A line about a machine that is busy, once; otherwise nothing.
+        Returns a line about a machine that is busy, once; otherwise nothing.
         """
         self._batches += 1
         self._batch_seconds, self._seconds_left = seconds, left * seconds
