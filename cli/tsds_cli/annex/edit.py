@@ -64,7 +64,7 @@ def made(
         told: prints more of the summary.
         following: the command to run next, if not `tsds info`.
     """
-    with working(f"interrupted; {again}" if again else out) as bar:
+    with working(f"interrupted; {again}" if again else out, resumable=True) as bar:
         summary = run(progress=bar.update)
     if as_json:
         text.echo_json(summary)
