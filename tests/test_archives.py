@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
@@ -30,6 +28,7 @@ from tensorstore_ds.conversion import workers as workers_module
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.regular_files import archive_of, entries, exists, is_dir, is_file, read_file
 from tensorstore_ds.sources import open_source
+from test_source_contract import shown
 
 Pack = Callable[[Path, Path], Path]
 
@@ -51,74 +50,28 @@ def tarred(root: Path, target: Path) -> Path:
     return target.with_suffix(".tar")
 
 
-def coco(root: Path) -> Path:
-    images = [{"id": i, "file_name": f"{i}.png", "width": 12, "height": 10} for i in (1, 2)]
-    boxes = [{"id": 1, "image_id": 1, "category_id": 7, "bbox": [1, 2, 5, 6], "area": 30, "iscrowd": 0}]
-    document = {"images": images, "annotations": boxes, "categories": [{"id": 7, "name": "cat"}]}
-    write(root, {"annotations/instances_train.json": json.dumps(document)})
-    return pictures(root, "train/1.png", "train/2.png")
+FOLDERS = (
+    *("classes", "VOCdevkit", "VOC, folders of splits", "masks", "Roboflow, COCO", "Ultralytics, coco8", "labelme"),
+    *("imglab", "CSV", "300-W", "DOTA", "CVAT", "Label Studio", "masks of lists", "masks of splits"),
+)
 
 
-def yolo(root: Path) -> Path:
-    write(root, {"labels/train/1.txt": "0 0.5 0.5 0.2 0.4\n", "data.yaml": "train: images/train\nnames: [cat]\n"})
-    return pictures(root, "images/train/1.png", "images/train/2.png")
+def source(name: str, root: Path) -> Path:
+    if name == "masks of lists":
+        return write_voc(root, ((10, 12),) * 4) / "VOC2012"
+    if name == "masks of splits":
+        return write_folders(write_folders(root, 4, images="train/images"), 2, images="val/images")
+    return shown(name, root) / ("VOC2007" if name == "VOCdevkit" else "")
 
 
-def labelme(root: Path) -> Path:
-    shape = {"label": "cat", "points": [[1, 2], [5, 6]], "shape_type": "rectangle", "flags": {}}
-    write(root, {"a.json": json.dumps({"version": "5", "shapes": [shape], "imagePath": "a.png"})})
-    return pictures(root, "a.png")
-
-
-def imglab(root: Path) -> Path:
-    box = "<box top='1' left='1' width='8' height='8'><label>face</label></box>"
-    write(root, {"f.xml": f"<dataset><images><image file='in/f.png'>{box}</image></images></dataset>"})
-    return pictures(root, "in/f.png", "in/not_listed.png")
-
-
-def pts(root: Path) -> Path:
-    write(root, {"train/f.pts": "version: 1\nn_points: 2\n{\n3 4\n5 6\n}\n"})
-    return pictures(root, "train/f.png")
-
-
-def dota(root: Path) -> Path:
-    write(root, {"labelTxt/f.txt": "gsd:0.1\n1 2 5 3 6 6 0 5 ship 0\n"})
-    return pictures(root, "images/f.png")
-
-
-def listed(root: Path) -> Path:
-    write(root, {"train.csv": "path,label\na.png,cat\nb/b.png,dog\n"})
-    return pictures(root, "a.png", "b/b.png")
-
-
-def pictures(root: Path, *names: str) -> Path:
-    for i, name in enumerate(names):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(i).integers(0, 256, (10, 12, 3), np.uint8)
-        Image.fromarray(pixels).save(root / name)
-    return root
-
-
-SOURCES: dict[str, Callable[[Path], Path]] = {
-    "folders": lambda root: class_folders(root, "cat", "dog"),
-    "voc": lambda root: voc(root, "a", "b"),
-    "masks": lambda root: write_folders(root, 4),
-    "masks of lists": lambda root: write_voc(root, ((10, 12),) * 4) / "VOC2012",
-    "masks of splits": lambda root: write_folders(
-        write_folders(root, 4, images="train/images"), 2, images="val/images"
-    ),
-    **{"coco": coco, "yolo": yolo, "labelme": labelme, "imglab": imglab, "list": listed, "pts": pts, "dota": dota},
-}
-
-
-@pytest.fixture(scope="module", params=SOURCES)
+@pytest.fixture(scope="module", params=FOLDERS)
 def of_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """The name of a format, a data set in it, and its store."""
     folder = tmp_path_factory.mktemp("folders")
-    root = SOURCES[request.param](folder / "data")
+    root = source(request.param, folder / "data")
     (root / ".hidden").write_text("x")
     tsds.convert(root, folder / "folder.tsds", tsds.ConvertOptions(workers=0))
-    return request.param.partition(" ")[0], root, folder / "folder.tsds"
+    return open_source(root).name, root, folder / "folder.tsds"
 
 
 @pytest.mark.parametrize(("pack", "workers"), [(zipped, 2), (stored, 0), (tarred, 0)])

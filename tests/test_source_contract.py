@@ -382,15 +382,13 @@ def test_every_format_has_a_case(tmp_path: Path) -> None:
 
 # --- options, plans and changes -----------------------------------------------------------------------------------
 
-SHOWN = png_bytes(np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))
-
 
 def shown(name: str, root: Path) -> Path:
-    """A source whose images can be stored."""
+    """A source whose images can be stored, and differ."""
     make(name, root)
-    for path in root.rglob("*"):
+    for i, path in enumerate(sorted(root.rglob("*"))):
         if path.suffix in IMAGE_SUFFIXES and path.read_bytes() == PNG:
-            path.write_bytes(SHOWN)
+            path.write_bytes(png_bytes(np.random.default_rng(i).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)))
     return root
 
 
