@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelling_files import field, keys, objects, reasons, refused, scan, write
+from labelling_files import Case, blank, case, check, field, keys, objects, reasons, refused, scan, write
 from tensorstore_ds.annex.sources.labelstudio import read_results
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.sources.json_files import MemberError
@@ -171,66 +171,56 @@ def test_an_image_of_two_sizes() -> None:
         read_results([BOX, {**BOX, "id": "other", "original_width": 201}])
 
 
-def test_problems(tmp_path: Path) -> None:
-    tasks = [
-        task("a.jpg", BOX),
-        task("a.jpg"),
-        task("none.jpg"),
-        {"image": "a.jpg"},
-        3,
-        task("", BOX),
-        task("b.jpg", BOX),
-    ]
-    files = {
-        "a.json": json.dumps(tasks),
-        "b.json": '[{"annotations": [{"completed_by": 1}], ',
-        "a.jpg": "",
-        "b.jpg": "",
-        "c.json": "{}",
-        "d.json": "",
-    }
-    source, contents = scan(write(tmp_path, files), "labelstudio")
-    assert reasons(contents.problems) == [
-        ("d.json", "json"),
-        *(("a.jpg", "duplicate-key"), ("a.json: task 3", "no-image")),
-        *((f"a.json: task {i}", "annotation") for i in (4, 5, 6)),
-        ("b.json", "json"),
-    ]
-    assert keys(source, contents) == {"train": ["b.jpg"]}  # for a.jpg has two tasks
-    assert reasons(contents.left_out) == [("c.json", "not-read")]
+TEXT = [{"id": str(i), "type": "textarea", "value": {"text": ["a"]}} for i in range(2)]
+UNREAD = task("a.jpg", {**BOX, "meta": {"text": ["wet"]}, "readonly": False}, *TEXT)
+UNREAD["data"]["station"] = "north"
+BAD = [task("a.jpg", BOX), task("a.jpg"), task("none.jpg"), {"image": "a.jpg"}, 3, task("", BOX), task("b.jpg", BOX)]
 
 
-def test_tasks_that_begin_with_much_else(tmp_path: Path) -> None:
-    content = [{"predictions": [{"text": "x" * 100_000}], **task("a.jpg", BOX)}]
-    contents = scan(write(tmp_path, {"a.json": json.dumps(content), "a.jpg": ""}), "labelstudio")[1]
-    assert reasons(contents.left_out) == [("a.json: task 1", "not-read")]
-    assert contents.left_out[0].message == 'not read: "predictions".'
+def tasks(*given: Any, **expected: Any) -> Case:
+    return case({"a.json": json.dumps(given), **blank("a.jpg", "b.jpg")}, **expected)
 
 
-@pytest.mark.parametrize("bad", [{"x": "1"}, {"width": None}, {"rectanglelabels": [3]}])
-def test_no_object_becomes_background(tmp_path: Path, bad: dict[str, Any]) -> None:
-    """A wrong region makes its image bad, and is not said to be an image without a task."""
-    wrong = region(**{"x": 10, "y": 20, "width": 30, "height": 40, **bad}, id="other")
-    files = {"a.json": json.dumps([task("a.jpg", BOX, wrong), task("b.jpg", BOX)]), "a.jpg": "", "b.jpg": ""}
-    source, contents = scan(write(tmp_path, files), "labelstudio")
-    assert reasons(contents.problems) == [("a.json: task 1", "annotation")]
-    assert keys(source, contents) == {"train": ["b.jpg"]} and not contents.left_out
+CASES = {
+    "problems": case(
+        {
+            "a.json": json.dumps(BAD), "b.json": '[{"annotations": [{"completed_by": 1}], ', "c.json": "{}",
+            "d.json": "", **blank("a.jpg", "b.jpg"),
+        },
+        problems=[
+            ("d.json", "json"), ("a.jpg", "duplicate-key"), ("a.json: task 3", "no-image"),
+            *((f"a.json: task {i}", "annotation") for i in (4, 5, 6)), ("b.json", "json"),
+        ],
+        keys={"train": ["b.jpg"]}, left_out=[("c.json", "not-read")],  # for a.jpg has two tasks
+    ),
+    "tasks that begin with much else": tasks(
+        {"predictions": [{"text": "x" * 100_000}], **task("a.jpg", BOX)}, task("b.jpg"),
+        said=['a.json: task 1: not read: "predictions".'],
+    ),
+    **{
+        f"no object becomes background: {bad}": tasks(  # nor is its image said to be one without a task
+            task("a.jpg", BOX, region(**{"x": 10, "y": 20, "width": 30, "height": 40, **bad}, id="other")),
+            task("b.jpg", BOX), problems=[("a.json: task 1", "annotation")], left_out=[], keys={"train": ["b.jpg"]},
+        )
+        for bad in ({"x": "1"}, {"width": None}, {"rectanglelabels": [3]})
+    },
+    "members that are not read": tasks(
+        UNREAD, task("b.jpg"),
+        said=[
+            "a.json: task 1: not read: results of type 'textarea'.",
+            'a.json: task 1: not read: "station".',
+            'a.json: task 1: not read: "meta".',
+        ],
+    ),
+    **{
+        f"nothing to read: {text}": case(
+            {"a.json": text}, "a.json", refused="empty-source" if text == "[]" else "json"
+        )
+        for text in ("{}", "[]", '[], "list": []', "[] ] [")
+    },
+}  # fmt: skip
 
 
-def test_members_that_are_not_read(tmp_path: Path) -> None:
-    results = [{**BOX, "meta": {"text": ["wet"]}, "readonly": False}]
-    results += [{"id": str(i), "type": "textarea", "value": {"text": ["a"]}} for i in range(2)]
-    one = task("a.jpg", *results)
-    one["data"]["station"] = "north"
-    contents = scan(write(tmp_path, {"a.json": json.dumps([one]), "a.jpg": ""}), "labelstudio")[1]
-    assert [str(each) for each in contents.left_out] == [
-        "a.json: task 1: not read: results of type 'textarea'.",
-        'a.json: task 1: not read: "station".',
-        'a.json: task 1: not read: "meta".',
-    ]
-
-
-@pytest.mark.parametrize("content", ["{}", "[]", '[], "list": []', "[] ] ["])
-def test_nothing_to_read(content: str, tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(content)
-    assert refused(tmp_path / "a.json", "labelstudio") == ("empty-source" if content == "[]" else "json")
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read(name: str, tmp_path: Path) -> None:
+    check(CASES[name], tmp_path, "labelstudio")
