@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from labelling_files import Case, Has, blank, case, check, refused
 from tensorstore_ds import packed_strings
 from tensorstore_ds.sources import json_files, open_source
 from tensorstore_ds.sources.base import SourceOptions
@@ -84,11 +86,6 @@ def convert(root: Path, source: Path | None = None, **options: Any) -> tsds.Stor
     tsds.convert(source or root / "src", out, tsds.ConvertOptions(workers=0, **options))
     assert tsds.verify(out) == []
     return tsds.open(out)
-
-
-def problems(root: Path, **options: Any) -> list[tuple[str, str]]:
-    contents = open_source(root, "coco", SourceOptions(**options)).contents()
-    return [(problem.reason, f"{problem.where}: {problem.message}") for problem in contents.problems]
 
 
 def turned(degrees: Any, **more: Any) -> Json:
@@ -215,94 +212,10 @@ def test_only_boxes(tmp_path: Path) -> None:
     assert set(convert(tmp_path)["val"].fields["objects"].values) == {"boxes", "labels"}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("files", "images", "splits"),
-    [
-        (["annotations/instances_train2017.json", "annotations/instances_val2017.json"], ["train2017", "val2017"], 2),
-        (["train/_annotations.coco.json", "valid/_annotations.coco.json"], ["train", "valid"], 2),
-        (["labels.json"], ["images"], 1),
-        (["labels.json"], ["."], 1),
-        (["train.json", "test.json"], ["images/train", "images/test"], 2),
-        (["annotations/instances_default.json"], ["images/default"], 1),
-    ],
-)
-def test_where_images_are_found(tmp_path: Path, files: list[str], images: list[str], splits: int) -> None:
-    content = data(annotations=[], images=[{"id": 1, "file_name": "x.png"}])
-    for file in files:
-        (tmp_path / "src" / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "src" / file).write_text(json.dumps(content))
-    for folder in images:
-        (tmp_path / "src" / folder).mkdir(parents=True, exist_ok=True)
-        Image.new("L", (4, 4)).save(tmp_path / "src" / folder / "x.png")
-    store = convert(tmp_path)
-    assert len(store) == splits and all(len(store[name]) == 1 for name in store)
-    assert {*store} <= {"train", "val", "valid", "test"}
-
-
 def test_a_file_by_its_name(tmp_path: Path) -> None:
     write(tmp_path / "src")
     store = convert(tmp_path, tmp_path / "src" / "annotations" / "instances_val2017.json")
     assert store["val"]["key"][0] == "val2017/b.png"
-
-
-def test_richer_files_of_the_same_images(tmp_path: Path) -> None:
-    write(tmp_path / "src")
-    write(tmp_path / "src", data(annotations=[]), "annotations/person_keypoints_val2017.json")
-    captions = data(annotations=[{"id": 1, "image_id": 9, "caption": "a cat"}])
-    write(tmp_path / "src", captions, "annotations/captions_val2017.json")
-    contents = open_source(tmp_path / "src").contents()
-    assert sorted(problem.where for problem in contents.left_out if problem.reason == "no-more-annotated") == [
-        "annotations/person_keypoints_val2017.json",
-    ]
-    alone = open_source(tmp_path / "src" / "annotations" / "captions_val2017.json").contents()
-    assert list(alone.fields) == ["captions"] and not alone.left_out
-
-
-@pytest.mark.parametrize("names", [("a", "b"), ("a", "gone"), ("a", "a")])
-def test_an_id_of_two_images_in_a_file_of_captions(tmp_path: Path, names: tuple[str, str]) -> None:
-    """The caption may be of either image. One that is listed again is no other."""
-    images = [{"id": 7, "file_name": f"{name}.png"} for name in names]
-    captions = {"images": images, "annotations": [{"id": 1, "image_id": 7, "caption": "of one"}]}
-    write(tmp_path / "src", captions, "annotations/captions_val2017.json")
-    write(tmp_path / "src")
-    end = "expected each id of an image once in annotations/captions_val2017.json, found 7 again."
-    bad = [name for name in dict.fromkeys(names) if name != "gone" and len(set(names)) > 1]
-    assert sorted(each for each in problems(tmp_path / "src") if "captions" in each[1]) == [
-        ("duplicate-key", f"val2017/{name}.png: {end}") for name in bad
-    ]
-
-
-def test_json_in_no_utf_8_is_called_so(tmp_path: Path) -> None:
-    path = write(tmp_path / "src", data(info={"year": "x"})) / "annotations/instances_val2017.json"
-    path.write_bytes(path.read_bytes().replace(b'"x"', b'"\xff"'))
-    with pytest.raises(tsds.SourceError, match=r"val2017\.json: expected JSON") as caught:
-        open_source(tmp_path / "src", "coco", SourceOptions()).contents()
-    assert "another one" not in str(caught.value)
-
-
-def test_captions_that_another_file_replaces_are_reported(tmp_path: Path) -> None:
-    caption = {"id": 7, "image_id": 9, "caption": "a dog"}
-    write(tmp_path / "src", data(annotations=[*DATA["annotations"], caption]))
-    captions = data(annotations=[{"id": 1, "image_id": 9, "caption": "a cat"}])
-    write(tmp_path / "src", captions, "annotations/captions_val2017.json")
-    contents = open_source(tmp_path / "src").contents()
-    assert [(each.where, each.reason) for each in contents.left_out if "captions" in each.message] == [
-        ("annotations/instances_val2017.json", "not-read")
-    ]
-
-
-def test_annotations_of_neither_objects_nor_captions(tmp_path: Path) -> None:
-    contents = open_source(write(tmp_path / "src", data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]))).contents()
-    assert [problem.message for problem in contents.left_out] == [
-        "not stored: 1 annotations without a box or a caption.",
-        'not read: "sky".',
-    ]
-
-
-def test_images_that_no_file_lists(tmp_path: Path) -> None:
-    write(tmp_path / "src", data(images=DATA["images"][:2]))
-    contents = open_source(tmp_path / "src").contents()
-    assert [problem.where for problem in contents.left_out] == ["val2017/c.png"]
 
 
 def change(part: str, index: int, **values: Any) -> Json:
@@ -311,41 +224,12 @@ def change(part: str, index: int, **values: Any) -> Json:
     return content
 
 
-@pytest.mark.parametrize(
-    ("content", "reason", "where"),
-    [
-        (change("images", 0, file_name="../../etc/passwd"), "unsafe-path", "image 1"),
-        (change("images", 0, file_name="/etc/passwd"), "unsafe-path", "image 1"),
-        (change("images", 0, file_name="https://example.org/b.png"), "no-image", "example.org/b.png"),
-        (change("images", 0, file_name="missing.png"), "no-image", "missing.png"),
-        (change("images", 1, file_name="b.png"), "duplicate-key", "b.png"),
-        (change("images", 1, file_name=3), "annotation", "image 2"),
-        (change("images", 1, id=None), "annotation", "image 2"),
-        (change("annotations", 1, bbox=[1, 2, 3]), "annotation", "annotation 2"),
-        (change("annotations", 1, bbox="1 2 3 4"), "annotation", "annotation 2"),
-        (change("annotations", 1, bbox=None), "annotation", "annotation 2"),
-        (change("annotations", 1, image_id=77), "no-image", "annotation 2"),
-        (change("annotations", 1, category_id=77), "unknown-class", "annotation 2"),
-    ],
-)
-def test_what_a_scan_refuses(tmp_path: Path, content: Json, reason: str, where: str) -> None:
-    found = problems(write(tmp_path / "src", content))
-    assert [where in text for each, text in found if each == reason] == [True]
-
-
 def test_two_images_of_one_id_are_both_bad(tmp_path: Path) -> None:
     """For annotations may be those of either."""
     write(tmp_path / "src", change("images", 1, id=9))
     summary = tsds.convert(tmp_path / "src", tmp_path / "o.tsds", on_error="skip", workers=0)
     assert tsds.open(tmp_path / "o.tsds")["val"]["key"][:] == ["val2017/c.png"]
     assert (summary.skipped["duplicate-key"], summary.skipped["no-image"], summary.skipped_images) == (2, 1, 3)
-
-
-def test_an_image_listed_twice_alike_is_stored_once(tmp_path: Path) -> None:
-    content = data(images=[*DATA["images"], DATA["images"][1]])
-    contents = open_source(write(tmp_path / "src", content)).scan()
-    assert not contents.problems and len(contents.splits["val"]) == 3
-    assert [(each.where, each.reason) for each in contents.left_out] == [("val2017/a.png", "duplicate-object")]
 
 
 @pytest.mark.parametrize(
@@ -369,26 +253,6 @@ def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -
     assert "instances_val2017.json" in str(caught.value) and "\n" not in str(caught.value)
     summary = tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(on_error="skip", workers=0))
     assert summary.rows == {"val": 2}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"images": [',
-        '{"images": {}, "annotations": []}',
-        '{"images": [], "annotations": [], "categories": [{"id": 1}]}',
-        '{"images": [{"id": NaN}], "annotations": []}',
-        '{"annotations": ' + "[" * 5000,
-        '{"images": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
-        '{"images": [], "categories": [{"id": 1, "name": "a", "keypoints": ["x", "x"]}]}',
-        '{"images": []}',
-    ],
-)
-def test_files_that_are_damaged(tmp_path: Path, text: str) -> None:
-    write(tmp_path / "src", text)
-    with pytest.raises(tsds.SourceError) as caught:
-        open_source(tmp_path / "src").contents()
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
 def test_a_box_without_area_is_left_out_alone(tmp_path: Path) -> None:
@@ -465,14 +329,6 @@ def test_a_scan_takes_little_memory_beside_its_references(tmp_path: Path, monkey
     assert (taken[1] - taken[0]) / (800 * 6) < 64
 
 
-def test_a_member_that_comes_twice_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "src", DATA)
-    (json_path,) = path.rglob("*.json")
-    json_path.write_text(json_path.read_text().rstrip()[:-1] + ', "annotations": []}')
-    with pytest.raises(tsds.SourceError, match=r"\.json: expected each member once, found 'annotations' again\. Write"):
-        convert(tmp_path, path)
-
-
 def test_a_foreign_file_of_many_members_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "other.json"
     path.write_text(json.dumps({f"{i:06}.jpg": [i, i] for i in range(20_000)}))
@@ -498,3 +354,124 @@ def test_a_file_is_recognized_piece_by_piece(tmp_path: Path, monkeypatch: pytest
     (path / "other.json").write_text(json.dumps({"info": {}, "x" * 5000: [], "files": []}))
     (path / "cut.json").write_text(json.dumps({"info": {}, "x" * 5000: [], "files": []})[:-1])
     assert [kind_of(path / name) for name in ("other.json", "cut.json")] == [Kind.OTHER, Kind.BROKEN]
+
+
+# --- scans --------------------------------------------------------------------------------------------------------
+
+PLACE, IMAGES = "annotations/instances_val2017.json", tuple(f"val2017/{name}.png" for name in "abc")
+
+
+def one(content: Json | bytes, more: Mapping[str, Json] | None = None, at: str = "", **expected: Any) -> Case:
+    """The images of `DATA`, with this JSON and more of it."""
+    files = {PLACE: content, **{f"annotations/{name}_val2017.json": each for name, each in (more or {}).items()}}
+    texts = {name: each if isinstance(each, bytes) else json.dumps(each) for name, each in files.items()}
+    return case({**texts, **blank(*IMAGES)}, at, **expected)
+
+
+def captions(*names: str) -> Json:
+    images = [{"id": 7, "file_name": f"{name}.png"} for name in names]
+    return {"images": images, "annotations": [{"id": 1, "image_id": 7, "caption": "of one"}]}
+
+
+CAPTION = {"id": 1, "image_id": 9, "caption": "a cat"}
+RICHER = {"person_keypoints": data(annotations=[]), "captions": data(annotations=[CAPTION])}
+TWICE = "expected each id of an image once in annotations/captions_val2017.json, found 7 again."
+ONE_IMAGE = json.dumps(data(annotations=[], images=[{"id": 1, "file_name": "x.png"}]))
+
+CASES = {
+    **{
+        f"images of {', '.join(names)}": case(
+            {**dict.fromkeys(names, ONE_IMAGE), **blank(*(f"{folder}/x.png" for folder in folders))},
+            keys=dict(zip(splits, ([f"{folder}/x.png".removeprefix("./")] for folder in folders), strict=True)),
+        )
+        for names, folders, splits in (
+            (
+                ["annotations/instances_train2017.json", "annotations/instances_val2017.json"],
+                ["train2017", "val2017"], ["train", "val"],
+            ),
+            (["train/_annotations.coco.json", "valid/_annotations.coco.json"], ["train", "valid"], ["train", "valid"]),
+            (["labels.json"], ["images"], ["train"]),
+            (["labels.json"], ["."], ["train"]),
+            (["train.json", "test.json"], ["images/train", "images/test"], ["train", "test"]),
+            (["annotations/instances_default.json"], ["images/default"], ["train"]),
+        )
+    },
+    "richer files of the same images": one(
+        DATA, RICHER, left_out=[("annotations/person_keypoints_val2017.json", "no-more-annotated")]
+    ),
+    "captions alone": one(DATA, RICHER, "annotations/captions_val2017.json", fields=["captions"], left_out=[]),
+    **{
+        f"an id of the images {names} of captions": one(  # the caption may be of either; one listed again is no other
+            DATA, {"captions": captions(*names)},
+            said=[f"val2017/{name}.png: {TWICE}" for name in bad],
+        )
+        for names, bad in (("ab", "ba"), (("a", "gone"), "a"), ("aa", ""))
+    },
+    "JSON in no UTF-8": one(
+        json.dumps(data(info={"year": "x"})).encode().replace(b'"x"', b'"\xff"'),
+        refused=("annotation", r"val2017\.json: expected JSON((?!another one).)*$"),
+    ),
+    "captions that another file replaces": one(
+        data(annotations=[*DATA["annotations"], {"id": 7, "image_id": 9, "caption": "a dog"}]),
+        {"captions": data(annotations=[CAPTION])}, said=[Has(PLACE, "captions")],
+    ),
+    "neither objects nor captions": one(
+        data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]),
+        said=[Has("not stored: 1 annotations without a box or a caption."), Has('not read: "sky".')],
+    ),
+    "an image that no file lists": one(
+        data(images=DATA["images"][:2]), left_out=[("val2017/c.png", "not-listed")]
+    ),
+    "an image listed twice alike": one(
+        data(images=[*DATA["images"], DATA["images"][1]]), problems=[],
+        left_out=[("val2017/a.png", "duplicate-object")], keys={"val": [f"val2017/{name}.png" for name in "bac"]},
+    ),
+    "a member that comes twice": one(
+        json.dumps(DATA)[:-1].encode() + b', "annotations": []}',
+        refused=("annotation", r"\.json: expected each member once, found 'annotations' again\. Write"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read(name: str, tmp_path: Path) -> None:
+    check(CASES[name], tmp_path, "coco")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "where"),
+    [
+        (change("images", 0, file_name="../../etc/passwd"), "unsafe-path", "image 1"),
+        (change("images", 0, file_name="/etc/passwd"), "unsafe-path", "image 1"),
+        (change("images", 0, file_name="https://example.org/b.png"), "no-image", "example.org/b.png"),
+        (change("images", 0, file_name="missing.png"), "no-image", "missing.png"),
+        (change("images", 1, file_name="b.png"), "duplicate-key", "b.png"),
+        (change("images", 1, file_name=3), "annotation", "image 2"),
+        (change("images", 1, id=None), "annotation", "image 2"),
+        (change("annotations", 1, bbox=[1, 2, 3]), "annotation", "annotation 2"),
+        (change("annotations", 1, bbox="1 2 3 4"), "annotation", "annotation 2"),
+        (change("annotations", 1, bbox=None), "annotation", "annotation 2"),
+        (change("annotations", 1, image_id=77), "no-image", "annotation 2"),
+        (change("annotations", 1, category_id=77), "unknown-class", "annotation 2"),
+    ],
+)
+def test_what_a_scan_refuses(tmp_path: Path, content: Json, reason: str, where: str) -> None:
+    contents = open_source(write(tmp_path / "src", content), "coco", SourceOptions()).contents()
+    assert [where in str(each) for each in contents.problems if each.reason == reason] == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"images": [',
+        '{"images": {}, "annotations": []}',
+        '{"images": [], "annotations": [], "categories": [{"id": 1}]}',
+        '{"images": [{"id": NaN}], "annotations": []}',
+        '{"annotations": ' + "[" * 5000,
+        '{"images": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
+        '{"images": [], "categories": [{"id": 1, "name": "a", "keypoints": ["x", "x"]}]}',
+        '{"images": []}',
+    ],
+)
+def test_files_that_are_damaged(tmp_path: Path, text: str) -> None:
+    refused(write(tmp_path / "src", text), "coco", r"^.{1,500}$")
