@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -17,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tensorstore_ds.annex.comparison.system import machine, tree
+from tensorstore_ds.annex.measuring.measure import cpu_seconds, in_turns
+from tensorstore_ds.annex.measuring.system import machine
 
 #: Where ``python -m benchmarks`` finds this package.
 ROOT = Path(__file__).parent.parent
@@ -132,40 +131,10 @@ def spent_on(function: Callable[[], object]) -> Spent:
     return Spent(time.perf_counter() - begun, cpu_seconds() - cpu)
 
 
-def cpu_seconds() -> float:
-    """CPU time of this process and of all processes below it, those that run and those that ended and were waited for.
-
-    >>> before = cpu_seconds()
-    >>> cpu_seconds() >= before
-    True
-    """
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _, *running = tree(os.getpid())
-    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_cpu_seconds_of, running))
-
-
-def _cpu_seconds_of(process: int) -> float:
-    try:
-        return time.clock_gettime(~process << 3 | 2)  # Linux: of all its threads, those that ended too
-    except OSError:  # ended since
-        return 0.0
-
-
 def alternate(timings: Sequence[Callable[[], T]], repeat: int) -> list[list[T]]:
-    """Run timings in turn, so that whatever else the machine does falls on all of them.
-
-    The first round warms caches and is not counted. Every other round goes backwards, so that none of the timings is
-    always the one that comes after another. Each does its work once and returns the seconds that count, or several
-    such numbers.
-
-    Returns:
-        For each timing its seconds in every round.
-    """
-    seconds: list[list[T]] = [[] for _ in timings]
-    for number in range(repeat + 1):
-        for i in range(len(timings)) if number % 2 else reversed(range(len(timings))):
-            seconds[i].append(timings[i]())
-    return [own[1:] for own in seconds]
+    """For each timing, what it returned in every round, forwards and backwards; the first one warms caches."""
+    found = in_turns(dict(enumerate(timings)), repeat + 1)
+    return [own[1:] for own in found.values()]
 
 
 def ratio_of_medians(seconds: Sequence[float], reference: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import tensorstore_ds as tsds
 from benchmarks.measure import ROOT, Figure, Settings, as_result
 from benchmarks.samples import link_digits, write_photos
-from tensorstore_ds.annex.comparison.system import own_nbytes, tree
+from tensorstore_ds.annex.measuring.system import own_nbytes, tree
 from tensorstore_ds.format.schema import Encoding
 
 LIMIT = 300  # MB

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of
-from tensorstore_ds.annex.diagnosis.measure_machine import MALLOC_OFFSET
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.reading.columns import Column, aligned_empty
 
@@ -19,6 +18,8 @@ from tensorstore_ds.reading.columns import Column, aligned_empty
 ROW_NBYTES = tuple(4**power for power in range(3, 12))
 #: Of all rows, and of those that are taken at a time: more than the processor's caches hold.
 NBYTES, TAKEN_NBYTES = 512 * 1024**2, 32 * 1024**2
+#: Where `malloc` begins large arrays, after a page.
+MALLOC_OFFSET = 16
 LIMIT, LIMIT_FROM = 0.85, 64 * 1024
 #: A timing is the best of so many copies: what else the machine does can only make one slower.
 _BEST_OF = 3

@@ -30,7 +30,7 @@ from benchmarks.measure import (
 )
 from benchmarks.photographs.drawing import write_class_folders
 from benchmarks.samples import STORE, make_noise
-from tensorstore_ds.annex.comparison.system import own_nbytes
+from tensorstore_ds.annex.measuring.system import own_nbytes
 
 #: Own memory that a process may gain from its 100th epoch on.
 GROWTH_LIMIT = 5  # MB

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 import tensorstore_ds as tsds
-from tensorstore_ds.annex.comparison.system import own_nbytes
+from tensorstore_ds.annex.measuring.system import own_nbytes
 
 BATCH = 32
 SETTLE = 2.0  # seconds: a thread that was joined, or a process that was waited for, is listed a little longer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +20,13 @@ from torchvision.transforms import v2
 import tensorstore_ds as tsds
 from benchmarks.measure import Figure, Settings, alternate, as_result
 from benchmarks.photographs.drawing import draw_photograph
+from tensorstore_ds.annex.measuring.measure import measure as measure_calls
 
 #: Height and width of the images, how many a batch has, and the target: how many times as fast as image by image.
 SIZES = ((32, 256, 2.0), (224, 32, 1.0))
 CLASSES = 10
 #: What is compared, as results name it.
-OURS, CONTIGUOUS, BY_IMAGE, WHOLE = "ours", "ours, contiguous", "image by image", "whole batch"
+OURS, BY_IMAGE, WHOLE = "ours", "image by image", "whole batch"
 #: Each timing repeats its work until so many seconds are over.
 _LEAST_SECONDS = 0.03
 _DRAWN = 8  # photographs, where no folder is given
@@ -129,43 +130,33 @@ def crops_of(photographs: Sequence[Image.Image], side: int, count: int) -> Tenso
 
 
 def measure_pair(images: Tensor, pair: Pair, repeat: int) -> dict[str, Any]:
-    """For each way, images per second, microseconds of processor time, and both relative to this project; or None.
+    """For each way of torchvision, its seconds by the clock and of CPU time relative to this project; or None.
 
-    This project gets images in channels-last memory, as its loader delivers them, and in contiguous memory. torchvision
-    gets contiguous images, as it decodes them. Both make new memory, and all results of a batch are kept until its end.
+    This project gets images in channels-last memory, as its loader delivers them; torchvision gets contiguous images,
+    as it decodes them. Both make new memory, and all results of a batch are kept until its end.
     """
     labels = torch.arange(len(images)) % CLASSES
     contiguous, theirs = images.contiguous(), pair.theirs
-    works: dict[str, Callable[[], object]] = {
-        OURS: lambda: pair.ours({"image": images, "label": labels}),
-        CONTIGUOUS: lambda: pair.ours({"image": contiguous, "label": labels}),
-    }
+    works: dict[str, Callable[[], object]] = {OURS: lambda: pair.ours({"image": images, "label": labels})}
     if theirs is not None and pair.alone:
         works[BY_IMAGE] = lambda: [theirs(image) for image in contiguous]
     if theirs is not None:
         works[WHOLE] = lambda: theirs(contiguous) if pair.alone else theirs(contiguous, labels)
-    rounds = alternate([partial(timed, work, len(images)) for work in works.values()], repeat)
-    walls, cpus = ({name: [each[i] for each in own] for name, own in zip(works, rounds, strict=True)} for i in (0, 1))
-    wall, cpu = ({name: statistics.median(each) for name, each in own.items()} for own in (walls, cpus))
-    result = {
-        name: {
-            "rate": 1 / wall[name],
-            "cpu_us": [1e6 * each(cpus[name]) for each in (statistics.median, min, max)],
-            "ratio": wall[name] / wall[OURS],
-            "cpu_ratio": cpu[name] / cpu[OURS],
-        }
-        for name in works
+    rounds = alternate([partial(timed, work) for work in works.values()], repeat)
+    wall, cpu = (
+        {name: statistics.median(each[i] for each in own) for name, own in zip(works, rounds, strict=True)}
+        for i in (0, 1)
+    )
+    ratios = {
+        name: {"ratio": wall[name] / wall[OURS], "cpu_ratio": cpu[name] / cpu[OURS]} for name in works if name != OURS
     }
-    return {BY_IMAGE: None, WHOLE: None, **result}
+    return {BY_IMAGE: None, WHOLE: None, **ratios}
 
 
-def timed(work: Callable[[], object], samples: int) -> tuple[float, float]:
-    """Seconds of wall time and of processor time for a sample."""
-    calls, wall, cpu = 0, time.perf_counter(), time.process_time()
-    while not calls or time.perf_counter() - wall < _LEAST_SECONDS:
-        work()
-        calls += 1
-    return (time.perf_counter() - wall) / (calls * samples), (time.process_time() - cpu) / (calls * samples)
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of a call, by the clock and of CPU time."""
+    timing = measure_calls(itertools.repeat(None), _LEAST_SECONDS, lambda _: bool([work()]))
+    return timing.seconds / timing.batches, timing.cpu / timing.batches
 
 
 @contextmanager

@@ -12,23 +12,22 @@ from . import (
 from .annex import (
     checking as checking,
     clusters as clusters,
-    comparison as comparison,
-    diagnosis as diagnosis,
     editing as editing,
     exporting as exporting,
+    measuring as measuring,
     publishing as publishing,
     training as training,
     viewing as viewing,
 )
 from .annex.checking.check import check_store as check_store
-from .annex.comparison.bench import bench as bench
-from .annex.comparison.forecast import forecast as forecast
-from .annex.diagnosis.diagnosis import diagnose as diagnose
 from .annex.editing.append import append as append, update as update
 from .annex.editing.erase import erase as erase
 from .annex.editing.folds import folds as folds
 from .annex.editing.repack import repack as repack
 from .annex.exporting.export import export as export
+from .annex.measuring.bench import bench as bench
+from .annex.measuring.diagnosis import diagnose as diagnose
+from .annex.measuring.forecast import forecast as forecast
 from .annex.pictures.contact_sheet import preview as preview
 from .annex.publishing.annotate import annotate as annotate
 from .annex.publishing.card import card as card

@@ -16,8 +16,8 @@ CLASSES = (
     tsds.ConvertOptions,
     tsds.conversion.RepackOptions,
     tsds.checking.CheckOptions,
-    tsds.comparison.BenchOptions,
-    tsds.diagnosis.DiagnoseOptions,
+    tsds.measuring.BenchOptions,
+    tsds.measuring.DiagnoseOptions,
     tsds.training.TrainOptions,
 )
 PAGE = Path(keywords.__file__)

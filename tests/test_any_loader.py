@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tensorstore_ds as tsds
 from small_stores import tsds as run_tsds
-from tensorstore_ds.annex.diagnosis.any_loader import _samples_of, _verdict
+from tensorstore_ds.annex.measuring.any_loader import _samples_of, _verdict
 
 IMAGES = torch.zeros(64, 3, 4, 4)
 
@@ -37,7 +37,7 @@ class Counting:
 def test_the_loader_and_the_step_take_turns() -> None:
     loader, seen = Counting(), list[int]()
     found = tsds.diagnose(loader=loader, step=lambda batch: seen.append(len(batch[0])), seconds=1, device="cpu")
-    assert isinstance(found, tsds.diagnosis.LoaderDiagnosis) and found.batch_size == 16
+    assert isinstance(found, tsds.measuring.LoaderDiagnosis) and found.batch_size == 16
     assert loader.epochs > 1 and loader.given >= 6 and set(seen) == {16}
     assert found.step_rate is not None and found.together_rate is not None and found.wait is not None
     assert 0 <= found.wait < 1 and found.load_rate > 0 and found.seconds >= 0.9
@@ -52,7 +52,7 @@ def test_a_loader_that_sleeps_holds_training_back() -> None:
 def test_batches_may_be_arrays() -> None:
     batches, seen = [np.zeros((4, 3))] * 8, list[int]()
     found = tsds.diagnose(loader=batches, step=lambda batch: seen.append(len(batch)), seconds=1, device="cpu")
-    assert isinstance(found, tsds.diagnosis.LoaderDiagnosis) and found.batch_size == 4 and set(seen) == {4}
+    assert isinstance(found, tsds.measuring.LoaderDiagnosis) and found.batch_size == 4 and set(seen) == {4}
 
 
 def test_a_loader_alone() -> None:

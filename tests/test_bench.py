@@ -19,13 +19,12 @@ from PIL import Image
 import tensorstore_ds as tsds
 from global_state import global_state
 from stores import class_folders
-from tensorstore_ds.annex.comparison import bench as comparisons
-from tensorstore_ds.annex.comparison.bench import RUNNER, BenchProgress, Expectation, bench
-from tensorstore_ds.annex.comparison.chart import draw_comparison
-from tensorstore_ds.annex.comparison.lane import Lane
-from tensorstore_ds.annex.comparison.options import BenchOptions, middle
-from tensorstore_ds.annex.comparison.results import Cell, Comparison, Way, make_cell, ways_of, with_ratios
-from tensorstore_ds.annex.comparison.system import own_nbytes, shared_nbytes, tree, tree_nbytes
+from tensorstore_ds.annex.measuring import bench as comparisons
+from tensorstore_ds.annex.measuring.bench import RUNNER, BenchProgress, bench, reason_against
+from tensorstore_ds.annex.measuring.bench_options import BenchOptions, middle
+from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Way, make_cell, ways_of, with_ratios
+from tensorstore_ds.annex.measuring.lane import Lane
+from tensorstore_ds.annex.measuring.system import own_nbytes, shared_nbytes, tree, tree_nbytes
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +34,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "s.tsds"
 
 
-def answer(*epochs: float, batches: int = 4, of: int = 4, samples: int = 20, **more: Any) -> dict[str, Any]:
-    facts = {"state": "ok", "epochs": list(epochs), "batches": batches, "of": of, "samples": samples}
-    return {**facts, "memory": None, "before": None, **more}
+def answer(seconds: float, samples: int = 20, **more: Any) -> dict[str, Any]:
+    return {"state": "ok", "seconds": seconds, "samples": samples, "memory": None, "before": None, **more}
 
 
 # --- a real one ----------------------------------------------------------------------------------------------------
@@ -71,7 +69,7 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
     tensors, whole, ours = (found.cell(way.name, "load", 18) for way in found.ways)
     assert tensors is not None and whole is not None and ours is not None
     assert tensors.seconds is None and tensors.reason == "its process was ended by SIGKILL: out of memory?"
-    assert whole.seconds and whole.ratio == 1 and ours.seconds and ours.ratio and not ours.reckoned
+    assert whole.seconds and whole.ratio == 1 and ours.seconds and ours.ratio
     assert [way.correct for way in found.ways] == [True, True, True]
     stopped = found.cell("store", "train", 5)
     assert stopped is not None and stopped.reason == "stopped before it was measured"
@@ -137,34 +135,16 @@ def test_workers_are_none_half_and_all_cores() -> None:
     assert len(set(names)) == len(names) == 9
 
 
-def test_a_cell_is_the_median_of_its_whole_epochs() -> None:
-    cell = make_cell("a", "load", 5, [answer(9.0, batches=2), answer(2.0, 3.0), answer(4.0)], samples=20)
-    assert (cell.seconds, cell.spread, cell.epochs, cell.reckoned) == (3, (2, 4), 3, False)
-    assert cell.rate == pytest.approx(20 / 3)
-
-
-def test_a_cell_of_parts_says_how_large_they_were() -> None:
-    cell = make_cell("a", "load", 5, [answer(9.0, batches=1), answer(7.0, batches=2)], samples=20)
-    assert (cell.seconds, cell.batches, cell.of, cell.reckoned) == (8, 2, 4, True)
-
-
-def test_an_epoch_of_other_files_is_turned_into_one_of_the_split() -> None:
-    cell = make_cell("a", "load", 5, [answer(3.0, samples=30)], samples=20)
-    assert cell.seconds == pytest.approx(2) and cell.rate == pytest.approx(10)
+def test_a_cell_is_the_median_of_its_rounds() -> None:
+    answers = [answer(9.0, memory=5, device_memory=7), answer(2.0, samples=40, memory=9), answer(4.0)]
+    found = make_cell("a", "load", 5, answers, samples=20)
+    assert (found.seconds, found.spread, found.rate) == (4, (1, 9), 5)
+    assert (found.memory, found.device_memory) == (9, 7)
 
 
 def test_one_failure_is_the_cells_reason() -> None:
     cell = make_cell("a", "load", 5, [answer(1.0), {"state": "failed", "reason": "it broke"}], samples=20)
     assert cell.seconds is None and cell.reason == "it broke"
-
-
-def test_memory_and_the_gpu_are_those_of_the_peak() -> None:
-    answers = [
-        answer(1.0, memory=5, device_memory=7, utilisation=0.25),
-        answer(1.0, memory=9, device_memory=6, utilisation=0.75),
-    ]
-    cell = make_cell("a", "train", 5, answers, samples=20)
-    assert (cell.memory, cell.device_memory, cell.utilisation) == (9, 7, 0.5)
 
 
 def test_ratios_are_to_the_first_row_that_was_measured() -> None:
@@ -174,14 +154,14 @@ def test_ratios_are_to_the_first_row_that_was_measured() -> None:
 
 
 def test_a_batch_that_would_take_too_long_or_too_much_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = Expectation()
-    assert limit.reason(10_000, 30_000, 1.0) == ""
-    limit.learn(100, answer(2.0, samples=20_000, memory=300_000_000, before=100_000_000))
-    assert limit.rate == 10_000 and limit.grown == 2_000_000
-    monkeypatch.setattr("tensorstore_ds.annex.comparison.bench.memory_limit", lambda: 10**10)
-    assert limit.reason(3000, 9000, 1.0) == ""
-    assert limit.reason(3000, 11_000, 1.0) == "a batch takes about 0 s; a larger value of `seconds` measures it"
-    assert limit.reason(6000, 6000, 1.0) == "it needs about 12.0 GB of memory more, 10.0 GB are left"
+    before = answer(2.0, 20_000, memory=300_000_000, before=100_000_000)
+    assert reason_against(10_000, 10_000, 1.0, before) == ""
+    monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.memory_limit", lambda: 10**10)
+    known = {**before, "size": 100}
+    assert reason_against(3000, 9000, 1.0, known) == ""
+    late = "a batch takes about 0 s; a larger value of `seconds` measures it"
+    assert reason_against(3000, 11_000, 1.0, known) == late
+    assert reason_against(6000, 6000, 1.0, known) == "it needs about 12.0 GB of memory more, 10.0 GB are left"
 
 
 # --- processes -----------------------------------------------------------------------------------------------------
@@ -262,12 +242,12 @@ def made(*cells: Cell, **changes: Any) -> Comparison:
     return Comparison(**{**facts, **changes})
 
 
-def cell(way: str, phase: Any, size: int, seconds: float, *, batches: int = 10) -> Cell:
-    return Cell(way, phase, size, seconds, (seconds, seconds), 1000 / seconds, None, batches, 10, 3, 5 * 10**8)
+def cell(way: str, phase: Any, size: int, seconds: float) -> Cell:
+    return Cell(way, phase, size, seconds, (seconds, seconds), 1000 / seconds, None, 5 * 10**8)
 
 
 MEASURED = [
-    *(cell("files-0", "load", size, 6 - size / 100, batches=3) for size in (100, 300)),
+    *(cell("files-0", "load", size, 6 - size / 100) for size in (100, 300)),
     *(cell("tensors", "load", size, 0.5) for size in (100, 300)),
     *(cell("store", "load", size, size / 1e4) for size in (100, 300)),
     *(cell("store", "train", size, 1.0) for size in (100, 300)),
@@ -295,14 +275,13 @@ def test_it_is_written_as_json(tmp_path: Path) -> None:
     assert found.write(tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "bench.json"
     data = json.loads((tmp_path / "new" / "folder" / "bench.json").read_text())
     assert data == found.as_data() and len(data["cells"]) == 8
-    assert data["cells"][0]["reckoned"] is True and data["cells"][-1]["reckoned"] is False
     assert data["cells"][2]["ratio"] == pytest.approx(10)
 
 
 @pytest.mark.parametrize("cells", [MEASURED, MEASURED[:1], [Cell("store", "load", 100, reason="no time")]])
 def test_it_is_drawn(tmp_path: Path, cells: list[Cell]) -> None:
     pytest.importorskip("matplotlib")
-    assert draw_comparison(made(*cells), tmp_path / "bench.png")
+    assert made(*cells).draw(tmp_path / "bench.png")
     with Image.open(tmp_path / "bench.png") as image:
         pixels = np.asarray(image.convert("RGB"))
         colors = image.convert("RGB").getcolors(10**6)
@@ -313,6 +292,6 @@ def test_it_is_drawn(tmp_path: Path, cells: list[Cell]) -> None:
 
 
 def test_without_matplotlib_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.annex.comparison.chart.plots_available", lambda: False)
-    assert draw_comparison(made(*MEASURED), tmp_path / "bench.png") is False
+    monkeypatch.setattr("tensorstore_ds.annex.measuring.bench_results.plots_available", lambda: False)
+    assert made(*MEASURED).draw(tmp_path / "bench.png") is False
     assert not (tmp_path / "bench.png").exists()

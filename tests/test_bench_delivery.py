@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from stores import detections, store_of
-from tensorstore_ds.annex.comparison.delivery import agree, marks_of, marks_of_images, marks_of_objects, marks_of_split
+from tensorstore_ds.annex.measuring.delivery import agree, marks_of, marks_of_images, marks_of_objects, marks_of_split
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (9, 5, 3, 1), np.uint8)
@@ -72,7 +72,7 @@ def test_objects_count_in_any_order_within_their_image() -> None:
 def test_the_marks_of_a_split_are_those_of_its_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: bool
 ) -> None:
-    monkeypatch.setattr("tensorstore_ds.annex.comparison.delivery._PIECE_NBYTES", 1000)
+    monkeypatch.setattr("tensorstore_ds.annex.measuring.delivery._PIECE_NBYTES", 1000)
     samples = detections(11)
     split = store_of(tmp_path / "s.tsds", samples, ("a", "b"))["train"]
     found = marks_of_split(split, {"image": "image", "objects": "objects"}, pixels=pixels)

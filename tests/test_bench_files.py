@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 import tensorstore_ds as tsds
 from small_stores import image_field, voc, write_store
 from stores import class_folders
-from tensorstore_ds.annex.comparison.delivery import Marks, agree, marks_of, marks_of_split
-from tensorstore_ds.annex.comparison.feeds import collate_files
-from tensorstore_ds.annex.comparison.files import RawData, image_transform, open_files
-from tensorstore_ds.annex.comparison.system import drop_files
+from tensorstore_ds.annex.measuring.delivery import Marks, agree, marks_of, marks_of_split
+from tensorstore_ds.annex.measuring.feeds import collate_files
+from tensorstore_ds.annex.measuring.files import RawData, image_transform, open_files
+from tensorstore_ds.annex.measuring.system import drop_files
 
 
 def convert(source: Path, out: Path, **options: Any) -> tsds.Store:
@@ -160,7 +160,7 @@ def test_files_are_dropped_and_still_there(tmp_path: Path) -> None:
 
 
 def test_too_many_files_to_drop_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.annex.comparison.system.PATIENCE", -1.0)
+    monkeypatch.setattr("tensorstore_ds.annex.measuring.system.PATIENCE", -1.0)
     with pytest.raises(tsds.errors.ResidencyError, match="takes more than"):
         drop_files(class_folders(tmp_path / "source"))
 

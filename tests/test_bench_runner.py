@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
@@ -17,12 +17,12 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import class_folders, detections, store_of
-from tensorstore_ds.annex.comparison.delivery import marks_of_split
-from tensorstore_ds.annex.comparison.lane import answered
-from tensorstore_ds.annex.comparison.results import Way, ways_of
-from tensorstore_ds.annex.comparison.runner import Runner, device_of, start, watching
-from tensorstore_ds.annex.diagnosis import measure_training
-from tensorstore_ds.annex.diagnosis.measure_training import Student
+from tensorstore_ds.annex.measuring import measure_training
+from tensorstore_ds.annex.measuring.bench_results import Way, ways_of
+from tensorstore_ds.annex.measuring.delivery import marks_of_split
+from tensorstore_ds.annex.measuring.lane import answered
+from tensorstore_ds.annex.measuring.measure_training import Student
+from tensorstore_ds.annex.measuring.runner import Runner, device_of, start
 
 CPU_WAYS = [way for way in ways_of(("files", "tensors", "plain", "store"), 1) if way.workers == 0]
 
@@ -64,16 +64,11 @@ def test_every_way_delivers_what_is_stored(way: Way, labelled: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("way", CPU_WAYS[1:], ids=lambda way: way.name)
-def test_objects_too(way: Way, with_objects: Path, tmp_path: Path) -> None:
-    file = marks(with_objects, tmp_path, {"image": "image", "objects": "objects"})
-    found = runner(way, with_objects, tmp_path).verify(5, 60, file, pixels=True)
-    assert (found["samples"], found["whole"], found["same"]) == (13, True, True)
-
-
-@pytest.mark.parametrize("way", CPU_WAYS[1:], ids=lambda way: way.name)
 def test_objects_of_all_ways_are_the_same_in_every_value(way: Way, with_objects: Path, tmp_path: Path) -> None:
+    file = marks(with_objects, tmp_path, {"image": "image", "objects": "objects"})
     made = runner(way, with_objects, tmp_path)
-    made.feed.open()
+    found = made.verify(5, 60, file, pixels=True)
+    assert (found["samples"], found["whole"], found["same"]) == (13, True, True)
     stored = tsds.open(with_objects)["train"]
     by_image = {stored["image"][row].tobytes(): stored["objects"][row] for row in range(13)}
     for item in made.feed.loader(5):
@@ -82,8 +77,8 @@ def test_objects_of_all_ways_are_the_same_in_every_value(way: Way, with_objects:
         for i, image in enumerate(batch["image"].permute(0, 2, 3, 1)):
             expected = by_image[image.numpy().tobytes()]
             for name in ("boxes", "labels", "keypoints"):
-                found = batch["objects"][name][offsets[i] : offsets[i + 1]].numpy()
-                np.testing.assert_array_equal(found, expected[name])
+                values = batch["objects"][name][offsets[i] : offsets[i + 1]].numpy()
+                np.testing.assert_array_equal(values, expected[name])
 
 
 def test_samples_that_are_not_those_of_the_store_are_seen(labelled: Path, tmp_path: Path) -> None:
@@ -96,11 +91,10 @@ def test_samples_that_are_not_those_of_the_store_are_seen(labelled: Path, tmp_pa
 def test_loading_training_and_a_first_epoch_are_timed(way: Way, labelled: Path, tmp_path: Path) -> None:
     made = runner(way, labelled, tmp_path)
     cold = made.cold(10, 60)
-    assert (cold["batches"], cold["of"], cold["samples"]) == (3, 3, 22)
+    assert (cold["batches"], cold["samples"], cold["ended"]) == (3, 22, True)
     assert cold["left"] is not None or cold["why"]
     for timed in (made.load(10, 0.01), made.train(10, 0.01)):
-        assert (timed["batches"], timed["of"], timed["samples"]) == (3, 3, 22)
-        assert all(seconds > 0 for seconds in timed["epochs"])
+        assert timed["samples"] > 0 and timed["seconds"] >= 0.01 and not timed["ended"]
     made.rest()
     json.dumps(made.load(22, 0.01))
 
@@ -112,7 +106,7 @@ def test_the_weights_learn(labelled: Path, tmp_path: Path, monkeypatch: pytest.M
         students.append(measure_training.student_of(*arguments))
         return students[-1]
 
-    monkeypatch.setattr("tensorstore_ds.annex.comparison.runner.student_of", student_of)
+    monkeypatch.setattr("tensorstore_ds.annex.measuring.runner.student_of", student_of)
     made = runner(CPU_WAYS[-1], labelled, tmp_path)
     made.train(10, 0.01)
     parameters = students[0].step.__self__.module.parameters  # type: ignore[attr-defined]  # of its learner
@@ -124,8 +118,10 @@ def test_the_weights_learn(labelled: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_epoch_that_lacks_samples_is_no_result(labelled: Path, tmp_path: Path) -> None:
     made = runner(CPU_WAYS[-1], labelled, tmp_path)
+    made.whole = True
     made.feed.open()
-    made._loader = (10, [next(iter(made.feed.loader(10)))])
+    few = [next(iter(made.feed.loader(10)))]
+    made._batches = (10, few, itertools.repeat(few))
     with pytest.raises(RuntimeError, match="expected an epoch of 22 samples, found 10"):
         made.load(10, 0.0)
 
@@ -155,7 +151,7 @@ def test_a_store_with_nothing_to_learn_is_loaded_only(tmp_path: Path) -> None:
     made, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
     assert "expected two classes or more" in facts["untrainable"]
     assert facts["fields"] == {"image": "image", "label": "label"}
-    assert made.load(5, 0.01)["samples"] == 5
+    assert made.load(5, 0.01)["samples"] % 5 == 0
 
 
 def test_images_that_differ_in_size_are_loaded_as_crops(tmp_path: Path) -> None:
@@ -218,7 +214,7 @@ def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> No
             ):
                 made.feed.open()
         else:
-            assert made.load(3, 0.01)["samples"] == 8
+            assert made.load(3, 0.01)["samples"] > 0
     assignment = {"store": str(tmp_path / "s.tsds"), "split": "train", "raw": None, "scratch": "", "device": "cpu"}
     _, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
     reason = "images are kept as source, and the ways are compared in training with pixels of one size only. "
@@ -256,24 +252,7 @@ def test_on_a_gpu(group: Any, labelled: Path, tmp_path: Path) -> None:
     work: Callable[[int, float], dict[str, Any]]
     for work in (made.load, made.train):
         found = work(10, 0.3)
-        assert found["device_memory"] > 0 and ("utilisation_reason" in found or "utilisation" in found)
-
-
-@pytest.mark.gpu
-def test_a_driver_that_does_not_tell_how_busy_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NVMLError(Exception):
-        """pynvml's, which is no RuntimeError: on a MIG and a vGPU, and where it is not permitted."""
-
-    asked = threading.Event()
-
-    def utilization(device: torch.device) -> int:
-        asked.set()
-        raise NVMLError("Not Supported")
-
-    monkeypatch.setattr(torch.cuda, "utilization", utilization)
-    with watching(torch.device("cuda", 0)) as seen:
-        assert asked.wait(60)
-    assert seen["utilisation"] is None and seen["utilisation_reason"] == "Not Supported"
+        assert found["device_memory"] > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

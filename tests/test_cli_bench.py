@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 import tensorstore_ds
 from stores import class_folders
-from tensorstore_ds.annex.comparison import BenchOptions
-from tensorstore_ds.annex.comparison.results import Cell, Comparison, Way
+from tensorstore_ds.annex.measuring import BenchOptions
+from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Way
 from tsds_cli.annex import measure as command
 from tsds_cli.messages import failure_of
 
@@ -33,8 +33,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     source = class_folders(folder / "raw", per_class=9)
     tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tensorstore_ds.annex.comparison.bench.usable_cores", lambda: 1)
-        monkeypatch.setattr("tensorstore_ds.annex.comparison.bench.ROUNDS", 2)
+        monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.usable_cores", lambda: 1)
+        monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.ROUNDS", 1)
         arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
         ways = ["--ways", "files,store,device"]
         return folder, run(folder / "s.tsds", *arguments, *ways, "--out", folder / "out")
@@ -47,7 +47,7 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
     assert done.exit_code == 0, done.output
     assert "s.tsds, train  18 samples of 6x5x1, batches on cpu" in done.stdout
     assert "batch 5, 4 batches per epoch" in done.stdout and "batch 18, 1 batch per epoch" in done.stdout
-    time = r"~?[\d.]+ [mµ]?s +[\d,]+ +[\d,.]+"
+    time = r"[\d.]+ [mµ]?s +[\d,]+ +[\d,.]+"
     for title in (
         "files (ImageFolder), 0 workers",
         "files (ImageFolder), 1 worker",
@@ -104,7 +104,7 @@ def comparison(**changes: Any) -> Comparison:
         "baseline": None,
         "ways": [Way("files-0", "files, 0 workers", "files", 0, False), Way("store", "ours", "store", 0, True)],
         "cells": [
-            Cell("files-0", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 3, 10, 1, 5 * 10**8),
+            Cell("files-0", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 5 * 10**8),
             Cell("store", "load", 100, reason="it broke"),
         ],
     }
@@ -143,7 +143,7 @@ def test_options_are_handed_on(asked: list[Any], tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_said(asked: list[Any], tmp_path: Path) -> None:
     shown = run("s.tsds", "--out", tmp_path).stdout
-    assert re.search(r"^  files, 0 workers +~4.0 s +250 +1.0 +500 MB$", shown, re.MULTILINE)
+    assert re.search(r"^  files, 0 workers +4.0 s +250 +1.0 +500 MB$", shown, re.MULTILINE)
     assert re.search(r"^  ours +- +- +- +-$", shown, re.MULTILINE)
     assert "loading, batch 100, ours: not measured, it broke" in shown
 
@@ -157,11 +157,11 @@ def test_a_mismatch_is_said(asked: list[Any], tmp_path: Path) -> None:
 
 
 def test_gpu_columns_are_there_if_there_is_one(asked: list[Any], tmp_path: Path) -> None:
-    found = Cell("store", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 10, 10, 1, 5 * 10**8, 10**9, 0.25)
+    found = Cell("store", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 5 * 10**8, 10**9)
     asked[0] = comparison(device="NVIDIA H200", cells=[found])
     shown = run("s.tsds", "--out", tmp_path).stdout
-    assert re.search(r"memory +GPU memory +GPU busy$", shown, re.MULTILINE)
-    assert re.search(r"^  ours +4.0 s +250 +1.0 +500 MB +1.0 GB +25 %$", shown, re.MULTILINE)
+    assert re.search(r"memory +GPU memory$", shown, re.MULTILINE)
+    assert re.search(r"^  ours +4.0 s +250 +1.0 +500 MB +1.0 GB$", shown, re.MULTILINE)
 
 
 def test_json(asked: list[Any], tmp_path: Path) -> None:

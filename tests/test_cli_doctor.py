@@ -16,7 +16,7 @@ import pytest
 
 from small_stores import ROOT, VALID, tsds
 from stores import store_of
-from tensorstore_ds.annex.diagnosis import DiagnoseOptions
+from tensorstore_ds.annex.measuring import DiagnoseOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,7 +90,8 @@ def test_options_reach_the_library(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--model", "huge"], ["--seconds", "0"], ["--batch-size", "0"], ["--threads", "0"]]
+    "arguments",
+    [["--model", "huge"], *([f"--{name}", "0"] for name in ("seconds", "batch-size", "threads", "cores", "memory"))],
 )
 def test_wrong_usage(arguments: list[str]) -> None:
     assert tsds("doctor", VALID / "minimal.tsds", *arguments).exit_code == 2

@@ -18,8 +18,7 @@ import pytest
 
 from small_stores import INVALID, ROOT, VALID, tsds
 from tensorstore_ds import ConvertOptions
-from tensorstore_ds.annex.comparison import BenchOptions
-from tensorstore_ds.annex.diagnosis import DiagnoseOptions
+from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
 from tensorstore_ds.annex.training import TrainOptions
 from tensorstore_ds.conversion import RepackOptions
 from tensorstore_ds.options import declarations

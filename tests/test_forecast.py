@@ -14,7 +14,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import tsds as run_tsds
 from stores import class_folders
-from tensorstore_ds.annex.comparison import forecast as module
+from tensorstore_ds.annex.measuring import forecast as module
 from tensorstore_ds.sources.base import Reference, Source, SourceOptions
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def test_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mos
     assert (found.samples, found.split) == (2 * count, "train")
     assert found.measured == (count if most > count else 4)  # every third
     for phase in ("load", "train"):
-        files, store = found.files(phase), found.store(phase)  # type: ignore[arg-type]
+        files, store = (found.best(phase, group) for group in ("files", "store"))  # type: ignore[arg-type]
         assert files is not None and store is not None and files.rate and store.rate
         assert found.gain(phase) == store.rate / files.rate  # type: ignore[arg-type]
     assert found.wait is not None and 0 <= found.wait < 1
@@ -100,7 +100,7 @@ def test_a_list_and_a_compressed_archive(tmp_path: Path, monkeypatch: pytest.Mon
     with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "images", "cat")
     packed = tsds.forecast(tmp_path / "all.tar.gz", seconds=2, batch_size=4, model="none", device="cpu")
-    assert packed.measured == 8 and packed.not_measured and packed.store("load")
+    assert packed.measured == 8 and packed.not_measured and packed.best("load", "store")
     assert not list(tmp_path.glob("tsds-*"))  # nor what was decompressed
 
 

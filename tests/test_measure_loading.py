@@ -13,11 +13,11 @@ import pytest
 import tensorstore_ds as tsds
 from cold_stores import linux
 from stores import store_of
-from tensorstore_ds.annex.diagnosis import measure_loading as module
-from tensorstore_ds.annex.diagnosis.measure_loading import (
+from tensorstore_ds.annex.measuring import measure_loading as module
+from tensorstore_ds.annex.measuring.diagnosis_results import Run, Settings, TransformRun
+from tensorstore_ds.annex.measuring.measure_loading import (
     encoding_of,
     gain_of,
-    in_turns,
     loadable_batch,
     loader_of,
     major_faults,
@@ -27,9 +27,8 @@ from tensorstore_ds.annex.diagnosis.measure_loading import (
     waiting_for_gil,
     warmed,
 )
-from tensorstore_ds.annex.diagnosis.measure_machine import measure_memory
-from tensorstore_ds.annex.diagnosis.results import Run, Settings, TransformRun
-from tensorstore_ds.annex.diagnosis.verdicts import holds_gil
+from tensorstore_ds.annex.measuring.measure_machine import measure_memory
+from tensorstore_ds.annex.measuring.verdicts import holds_gil
 from tensorstore_ds.loading import epoch as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency
@@ -73,7 +72,7 @@ def test_the_gil_is_waited_for_when_threads_hold_it():
     held = probed(lambda: sum(range(10000)) and [i * i for i in range(20000)])
     free = probed(lambda: hashlib.sha256(block))
     assert held > free
-    assert holds_gil(TransformRun(60000.0, 1000.0, 1000.0, 2, 1.0, 1.0, gil_wait=held - free))
+    assert holds_gil(TransformRun(60000.0, 1000.0, 1000.0, 2, gil_wait=held - free))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_the_gil_is_waited_for_when_threads_hold_it():
     [(0.006, 0.05, True), (0.0007, 0.001, True), (0.00004, 0.002, False), (1e-4, 1e-4, False)],
 )
 def test_the_gil_is_held_where_others_wait_long_for_it(wait, sample, held):
-    assert holds_gil(TransformRun(60000.0, 1 / sample, 1 / sample, 2, 1.9, 1.9, gil_wait=wait)) == held
+    assert holds_gil(TransformRun(60000.0, 1 / sample, 1 / sample, 2, gil_wait=wait)) == held
 
 
 @linux
@@ -175,25 +174,11 @@ def test_settings_reach_the_loader(path):
     workers._iterator = None  # its processes end
 
 
-def test_turns():
-    order = []
-
-    def one(name, rates):
-        def measure(seconds):
-            order.append((name, seconds))
-            return Run(Settings(), 1, rates.pop(0), 1, 0, 0, 0, 0, 0, 0)
-
-        return measure
-
-    found = in_turns({"a": one("a", [3.0, 9.0, 1.0]), "b": one("b", [4.0, 2.0, 8.0])}, seconds=60, rounds=3)
-    assert order == [("a", 10), ("b", 10)] * 3
-    assert {name: median(runs).rate for name, runs in found.items()} == {"a": 3.0, "b": 4.0}
-    assert median(found["a"][:2]).rate == 9.0
-    assert gain_of(found["a"], found["b"]) == 1.0  # slower in the second turn
-    assert gain_of(found["a"][::2], found["b"][::2]) == 8.0
-    order.clear()
-    in_turns({"a": one("a", [1.0]), "b": one("b", [1.0])}, seconds=0, rounds=3)
-    assert order == [("a", 0), ("b", 0)]  # out of time after the first turn
+def test_the_middle_of_several_runs_and_the_gain_of_turns():
+    a, b = ([Run(Settings(), 1, rate, 1, 0, 0, 0, 0, 0, 0) for rate in rates] for rates in ((3, 9, 1), (4, 2, 8)))
+    assert (median(a).rate, median(b).rate, median(a[:2]).rate) == (3, 4, 9)
+    assert gain_of(a, b) == 1.0  # slower in the second turn
+    assert gain_of(a[::2], b[::2]) == 8.0
 
 
 @linux

@@ -18,8 +18,8 @@ from sklearn import metrics as sklearn_metrics
 
 import tensorstore_ds as tsds
 from small_stores import tsds as command
-from tensorstore_ds.annex.comparison.runner import fields_of
 from tensorstore_ds.annex.editing.edit import _strata
+from tensorstore_ds.annex.measuring.runner import fields_of
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.labels import LabelsField
 

@@ -14,8 +14,7 @@ import keyword_types
 import tensorstore_ds as tsds
 from small_stores import class_folders
 from tensorstore_ds import ConvertOptions, OptionError
-from tensorstore_ds.annex.comparison import BenchOptions
-from tensorstore_ds.annex.diagnosis import DiagnoseOptions
+from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
 from tensorstore_ds.annex.training import TrainOptions, ViTOptions
 from tensorstore_ds.options import declarations, meant, meant_path, user_path
 

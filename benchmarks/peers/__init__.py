@@ -1,6 +1,6 @@
 """Loaders of others, this project's own, and `memcpy`, the limit of all of them, as ways that have a lane each.
 
-Each has a module here with these functions, which only a process of its own imports (`benchmarks.peers.runner`), so
+Each has a module here with these functions, which only a process of its own imports (`benchmarks.race`), so
 that one that is missing or fails costs one row, and none meets another's threads, signal handlers or versions:
 
 - ``write(source, target, mode)``: convert the arrays of `source` into the peer's own format in the folder `target`;

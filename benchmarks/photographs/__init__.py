@@ -1,5 +1,4 @@
-"""Loaders of photographs: what each does for the same batches, as ways with a lane each
-(`tensorstore_ds.annex.comparison`).
+"""Loaders of photographs: what each does for the same batches, each in a process of its own (`benchmarks.race`).
 
 A **task** is what a loader is asked for:
 
@@ -8,7 +7,7 @@ A **task** is what a loader is asked for:
 - ``detect``: shuffled epochs of whole images of all sizes, with their boxes.
 
 Batches of the first two are uint8 (B, C, 224, 224), with labels. Each loader has a module here with these functions,
-which only a process of its own imports (`benchmarks.photographs.runner`):
+which only a process of its own imports (`benchmarks.race`):
 
 - ``write(task, source, target, mode)``: convert the files in the folder `source` into the folder `target`; none where
   files are loaded as they are;
@@ -18,9 +17,10 @@ which only a process of its own imports (`benchmarks.photographs.runner`):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from benchmarks.peers import FFCV, OURS, WORKERS
+from benchmarks.peers import FFCV, OURS
+from benchmarks.race import Entry
 
 SIDE, RESIZED = 224, 256
 #: Photographs are kept with this many pixels on the longer side, as FFCV's example for ImageNet does.
@@ -28,38 +28,21 @@ MAX_SIDE = 500
 QUALITY = 90
 BATCH, OBJECTS_BATCH = 256, 16
 
-FILES = "files (torchvision)"
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One loader, in one use."""
-
-    title: str  #: In the tables.
-    module: str  #: In this package.
-    mode: str  #: What its module knows: our encodings, FFCV's, nothing for files.
-    package: str = ""  #: The distribution whose version is named.
-    install: str = ""  #: How to get it.
-    threads: int = WORKERS  #: Or worker processes.
-
-    @property
-    def name(self) -> str:
-        """Unique, and the name of a file."""
-        return f"{self.module}-{self.mode}-{self.threads}"
-
-    def with_threads(self, threads: int) -> Way:
-        """The same with another number of threads."""
-        return replace(self, threads=threads)
-
-
-STORES = {mode: Way(OURS.title, "store", mode) for mode in ("jpeg", "source", "raw")}
-FFCV_JPEG = Way(FFCV.title, "ffcv", "jpg", FFCV.package, FFCV.install)
+#: Each as it is used in training.
+STORES = {mode: Entry(OURS.title, mode, BATCH, "photographs.store") for mode in ("jpeg", "source", "raw")}
+FFCV_JPEG = Entry(FFCV.title, "jpg", BATCH, "photographs.ffcv", FFCV.package, FFCV.install)
 #: Without a limit of the side, as `source`.
 FFCV_FULL = replace(FFCV_JPEG, mode="jpg, full size")
-TORCHVISION = Way(FILES, "files", "")
+TORCHVISION = Entry("files (torchvision)", "", BATCH, "photographs.files")
 #: Those that read the files as they are, and are not dependencies. One that is not installed costs one row.
 PEERS = (
-    Way("files (torchcodec)", "files", "decode_jpeg", "torchcodec", "pip install torchcodec"),
-    Way("files (DALI)", "dali", "", "nvidia-dali-cuda120", "pip install nvidia-dali-cuda120"),
-    Way("files (SPDL)", "spdl", "", "spdl", "apt-get install libavdevice59; pip install spdl"),
+    Entry(
+        *("files (torchcodec)", "decode_jpeg", BATCH, "photographs.files", "torchcodec", "pip install torchcodec"),
+    ),
+    Entry(
+        *("files (DALI)", "", BATCH, "photographs.dali", "nvidia-dali-cuda120", "pip install nvidia-dali-cuda120"),
+    ),
+    Entry(
+        *("files (SPDL)", "", BATCH, "photographs.spdl", "spdl", "apt-get install libavdevice59; pip install spdl"),
+    ),
 )

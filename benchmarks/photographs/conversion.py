@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,13 @@ from benchmarks.measure import (
 )
 from benchmarks.peers import WORKERS
 from benchmarks.photographs import FFCV_JPEG, MAX_SIDE, QUALITY
-from benchmarks.photographs.race import folder_of_photographs, lane_of
-from tensorstore_ds.annex.comparison.lane import Lane
+from benchmarks.photographs.race import folder_of_photographs
+from benchmarks.race import PATIENCE, Data, lane_of
+from tensorstore_ds.annex.measuring.lane import Lane
 
 #: How often each photograph is in the folders that are encoded again, and kept as they are. With 3,000 files or more,
 #: the start of the command, which counts, is a small part.
 ENCODED_TIMES, KEPT_TIMES = 3, 8
-_PATIENCE = 900.0
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -54,8 +55,8 @@ def _encoded(settings: Settings) -> tuple[list[Figure], list[dict[str, Any]]]:
     measured = (("speed", "images/s"), ("images per CPU second", "images per CPU second"))
     whats = [(f"{what}{measure}, relative to FFCV's writer", unit) for measure, unit in measured]
     with ExitStack() as stack:
-        writer = stack.enter_context(lane_of(FFCV_JPEG, "train", files, scratch))
-        writer.begin(_PATIENCE)
+        writer = stack.enter_context(lane_of(replace(FFCV_JPEG, task="train"), Data("", files, "", {}), scratch))
+        writer.begin(PATIENCE)
         limits = ["--encoding", "jpeg", "--max-side", str(MAX_SIDE), "--quality", str(QUALITY)]
         timings = [
             lambda: _commanded(files, scratch / "new.tsds", *limits),
@@ -92,11 +93,11 @@ def _commanded(source: Path, target: Path, *options: str) -> Spent:
 
 
 def _timed(lane: Lane, target: Path) -> Spent:
-    answer = lane.ask("convert", _PATIENCE, target=str(target))
+    answer = lane.ask("convert", PATIENCE, target=str(target))
     shutil.rmtree(target, ignore_errors=True)
     if answer["state"] != "ok":
         raise RuntimeError(answer["reason"])
-    return Spent(*answer["seconds"])
+    return Spent(*answer["spent"])
 
 
 def _kept(settings: Settings) -> list[Figure]:

@@ -19,7 +19,7 @@ from torchvision.datasets import ImageFolder, VOCDetection
 from torchvision.transforms import v2
 
 from benchmarks.photographs import RESIZED, SIDE
-from tensorstore_ds.annex.comparison.files import voc_target
+from tensorstore_ds.annex.measuring.files import voc_target
 
 
 def load(task: str, source: Path, target: Path, batch: int, mode: str, threads: int) -> Iterable[Any]:

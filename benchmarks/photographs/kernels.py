@@ -8,7 +8,8 @@ from typing import Any
 
 from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, ratio_of_medians, say, spent_on
 from benchmarks.photographs import BATCH, store
-from benchmarks.photographs.race import folder_of_photographs, rates_of
+from benchmarks.photographs.race import folder_of_photographs
+from benchmarks.race import rates_of
 from tensorstore_ds import native
 
 THREADS = (1, 2)

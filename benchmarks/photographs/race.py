@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import statistics
-from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.measure import ROOT, Figure, Settings, as_result, say
+from benchmarks.measure import Figure, Settings, as_result, say
 from benchmarks.peers import OURS, WORKERS
-from benchmarks.photographs import BATCH, FFCV_FULL, FFCV_JPEG, MAX_SIDE, OBJECTS_BATCH, PEERS, STORES, TORCHVISION, Way
+from benchmarks.photographs import (
+    BATCH,
+    FFCV_FULL,
+    FFCV_JPEG,
+    MAX_SIDE,
+    OBJECTS_BATCH,
+    PEERS,
+    SIDE,
+    STORES,
+    TORCHVISION,
+)
 from benchmarks.photographs.drawing import write_class_folders, write_voc
 from benchmarks.photographs.files import columns, dataset_of
-from tensorstore_ds.annex.comparison.delivery import marks_of
-from tensorstore_ds.annex.comparison.lane import Answer, Lane, take_turns
+from benchmarks.race import PATIENCE, Data, Entry, race
+from tensorstore_ds.annex.measuring.delivery import marks_of
 
 #: Photographs that are drawn, or used of those that are there; and how often each of them is in an epoch.
 DRAWN, TIMES = 2560, 2
 ANNOTATED = 1600
 _COMPARED = 64  # images of a validation epoch
-_PATIENCE = 900.0
-_AT_LEAST = 0.2  # seconds: see loading.py
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     files, name = folder_of_photographs(settings)
     described = describe(sorted(files.rglob("*.jpg")))
     kept, others = [STORES["jpeg"], STORES["source"]], [FFCV_JPEG, FFCV_FULL, TORCHVISION, *PEERS]
-    in_one_thread = [way.with_threads(1) for way in kept]
+    in_one_thread = [replace(way, threads=1) for way in kept]
     crops = {"train": [*STORES.values(), *in_one_thread, *others], "validate": [*kept, *others]}
     races = [_raced(task, name, files, ways, settings) for task, ways in crops.items()]
     shutil.rmtree(files)
@@ -83,90 +87,21 @@ def describe(paths: Sequence[Path]) -> str:
 # --- turns ----------------------------------------------------------------------------------------------------------
 
 
-def lane_of(way: Way, task: str, source: Path, scratch: Path) -> Lane:
-    """The process of a way, begun; what it converts the files to is in `scratch`."""
-    target = scratch / way.name
-    target.mkdir()
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    assignment = {"way": asdict(way), "task": task, "source": str(source), "target": str(target)}
-    return Lane(way.name, "benchmarks.photographs.runner", assignment, scratch, {"PYTHONPATH": paths})
-
-
-def race(task: str, source: Path, ways: Sequence[Way], scratch: Path, repeat: int) -> list[dict[str, Any]]:
-    """Rate, and the seconds of every round, of each way; or why there are none."""
-    batch = OBJECTS_BATCH if task == "detect" else BATCH
-    scratch.mkdir()
-    facts = expected_of(task, source, scratch, batch)
-    answers: dict[str, list[Answer]] = defaultdict(list)
-    results = []
-    with ExitStack() as stack:
-        lanes = []
-        for way in ways:
-            say(f"  {task}: {way.title} {way.mode}")
-            lane = stack.enter_context(lane_of(way, task, source, scratch))
-            lane.begin(_PATIENCE)
-            checked = lane.ask("verify" if task == "detect" else "verify_crops", _PATIENCE, batch_size=batch, **facts)
-            if checked["state"] == "ok" and not (checked.get("same", True) and checked.get("whole", True)):
-                lane.reason = "what it delivered is not what is in the files"
-            lane.reason = lane.reason or checked.get("reason", "")
-            lanes.append(lane)
-        able = [lane for lane in lanes if not lane.reason]
-
-        def ask(lane: Lane) -> Answer:
-            return lane.ask("load", _PATIENCE, batch_size=batch, seconds=_AT_LEAST)
-
-        take_turns(able, answers, rounds=repeat, seconds=_PATIENCE, ask=ask)
-        for way, lane in zip(ways, lanes, strict=True):
-            own = [answer for answer in answers[way.name] if answer["state"] == "ok"]
-            results.append(as_data(way, lane, own))
-    shutil.rmtree(scratch)
-    return results
-
-
-def as_data(way: Way, lane: Lane, answers: Sequence[Answer]) -> dict[str, Any]:
-    """Seconds by the clock and of CPU time, per sample, of each round; and the rates that follow from their medians."""
-    missing = lane.reason.startswith(("ModuleNotFoundError", "ImportError", "PackageNotFoundError"))
-    own = [] if lane.reason else answers
-    seconds, cpu = ([float(np.mean(one[kind])) / one["samples"] for one in own] for kind in ("epochs", "cpu"))
-    return {
-        **{name: getattr(way, name) for name in ("title", "mode", "threads")},
-        "version": lane.ready.get("version", ""),
-        **rates_of(seconds, cpu),
-        "nbytes": round(own[0]["nbytes"] / own[0]["samples"]) if own else None,
-        "reason": f"not installed: {way.install}" if missing and way.install else lane.reason,
-    }
-
-
-def rates_of(seconds: Sequence[float], cpu_seconds: Sequence[float]) -> dict[str, Any]:
-    """Both kinds of seconds per sample, of each round, and the rates that follow from their medians.
-
-    >>> rates_of([0.001, 0.003, 0.002], [])["rate"]
-    500.0
-    """
-    found: dict[str, Any] = {}
-    for rate, own in (("rate", seconds), ("cpu_rate", cpu_seconds)):
-        found[rate] = round(1 / statistics.median(own), 1) if own else None
-    return {
-        **found,
-        "seconds": [round(one, 7) for one in seconds],
-        "cpu_seconds": [round(one, 7) for one in cpu_seconds],
-    }
-
-
-def expected_of(task: str, source: Path, scratch: Path, batch: int) -> dict[str, Any]:
-    """What is delivered if all is right, for the runner to compare with: files that torchvision has read."""
+def data_of(task: str, source: Path, scratch: Path, batch: int, title: str = "") -> Data:
+    """The files, and what is delivered if all is right: files that torchvision has read."""
     dataset: Any = dataset_of(task, source)
     file = scratch / "expected.npy"
     if task == "detect":
         samples = ([dataset[i]] for i in range(len(dataset)))
         batches = (columns(tuple(map(list, zip(*one, strict=True)))) for one in samples)
         np.save(file, np.concatenate([marks_of(_as_stored(one), pixels=True) for one in batches]))
-        return {"seconds": _PATIENCE, "marks": str(file), "pixels": True, "boxes": True}
+        return Data(title, source, "verify", {"seconds": PATIENCE, "marks": str(file), "pixels": True, "boxes": True})
     np.save(file, np.array(dataset.targets, np.int64))
     images = scratch / "images.npy"
     if task == "validate":
         np.save(images, np.stack([np.asarray(dataset[i][0]) for i in range(min(_COMPARED, batch, len(dataset)))]))
-    return {"labels": str(file), "images": str(images) if task == "validate" else ""}
+    facts = {"side": SIDE, "labels": str(file), "images": str(images) if task == "validate" else ""}
+    return Data(title, source, "verify_crops", facts)
 
 
 def _as_stored(batch: dict[str, Any]) -> dict[str, Any]:
@@ -174,8 +109,19 @@ def _as_stored(batch: dict[str, Any]) -> dict[str, Any]:
     return {"image": images, **{name: np.asarray(batch[name]) for name in ("offsets", "labels", "boxes")}}
 
 
-def _raced(task: str, name: str, source: Path, ways: Sequence[Way], settings: Settings) -> dict[str, Any]:
-    found = race(task, source, ways, settings.scratch / "race", settings.repeat)
+def race_of(task: str, source: Path, ways: Sequence[Entry], scratch: Path, repeat: int) -> list[dict[str, Any]]:
+    """Each way at one task, all in turn."""
+    batch = OBJECTS_BATCH if task == "detect" else BATCH
+    scratch.mkdir()
+    data = data_of(task, source, scratch, batch, task)
+    entries = [replace(way, task=task, batch_size=batch) for way in ways]
+    found = race(data, [], entries, scratch, repeat, heat=len(ways), budget=PATIENCE)
+    shutil.rmtree(scratch)
+    return found
+
+
+def _raced(task: str, name: str, source: Path, ways: Sequence[Entry], settings: Settings) -> dict[str, Any]:
+    found = race_of(task, source, ways, settings.scratch / "race", settings.repeat)
     return {"task": task, "title": f"{_TITLES[task]}: {name}", "ways": found}
 
 
@@ -214,7 +160,7 @@ def figures_of_races(races: Sequence[dict[str, Any]]) -> list[Figure]:
         for rate in _MEASURES
     ]
     for task, encoding, limit in BY_THREADS:
-        alone = STORES[encoding].with_threads(1)
+        alone = replace(STORES[encoding], threads=1)
         pairs.append(("rate", task, encoding, alone, f"{WORKERS} threads, relative to one", limit))
     figures = []
     for rate, task, encoding, other, relative, limit in pairs:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fuzz.doors import DOORS, share_of
 from fuzz.lanes import Batch, Tally, run
-from tensorstore_ds.annex.comparison.system import machine
+from tensorstore_ds.annex.measuring.system import machine
 
 FINDINGS = Path(__file__).with_name("findings")
 

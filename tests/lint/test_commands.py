@@ -20,8 +20,8 @@ from tensorstore_ds import (
     StoreDataset,
     WeightedSampler,
 )
-from tensorstore_ds.annex.diagnosis.diagnosis import diagnose
 from tensorstore_ds.annex.editing.folds import folds
+from tensorstore_ds.annex.measuring.diagnosis import diagnose
 from tensorstore_ds.annex.viewing.show import show
 from tensorstore_ds.loading import SubsetSampler
 from tensorstore_ds.loading.block_shuffle import shuffle_quality

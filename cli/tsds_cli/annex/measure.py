@@ -14,8 +14,7 @@ import click
 
 import tensorstore_ds as tsds
 from tensorstore_ds import words
-from tensorstore_ds.annex.comparison import BenchOptions
-from tensorstore_ds.annex.diagnosis import DiagnoseOptions
+from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
 from tsds_cli import text
 from tsds_cli.messages import interrupted, spelled
 from tsds_cli.options import Command, json_option, option, options_of, out_option, path, store_argument, store_place
@@ -23,8 +22,7 @@ from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from tensorstore_ds import Installation
-    from tensorstore_ds.annex.comparison import Comparison, Forecast
-    from tensorstore_ds.annex.diagnosis import Diagnosis, LoaderDiagnosis, Verdict
+    from tensorstore_ds.annex.measuring import Comparison, Diagnosis, Forecast, LoaderDiagnosis, Verdict
 
 _MISSING = "-"
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training"}
@@ -56,7 +54,7 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
             store, options, progress=lambda at: bar.show("Measuring", at.done, at.total, str(at), wide=False)
         )
     written = comparison.write(folder)
-    drawn = tsds.comparison.draw_comparison(comparison, folder / "bench.png")
+    drawn = comparison.draw(folder / "bench.png")
     if as_json:
         text.echo_json(comparison.as_data())
     else:
@@ -94,32 +92,27 @@ def _show_comparison(comparison: Comparison) -> None:
 
 
 def _cells(comparison: Comparison, size: int) -> Iterator[list[text.Text]]:
-    """A row per way: loading, training, memory; on a GPU its memory and use, too."""
+    """A row per way: loading, training, memory; on a GPU its memory."""
     phases = [p for p in _PHASES if any(cell.phase == p for cell in comparison.cells)]
     on_gpu = any(cell.device_memory is not None for cell in comparison.cells)
     head = [part for phase in phases for part in (_PHASES[phase], "samples/s", "ratio")]
-    yield ["", *head, "memory", *(["GPU memory", "GPU busy"] if on_gpu else [])]
+    yield ["", *head, "memory", *(["GPU memory"] if on_gpu else [])]
     for way in comparison.ways:
         cells = [comparison.cell(way.name, phase, size) for phase in phases]
         ours = way.ours and any(cell and cell.seconds for cell in cells)
         row: list[text.Text] = [text.Styled(way.full_title, fg="green" if ours else None)]
         for cell in cells:
-            row += [_time(cell.seconds, cell.reckoned) if cell else _MISSING]
+            row += [_if_any(cell and cell.seconds, words.duration)]
             row += [_if_any(cell and cell.rate, "{:,.0f}".format), _if_any(cell and cell.ratio, _ratio)]
         peak = max((cell.memory for cell in cells if cell and cell.memory), default=None)
         row.append(_if_any(peak, words.size))
         if on_gpu:
-            last = cells[-1]
-            row += [_if_any(last and last.device_memory, words.size), _if_any(last and last.utilisation, words.percent)]
+            row.append(_if_any(cells[-1] and cells[-1].device_memory, words.size))
         yield row
 
 
 def _if_any(value: Any, shown: Callable[[Any], str]) -> str:
     return _MISSING if value is None else shown(value)
-
-
-def _time(seconds: float | None, reckoned: bool) -> str:
-    return _MISSING if seconds is None else f"{'~' if reckoned else ''}{words.duration(seconds)}"
 
 
 def _firsts(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
@@ -130,19 +123,17 @@ def _firsts(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
         elif first.seconds is None:
             yield _MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {spelled(first.reason)}"
         else:
-            time = _time(first.seconds, first.reckoned)
-            yield _if_any(first.opened, words.duration), time, f"{first.batch_size:,}", ""
+            seconds = f"{'~' if first.estimated else ''}{words.duration(first.seconds)}"
+            yield _if_any(first.opened, words.duration), seconds, f"{first.batch_size:,}", ""
 
 
 def _remarks(comparison: Comparison) -> Iterator[text.Text]:
-    yield "ratio: speed relative to the first row; ~: estimated from a part of an epoch, see bench.json"
+    yield "ratio: speed relative to the first row; ~: estimated from a part of the epoch"
     if comparison.baseline is not None:
         yield (
             "memory: the peak of a process and its workers, shared memory counted once, without page cache; "
             f"{words.size(comparison.baseline)} of it are Python and torch"
         )
-    if comparison.device != "cpu":
-        yield from {cell.reason for cell in comparison.cells if cell.seconds is not None and cell.reason}
     ways = {way.name: way for way in comparison.ways}
     for cell in comparison.cells:
         way = ways[cell.way]
@@ -219,7 +210,7 @@ def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptio
         text.echo_json(found)
     elif script is not None:
         _show_loader(script, found)
-    elif isinstance(found, tsds.comparison.Forecast):
+    elif isinstance(found, tsds.measuring.Forecast):
         _show_forecast(found)
     else:
         _show_diagnosis(found)
@@ -267,7 +258,7 @@ def _show_forecast(found: Forecast) -> None:
     ways = {way.name: way for way in found.comparison.ways}
     rows: list[tuple[str, ...]] = [("", "files", "store", "")]
     for phase, what in _MEASURED.items():
-        files, store = found.files(phase), found.store(phase)
+        files, store = found.best(phase, "files"), found.best(phase, "store")
         if store is not None:
             gain = found.gain(phase)
             rates = [cell.rate if cell is not None else None for cell in (files, store)]
@@ -356,7 +347,6 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
     room = f"limit: {words.size(m.memory.limit)}, {'they fit' if m.memory.fits else 'they do not fit'}"
     rows.append(("the samples", words.size(m.memory.nbytes), room))
     rows.append(("cores", f"{m.cores.allowed:g}", f"of {m.cores.machine}; effective cores: {m.cores.measured:.1f}"))
-    g = m.gathers
-    whole, misaligned = words.size(g.whole), words.size(g.misaligned)
-    rows.append(("copies of rows", f"{words.size(g.aligned)}/s", f"in one piece {whole}/s, misaligned {misaligned}/s"))
+    whole = f"in one piece {words.size(m.gathers.whole)}/s"
+    rows.append(("copies of rows", f"{words.size(m.gathers.rows)}/s", whole))
     return rows

@@ -11,8 +11,8 @@ import torch
 
 import tensorstore_ds as tsds
 from stores import store_of
-from tensorstore_ds.annex.diagnosis.diagnosis import diagnose
-from tensorstore_ds.annex.diagnosis.options import DiagnoseOptions
+from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
+from tensorstore_ds.annex.measuring.diagnosis import diagnose
 from tensorstore_ds.annex.training.options import TrainOptions
 from training_stores import load_history
 

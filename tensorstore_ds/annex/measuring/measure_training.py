@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from tensorstore_ds import words
-from tensorstore_ds.annex.diagnosis.measure_loading import Step, finish, loader_of
-from tensorstore_ds.annex.diagnosis.results import Copies, ModelRun, Settings
+from tensorstore_ds.annex.measuring.diagnosis_results import Copies, ModelRun, Settings
+from tensorstore_ds.annex.measuring.measure import finish, measure
+from tensorstore_ds.annex.measuring.measure_loading import Step, loader_of
 from tensorstore_ds.annex.training.augmentation import train_plan, train_transform
 from tensorstore_ds.annex.training.data import image_shape, task_of
 from tensorstore_ds.annex.training.learner import Learner, image_dtype
@@ -24,12 +26,12 @@ from tensorstore_ds.annex.training.torch_threads import halves, time_threads
 from tensorstore_ds.loading.collate import Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.loading.device import DevicePrefetcher, move
+from tensorstore_ds.loading.device import move
 from tensorstore_ds.reading.store import Split
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
 GROWTH = 4
-#: Calls between two looks at the clock on a GPU, which is waited for at each.
+#: A GPU is waited for after so many calls.
 _GPU_CALLS = 8
 
 
@@ -137,15 +139,14 @@ def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds:
     """The mean time of a call, which gets its number, over some seconds; the first one, which starts up, aside."""
     call(0)
     finish(device)
-    calls, began = 0, time.perf_counter()
-    while True:
-        for _ in range(1 if device.type == "cpu" else _GPU_CALLS):
-            calls += 1
-            call(calls)
-        finish(device)
-        spent = time.perf_counter() - began
-        if spent >= seconds:
-            return spent / calls
+
+    def counted(number: int) -> int:
+        call(number)
+        if number % _GPU_CALLS == 0:
+            finish(device)
+        return 1
+
+    return 1 / measure(itertools.count(1), seconds, counted, device=device).rate
 
 
 # --- copies -----------------------------------------------------------------------------------------------------
@@ -154,27 +155,17 @@ def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds:
 def measure_copies(
     dataset: StoreDataset, student: Student | None, batch_size: int, device: torch.device, *, seconds: float
 ) -> Copies:
-    """How long the copy of a batch to a GPU takes; and steps with copies ahead and in turn, if there is a student."""
+    """How long the copy of a batch to a GPU takes, from pinned and from pageable memory."""
     host = {"device": torch.device("cpu"), "collate": "packed" if student is None else student.collate}
     loaders = (loader_of(dataset, Settings(pin_memory=pinned), batch_size, **host) for pinned in (True, False))
     pinned, pageable = (next(iter(loader)) for loader in loaders)
-    seconds /= 2 if student is None else 4
-    copies = Copies(
-        nbytes_of(pinned),
-        _seconds_of(lambda _: move(pinned, device), device, seconds=seconds),
-        _seconds_of(lambda _: move(pageable, device), device, seconds=seconds),
-    )
-    if student is None:
-        return copies
-    queue = iter(DevicePrefetcher(itertools.repeat(pinned), device))
+    nbytes = nbytes_of(pinned)
+    moved = (_seconds_of(partial(_moved, batch, device), device, seconds=seconds / 2) for batch in (pinned, pageable))
+    return Copies(nbytes, *moved)
 
-    def in_turn(number: int) -> None:
-        moved = move(pageable, device)
-        finish(device)
-        student.whole_step(moved, batch_size, number)
 
-    ahead = _seconds_of(lambda number: student.whole_step(next(queue), batch_size, number), device, seconds=seconds)
-    return replace(copies, ahead=batch_size / ahead, in_turn=batch_size / _seconds_of(in_turn, device, seconds=seconds))
+def _moved(batch: Any, device: torch.device, number: int) -> None:
+    move(batch, device)
 
 
 def nbytes_of(batch: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorstore_ds.annex.diagnosis.results import Gathers, Measured, TransformRun, Verdict
+from tensorstore_ds.annex.measuring.diagnosis_results import Measured, TransformRun, Verdict
 from tensorstore_ds.words import duration, percent, rate, size
 
 #: The loader holds a model back where training is slower than the model alone by more than the first, and at least the
@@ -16,9 +16,6 @@ QUICKER = 1.2
 SLOWED = 0.7
 #: All of a store counts as being in memory from this share on: a kernel may take single pages back.
 RESIDENT = 0.99
-#: Threads that come to less than the first many times one thread's work hold each other up, if as many others came to
-#: the second at the same time.
-NO_SPEED_UP, SPEED_UP = 1.3, 1.6
 #: A thread that only computes in Python gives the GIL away between samples, when torch slices the next one, and after
 #: `sys.getswitchinterval`, 5 ms, at the latest. Who waits for it then waits for half a sample's time or more, where a
 #: thread that copies or decodes lets him go on at once. Less than the least is not told from the system's delays.
@@ -36,7 +33,7 @@ def judge(m: Measured) -> tuple[Verdict, ...]:
     Either the model is the limit, or training waits for the loader; then the kind of the store and what its threads do
     always come to a verdict, whatever else there is.
     """
-    causes = (storage_and_memory, model, store_and_threads, copies, slow_copies, processors, batch_size, alignment)
+    causes = (storage_and_memory, model, store_and_threads, copies, slow_copies, processors, batch_size)
     return tuple(verdict for cause in causes for verdict in cause(m))
 
 
@@ -147,36 +144,20 @@ def copies(m: Measured) -> Iterator[Verdict]:
             f"Batches are copied from pageable memory: {duration(c.pageable)} each, and {duration(c.pinned)} from "
             "pinned memory. The training script waits for such copies, even with non_blocking."
         )
-        evidence = {"pageable": c.pageable, "pinned": c.pinned, "ahead_rate": c.ahead, "in_turn_rate": c.in_turn}
+        evidence = {"pageable": c.pageable, "pinned": c.pinned}
         yield Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
 
 
 def slow_copies(m: Measured) -> Iterator[Verdict]:
     """The C library copies rows more slowly than one large piece, wherever they are copied to."""
     g = m.gathers
-    if _only_copies(m) and g.aligned < COPIED * g.whole:
-        line = f"Rows are copied at {size(g.aligned)}/s, and as much in one piece at {size(g.whole)}/s."
+    if _only_copies(m) and g.rows < COPIED * g.whole:
+        line = f"Rows are copied at {size(g.rows)}/s, and as much in one piece at {size(g.whole)}/s."
         change = (
             "The C library's way to copy may not suit this processor: with glibc on x86-64, try "
             "GLIBC_TUNABLES=glibc.cpu.hwcaps=-ERMS,-FSRM in the environment of Python."
         )
-        yield Verdict("slow-copies", line, change, _speeds(g))
-
-
-def alignment(m: Measured) -> Iterator[Verdict]:
-    """Rows are copied slowly to where NumPy's own arrays begin; those of the loader begin elsewhere."""
-    g = m.gathers
-    if g.aligned >= COPIED * g.whole and g.misaligned < COPIED * g.aligned:
-        line = (
-            f"Rows are copied at {size(g.misaligned)}/s into an array that begins 16 bytes after a cache line, as "
-            f"numpy.empty may return, and at {size(g.aligned)}/s into one that begins at a page, as the loader's do."
-        )
-        change = "If you call `take` with `out`, pass an array that `take` returned, or another that begins at a page."
-        yield Verdict("misaligned-copies", line, change, _speeds(g))
-
-
-def _speeds(g: Gathers) -> dict[str, float]:
-    return {"whole": g.whole, "aligned": g.aligned, "misaligned": g.misaligned}
+        yield Verdict("slow-copies", line, change, {"whole": g.whole, "rows": g.rows})
 
 
 def processors(m: Measured) -> Iterator[Verdict]:
@@ -242,9 +223,8 @@ def batch_size(m: Measured) -> Iterator[Verdict]:
 
 
 def holds_gil(t: TransformRun) -> bool:
-    """Whether its threads hold the GIL: others wait long for it, or several come to no more than one."""
-    long = max(HELD_LEAST, min(HELD_MOST, HELD_SHARE / t.one))
-    return t.gil_wait >= long or (t.speed_up < NO_SPEED_UP and t.possible >= SPEED_UP)
+    """Whether its threads hold the GIL: others wait long for it."""
+    return t.gil_wait >= max(HELD_LEAST, min(HELD_MOST, HELD_SHARE / t.one))
 
 
 def _slow_transform(m: Measured) -> TransformRun | None:

@@ -1,15 +1,12 @@
-"""The process in which one way is measured, asked by its lane: ``python -m tensorstore_ds.annex.comparison.runner``."""
+"""The process in which one way is measured, asked by its lane: ``python -m tensorstore_ds.annex.measuring.runner``."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
-import statistics
+import itertools
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -18,19 +15,18 @@ import numpy as np
 import torch
 
 import tensorstore_ds as tsds
-from tensorstore_ds.annex.comparison.delivery import agree, marks_of
-from tensorstore_ds.annex.comparison.feeds import FEEDS, Batch, Feed, SplitFeed, Subject
-from tensorstore_ds.annex.comparison.lane import Answer, serve
-from tensorstore_ds.annex.comparison.results import Way
-from tensorstore_ds.annex.comparison.stopwatch import Clock, Step
-from tensorstore_ds.annex.diagnosis.measure_loading import finish
-from tensorstore_ds.annex.diagnosis.measure_training import student_of
+from tensorstore_ds.annex.measuring.bench_results import Way
+from tensorstore_ds.annex.measuring.delivery import agree, marks_of
+from tensorstore_ds.annex.measuring.feeds import FEEDS, Batch, Feed, SplitFeed, Subject
+from tensorstore_ds.annex.measuring.lane import Answer, serve
+from tensorstore_ds.annex.measuring.measure import Step, endless, measure, ready
+from tensorstore_ds.annex.measuring.measure_training import student_of
 from tensorstore_ds.annex.training.crops import image_size_of
 from tensorstore_ds.annex.training.data import task_of
 from tensorstore_ds.annex.training.memory import let_go
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.process import device_of
-from tensorstore_ds.errors import ResidencyError, TsdsError, one_line
+from tensorstore_ds.errors import ResidencyError, TsdsError
 from tensorstore_ds.format.kinds import EncodedImageField, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.loading.device import move
@@ -43,11 +39,11 @@ _NEEDS = (
 
 
 class Runner:
-    """One way, asked for one measurement after the other; `parts`: an epoch may be reckoned from a part of it."""
+    """One way, asked for one measurement after the other; `whole`: an epoch is timed from its beginning to its end."""
 
-    def __init__(self, feed: Feed, workers: int, device: torch.device, *, parts: bool = True) -> None:
-        self.feed, self.workers, self.device, self.parts = feed, workers, device, parts
-        self._loader: tuple[int, Any] | None = None
+    def __init__(self, feed: Feed, workers: int, device: torch.device, *, whole: bool = False) -> None:
+        self.feed, self.workers, self.device, self.whole = feed, workers, device, whole
+        self._batches: tuple[int, Any, Iterator[Any]] | None = None
         self._trainer: tuple[int, Step] | None = None
 
     def cold(self, batch_size: int, seconds: float) -> Answer:
@@ -60,10 +56,10 @@ class Runner:
         begun = time.perf_counter()
         feed.open()
         opened = time.perf_counter() - begun
-        timing = self._clock(batch_size).time_first(feed.loader(batch_size), feed.count, seconds)
-        samples = feed.samples
+        timing = measure(feed.loader(batch_size), seconds, feed.count, wave=self.workers, device=self.device)
+        answer = {**asdict(timing), "left": left, "why": why, "opened": opened}
         feed.close()  # what is mapped could not be dropped for the next way
-        return {**asdict(timing), "left": left, "why": why, "opened": opened, "samples": samples}
+        return answer
 
     def verify(self, batch_size: int, seconds: float, marks: str, pixels: bool, boxes: bool = False) -> Answer:
         """Whether what is delivered is what is stored: an epoch, or what there is time for."""
@@ -79,11 +75,11 @@ class Runner:
         return {**facts, "same": agree(delivered, np.load(marks), whole=whole)}
 
     def load(self, batch_size: int, seconds: float) -> Answer:
-        """Epochs of loading alone."""
+        """Loading alone."""
         return self._measured(batch_size, seconds, self.feed.count)
 
     def train(self, batch_size: int, seconds: float) -> Answer:
-        """Epochs of training."""
+        """Training."""
         if self._trainer is None or self._trainer[0] != batch_size:
             self._trainer = None
             self._trainer = (batch_size, training_step(self._split_feed(), batch_size))
@@ -91,7 +87,7 @@ class Runner:
 
     def rest(self) -> Answer:
         """Let go of loaders and models: memory of one batch size is not that of the next."""
-        self._loader = self._trainer = None
+        self._batches = self._trainer = None
         let_go(self.device)
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:
@@ -99,26 +95,29 @@ class Runner:
         return {}
 
     def _measured(self, batch_size: int, seconds: float, step: Step) -> Answer:
+        """Epoch after epoch, from one call to the next; the first batch, before which workers start, is left out."""
         self.feed.open()
-        fresh = self._loader is None or self._loader[0] != batch_size
-        if self._loader is None or fresh:
-            self._loader = None  # before the next one is made
-            self._loader = (batch_size, self.feed.loader(batch_size))
-        clock = self._clock(batch_size)
-        begun = time.perf_counter()
-        with watching(self.device) as seen:
-            timing = clock.time_epochs(self._loader[1], step, seconds, fresh=fresh)
-        seen["took"] = time.perf_counter() - begun
-        if timing.batches < timing.of:
-            self._loader = None  # ends workers that would go on with the rest of the epoch while others are measured
-            gc.collect()
-        elif timing.samples != self.feed.samples:
-            raise RuntimeError(f"expected an epoch of {self.feed.samples:,} samples, found {timing.samples:,}")
-        return {**asdict(timing), "samples": self.feed.samples, **seen}
+        if self._batches is None or self._batches[0] != batch_size:
+            self._batches = None  # before the next one is made
+            loader = self.feed.loader(batch_size)
+            self._batches = batch_size, loader, itertools.repeat(loader) if self.whole else endless(loader)
+            if not self.whole:
+                step(next(self._batches[2]))
+        _, loader, batches = self._batches
+        for _ in range(0 if self.whole else ready(loader)):  # made while others were measured
+            self.feed.count(next(batches))
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        done = partial(self._epoch, step) if self.whole else step
+        timing = measure(batches, seconds, done, wave=self.workers, device=self.device)
+        return {**asdict(timing), "device_memory": torch.cuda.max_memory_allocated(self.device) if on_gpu else None}
 
-    def _clock(self, batch_size: int) -> Clock:
-        samples, settle = self.feed.samples, partial(finish, self.device)
-        return Clock(samples, -(-samples // batch_size), self.workers, settle, self.parts)
+    def _epoch(self, step: Step, loader: Iterable[Any]) -> int:
+        found = sum(map(step, loader))
+        if found != self.feed.samples:
+            raise RuntimeError(f"expected an epoch of {self.feed.samples:,} samples, found {found:,}")
+        return found
 
     def _split_feed(self) -> SplitFeed:
         if not isinstance(self.feed, SplitFeed):
@@ -147,42 +146,6 @@ def training_step(feed: SplitFeed, batch_size: int) -> Step:
     return lambda item: step(feed.batch(item))
 
 
-# --- the device ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def watching(device: torch.device) -> Iterator[dict[str, Any]]:
-    """A dict that has, after the block, the device's peak of ``device_memory`` in bytes, and its ``utilisation``.
-
-    That is the mean share of the time in which it computed, as its driver tells ten times a second, or None and
-    ``utilisation_reason``.
-    """
-    seen: dict[str, Any] = {}
-    if device.type != "cuda":
-        yield seen
-        return
-    torch.cuda.reset_peak_memory_stats(device)
-    over, shares = threading.Event(), []
-
-    def look() -> None:
-        while not over.wait(0.1):
-            try:
-                shares.append(torch.cuda.utilization(device) / 100)
-            except Exception as error:  # without pynvml; and its own, where a driver, a MIG or a vGPU does not tell
-                seen["utilisation_reason"] = one_line(str(error))
-                return
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-    seen["utilisation"] = statistics.mean(shares) if shares else None
-    seen["device_memory"] = torch.cuda.max_memory_allocated(device)
-
-
 # --- the process ---------------------------------------------------------------------------------------------------
 
 
@@ -205,7 +168,7 @@ def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     facts: dict[str, Any] = {"device": device.type, "device_name": name, "fields": fields, "untrainable": untrainable}
     facts["image_size"] = size
-    runner = Runner(FEEDS[way.group](way, subject), way.workers, device, parts=assignment.get("parts", True))
+    runner = Runner(FEEDS[way.group](way, subject), way.workers, device, whole=assignment.get("whole", False))
     return runner, facts
 
 

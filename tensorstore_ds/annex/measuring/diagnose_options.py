@@ -14,7 +14,7 @@ Model = Literal[Preset, "none"]
 class DiagnoseOptions:
     """Options of `diagnose`.
 
-    >>> tsds.diagnosis.DiagnoseOptions(model="none", seconds=10).batch_size
+    >>> tsds.measuring.DiagnoseOptions(model="none", seconds=10).batch_size
     128
 
     Raises:

@@ -19,10 +19,10 @@ import torch
 from torch.utils import data
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
-from tensorstore_ds.annex.comparison.delivery import Columns
-from tensorstore_ds.annex.comparison.files import open_files
-from tensorstore_ds.annex.comparison.results import Way
-from tensorstore_ds.annex.comparison.system import drop_files
+from tensorstore_ds.annex.measuring.bench_results import Way
+from tensorstore_ds.annex.measuring.delivery import Columns
+from tensorstore_ds.annex.measuring.files import open_files
+from tensorstore_ds.annex.measuring.system import drop_files
 from tensorstore_ds.annex.training.crops import How, Size, decode_plan, how_of
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.kinds import RawImageField

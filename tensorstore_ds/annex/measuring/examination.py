@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorstore_ds.annex.diagnosis import measure_loading as loading, measure_training as training
-from tensorstore_ds.annex.diagnosis.measure_machine import (
+from tensorstore_ds.annex.measuring import measure_loading as loading, measure_training as training
+from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
+from tensorstore_ds.annex.measuring.diagnosis_results import Measured, ModelRun, Run, Settings
+from tensorstore_ds.annex.measuring.measure import in_turns
+from tensorstore_ds.annex.measuring.measure_machine import (
     measure_cores,
     measure_gathers,
     measure_memory,
     measure_storage,
 )
-from tensorstore_ds.annex.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.annex.diagnosis.results import Measured, ModelRun, Run, Settings
 from tensorstore_ds.annex.training.crops import crops_in_words, decode_plan, how_of, image_size_of
 from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.options import TrainOptions
@@ -187,10 +188,11 @@ class Examination:
         """Runs with each of these settings, by loaders that are kept from one turn to the next."""
         step = None if student is None else student.step
         loaders = {settings: self._loader(settings, student) for settings in candidates}
-        measure = {settings: partial(loading.run, loader, settings, step=step) for settings, loader in loaders.items()}
+        rounds, seconds = ROUNDS if len(loaders) > 1 else 1, share * self._options.seconds
+        each = seconds / rounds / len(loaders)
+        works = {used: partial(loading.run, loader, used, seconds=each, step=step) for used, loader in loaders.items()}
         try:
-            rounds = ROUNDS if len(measure) > 1 else 1
-            return loading.in_turns(measure, seconds=share * self._options.seconds, rounds=rounds)
+            return in_turns(works, rounds, seconds)
         finally:
             for loader in loaders.values():
                 loader._iterator = None  # torch's, whose worker processes end with it; a garbage collection takes 10 s

@@ -10,12 +10,12 @@ from typing import Any, Unpack, overload
 
 import torch
 
-from tensorstore_ds.annex.diagnosis.any_loader import LoaderDiagnosis, diagnose_loader
-from tensorstore_ds.annex.diagnosis.examination import Examination
-from tensorstore_ds.annex.diagnosis.measure_loading import remade
-from tensorstore_ds.annex.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.annex.diagnosis.results import Diagnosis, Measured, Settings
-from tensorstore_ds.annex.diagnosis.verdicts import judge, starved
+from tensorstore_ds.annex.measuring.any_loader import LoaderDiagnosis, diagnose_loader
+from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
+from tensorstore_ds.annex.measuring.diagnosis_results import Diagnosis, Measured, Settings
+from tensorstore_ds.annex.measuring.examination import Examination
+from tensorstore_ds.annex.measuring.measure_loading import remade
+from tensorstore_ds.annex.measuring.verdicts import judge, starved
 from tensorstore_ds.annex.training.crops import plan_in_code
 from tensorstore_ds.annex.training.process import random_state_kept, ranks
 from tensorstore_ds.errors import OptionError

@@ -7,19 +7,19 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from tensorstore_ds.annex.diagnosis.measure_loading import finish
-from tensorstore_ds.annex.diagnosis.results import Verdict
-from tensorstore_ds.annex.diagnosis.verdicts import SLOWER
+from tensorstore_ds.annex.measuring.diagnosis_results import Verdict
+from tensorstore_ds.annex.measuring.measure import endless, finish, in_turns, measure, ready
+from tensorstore_ds.annex.measuring.verdicts import SLOWER
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.words import percent, rate
 
 #: Rounds of the three measurements, in which the loader, both, and the step take turns.
 ROUNDS = 3
-_LOOK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,58 +63,31 @@ def diagnose_loader(
         OptionError: it gives no batch, or a batch holds no tensor.
     """
     began = time.perf_counter()
-    batches = _endless(loader)
+    batches = endless(loader)
     first = next(batches)
     first_batch = time.perf_counter() - began
     size, share = _samples_of(first), seconds / ROUNDS / (1 if step is None else 3)
     if step is not None:
         step(first)  # what a model does once in its life
         finish(device)
-    rates: dict[str, list[float]] = {"load": [], "together": [], "step": []}
-    for _ in range(ROUNDS):
-        for _ in range(_waiting(loader)):  # batches that were made while the step was measured
+
+    def rate(feed: Iterator[Any], step: Callable[[Any], Any] = lambda batch: None) -> float:
+        for _ in range(ready(loader) if feed is batches else 0):  # made while the step was measured
             next(batches)
-        rates["load"].append(_rate(batches, None, share, device))
-        if step is not None:
-            rates["together"].append(_rate(batches, step, share, device))
-            rates["step"].append(_rate(itertools.repeat(first), step, share, device))
-    medians = {name: statistics.median(found) for name, found in rates.items() if found}
+
+        def counted(batch: Any) -> int:
+            step(batch)
+            return _samples_of(batch)
+
+        return measure(feed, share, counted, device=device).rate
+
+    works = {"load": partial(rate, batches)}
+    if step is not None:
+        works |= {"together": partial(rate, batches, step), "step": partial(rate, itertools.repeat(first), step)}
+    medians = {name: statistics.median(found) for name, found in in_turns(works, ROUNDS).items()}
     load, alone, together = medians["load"], medians.get("step"), medians.get("together")
     verdicts = (_verdict(load, alone, together, size),)
     return LoaderDiagnosis(size, first_batch, load, alone, together, verdicts, time.perf_counter() - began)
-
-
-def _endless(loader: Iterable[Any]) -> Iterator[Any]:
-    """Batches, epoch after epoch."""
-    while True:
-        empty = True
-        for batch in loader:
-            empty = False
-            yield batch
-        if empty:
-            message = "expected a loader that gives batches each time it is iterated, found none."
-            raise OptionError(f"`loader`: {message} An iterator ends after one epoch: pass the loader itself.")
-
-
-def _rate(batches: Iterator[Any], step: Callable[[Any], Any] | None, seconds: float, device: torch.device) -> float:
-    """Samples per second."""
-    began, samples = time.perf_counter(), 0
-    for count, batch in enumerate(batches, 1):
-        samples += _samples_of(batch)
-        if step is not None:
-            step(batch)
-        if count % _LOOK == 0:  # steps in a GPU's queue are not done yet
-            finish(device)
-        if time.perf_counter() - began >= seconds:
-            break
-    finish(device)
-    return samples / (time.perf_counter() - began)
-
-
-def _waiting(loader: Any) -> int:
-    """How many batches of torch's DataLoader wait ready at most."""
-    workers, factor = getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", None)
-    return int(workers or getattr(loader, "num_threads", 0) or 0) * int(factor or 0)
 
 
 def _samples_of(batch: Any) -> int:

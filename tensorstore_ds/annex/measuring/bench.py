@@ -15,12 +15,20 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from tensorstore_ds.annex.comparison.delivery import marks_of_split
-from tensorstore_ds.annex.comparison.lane import Answer, Lane, take_turns
-from tensorstore_ds.annex.comparison.options import BenchOptions, middle
-from tensorstore_ds.annex.comparison.results import Cell, Comparison, First, Phase, Way, make_cell, ways_of, with_ratios
-from tensorstore_ds.annex.comparison.stopwatch import least_batches
-from tensorstore_ds.annex.comparison.system import machine
+from tensorstore_ds.annex.measuring.bench_options import BenchOptions, middle
+from tensorstore_ds.annex.measuring.bench_results import (
+    Cell,
+    Comparison,
+    First,
+    Phase,
+    Way,
+    make_cell,
+    ways_of,
+    with_ratios,
+)
+from tensorstore_ds.annex.measuring.delivery import marks_of_split
+from tensorstore_ds.annex.measuring.lane import Answer, Lane, take_turns
+from tensorstore_ds.annex.measuring.system import machine
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField
@@ -30,20 +38,18 @@ from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
 
-#: Each cell is measured in so many rounds, forwards and backwards: what else the machine does falls on all ways.
+#: Each cell is measured in so many rounds, forwards and backwards, so that other programs disturb all ways.
 ROUNDS = 3
-#: Times the seconds of a measurement that the least part of an epoch may take.
-LIMIT = 20
-#: It is not less than this, seconds.
-LIMIT_SECONDS = 30.0
-#: Seconds in which a process must answer, at least; of listing files, copying into memory, a first epoch.
+#: The least part of an epoch may take so many times the seconds of a measurement, but not less than the second number.
+LIMIT, LIMIT_SECONDS = 20, 30.0
+#: Seconds in which a process must answer, at least; for listing files, copying into memory, a first epoch.
 PATIENCE, LONG_PATIENCE = 120.0, 900.0
-#: Of what should be cold, at most this share may still be in memory.
+#: Of the bytes that were dropped from the page cache, at most this share may still be there.
 WARM = 0.02
-#: Pixels of splits up to this size are compared, in bytes.
+#: Pixels of splits up to so many bytes are compared.
 COMPARED_NBYTES = 4 * 1024**3
 
-RUNNER = "tensorstore_ds.annex.comparison.runner"
+RUNNER = "tensorstore_ds.annex.measuring.runner"
 _DOING = {"load": "loading", "train": "training"}
 
 
@@ -110,27 +116,23 @@ def bench(
     return run.comparison()
 
 
-@dataclass(slots=True)
-class Expectation:
-    """What a way will take at a larger batch, by what it took at a smaller one."""
+def reason_against(size: int, samples: int, seconds: float, before: Answer) -> str:
+    """Why a batch size is not measured, by an answer at a smaller one; empty if it is.
 
-    rate: float | None = None  # samples per second
-    grown: float = 0.0  # bytes that it needed for each sample of a batch
-
-    def learn(self, size: int, answer: Answer) -> None:
-        """From a lane's answer at a batch size."""
-        self.rate = answer["samples"] / min(answer["epochs"])
-        if answer["memory"] is not None and answer["before"] is not None:
-            self.grown = max(0, answer["memory"] - answer["before"]) / size
-
-    def reason(self, size: int, least: int, seconds: float) -> str:
-        """Why a batch size is not measured, of whose epoch `least` samples have to be; empty if it is."""
-        if self.rate is not None and least / self.rate > seconds:
-            return f"a batch takes about {size / self.rate:.0f} s; a larger value of `seconds` measures it"
-        needed, limit = int(self.grown * size), memory_limit()
+    Args:
+        size: the batch size.
+        samples: that have to be loaded at least.
+        seconds: that they may take.
+        before: with the ``size`` of its batches, if it is of this phase.
+    """
+    rate = before["samples"] / before["seconds"]
+    if samples / rate > seconds:
+        return f"a batch takes about {size / rate:.0f} s; a larger value of `seconds` measures it"
+    if before.get("size") and before["memory"] is not None and before["before"] is not None:
+        needed, limit = size * max(0, before["memory"] - before["before"]) // before["size"], memory_limit()
         if needed > limit:
             return f"it needs about {needed / 1e9:.1f} GB of memory more, {limit / 1e9:.1f} GB are left"
-        return ""
+    return ""
 
 
 class _Run:
@@ -165,12 +167,12 @@ class _Run:
         lanes = [stack.enter_context(self._lane(way, scratch)) for way in self.ways.values() if not way.reason]
         for lane in lanes:  # most of a start is importing torch, which they do side by side
             self._begin(lane)
-        seen = self._first_epochs(self._able(lanes))
+        first = self._first_epochs(self._able(lanes))
         self._verify(self._able(lanes), scratch)
         for phase in self._phases:
-            expected = {name: Expectation(rate) for name, rate in seen.items()}
+            before = dict(first)
             for size in self.sizes:
-                self._compare(self._able(lanes), phase, size, expected)
+                self._compare(self._able(lanes), phase, size, before)
 
     def _note(self, name: str, **changes: Any) -> None:
         self.ways[name] = replace(self.ways[name], **changes)
@@ -214,25 +216,26 @@ class _Run:
         known = self.split.fields
         return sum(self.split[name].nbytes for name in self.fields.values() if isinstance(known[name], ArrayField))
 
-    def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, float]:
-        """Samples per second, before anything else is read: pages that a process has mapped cannot be dropped."""
-        size, rates = middle(self.sizes), {}
+    def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, Answer]:
+        """Before anything else is read: pages that a process has mapped cannot be dropped."""
+        size, answers = middle(self.sizes), {}
         for lane in lanes:
             self._say(f"first epoch, {self.ways[lane.name].title}")
             answer = lane.ask("cold", LONG_PATIENCE, batch_size=size, seconds=4 * self.seconds)
             if answer["state"] != "ok":
                 self._note(lane.name, reason=answer["reason"])
                 continue
-            rates[lane.name] = rate = answer["samples"] / answer["epochs"][0]
+            answers[lane.name] = answer
             left = answer["left"]
             if left is None:
                 first = First(size, reason=answer["why"] or "the system does not tell what is in memory")
             elif left > WARM * self._nbytes:
                 first = First(size, reason=f"{left / 1e6:.1f} MB of its files could not be dropped from the page cache")
             else:
-                first = First(size, answer["opened"], self.samples / rate, answer["batches"], answer["of"])
+                seconds = self.samples * answer["seconds"] / answer["samples"]
+                first = First(size, answer["opened"], seconds, not answer["ended"])
             self._note(lane.name, first=first)
-        return rates
+        return answers
 
     def _verify(self, lanes: Sequence[Lane], scratch: Path) -> None:
         """Compare what each way delivers with what is stored."""
@@ -270,23 +273,23 @@ class _Run:
 
     # --- the cells
 
-    def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, expected: Mapping[str, Expectation]) -> None:
-        """All ways at one batch size, in turn."""
+    def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, before: dict[str, Answer]) -> None:
+        """All ways at one batch size, in turn; `before` has the last answer of each."""
         answers = self._answers[phase, size] = defaultdict(list)
 
         def ask(lane: Lane) -> Answer:
-            way, expectation = self.ways[lane.name], expected[lane.name]
+            way = self.ways[lane.name]
             self._say(f"{_DOING[phase]}, batch {size:,}, {way.title}")
-            if not answers[lane.name]:
-                least = min(self.samples, (1 + least_batches(way.workers)) * size)  # one comes before
-                if reason := expectation.reason(size, least, max(LIMIT_SECONDS, LIMIT * self.seconds)):
-                    return {"state": "failed", "reason": reason}
+            least = size * (1 + max(1, way.workers))  # the first batch, which does not count, and one of each worker
+            limit = max(LIMIT_SECONDS, LIMIT * self.seconds)
+            if not answers[lane.name] and (reason := reason_against(size, least, limit, before[lane.name])):
+                return {"state": "failed", "reason": reason}
             patience = max(PATIENCE, 4 * LIMIT * self.seconds)
             answer = lane.ask(phase, patience, batch_size=size, seconds=self.seconds / ROUNDS)
             if lane.reason:
                 self._ended[lane.name] = lane.reason
             if answer["state"] == "ok":
-                expectation.learn(size, answer)
+                before[lane.name] = {**answer, "size": size}
             return answer
 
         take_turns(lanes, answers, rounds=ROUNDS, seconds=self.seconds, ask=ask)

@@ -57,8 +57,7 @@ class Gathers:
     """Speed of copies in memory by one thread, in bytes per second. Each is the fastest of several rounds."""
 
     whole: float  #: copy of many adjacent rows
-    aligned: float  #: copy of as many random rows into an array that begins at a page
-    misaligned: float  #: copy of as many random rows into an array that begins 16 bytes after a page
+    rows: float  #: copy of as many random rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +127,6 @@ class Copies:
     nbytes: int  #: bytes of the batch
     pinned: float  #: seconds from pinned memory
     pageable: float  #: seconds from pageable memory
-    #: samples per second of copy and step, if batches are copied one step ahead on a separate stream; 0 without a model
-    ahead: float = 0.0
-    in_turn: float = 0.0  #: samples per second if each copy ends before its step begins; 0 without a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +137,6 @@ class TransformRun:
     one: float  #: samples per second with the transform in one thread
     several: float  #: samples per second with the transform in `threads` threads
     threads: int  #: number of threads of `several`
-    speed_up: float  #: speed of `threads` threads relative to one thread, the largest of all rounds
-    possible: float  #: speed-up of as many threads that compute hashes without the GIL, the smallest of all rounds
     gil_wait: float  #: median seconds that another thread waited for the GIL while the threads worked
 
 

@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
-from tensorstore_ds.annex.comparison.bench import bench
-from tensorstore_ds.annex.comparison.options import BenchOptions
-from tensorstore_ds.annex.comparison.results import Cell, Comparison, Phase
-from tensorstore_ds.annex.diagnosis.options import DiagnoseOptions
+from tensorstore_ds.annex.measuring.bench import bench
+from tensorstore_ds.annex.measuring.bench_options import BenchOptions
+from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Phase
+from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.convert import convert_source
 from tensorstore_ds.conversion.estimate import Estimate, estimate
@@ -57,29 +57,15 @@ class Forecast:
         """Number of samples in all splits of the source."""
         return sum(self.estimate.rows.values())
 
-    def files(self, phase: Phase) -> Cell | None:
-        """Return the fastest measurement of loading the files, or None if there is none.
-
-        Args:
-            phase: ``load`` for loading alone, or ``train`` for training.
-        """
-        return self._best(phase, "files")
-
-    def store(self, phase: Phase) -> Cell | None:
-        """Return the measurement of the store, or None if there is none.
-
-        Args:
-            phase: ``load`` for loading alone, or ``train`` for training.
-        """
-        return self._best(phase, "store")
+    def best(self, phase: Phase, group: Literal["files", "store"]) -> Cell | None:
+        """Return the fastest measurement of the files or of the store, alone or in training, or None."""
+        names = {way.name for way in self.comparison.ways if way.group == group}
+        cells = [cell for cell in self.comparison.cells if cell.way in names and cell.phase == phase and cell.rate]
+        return max(cells, key=lambda cell: cell.rate or 0.0, default=None)
 
     def gain(self, phase: Phase) -> float | None:
-        """Return the speed of the store divided by the speed of the files, or None if one of them was not measured.
-
-        Args:
-            phase: ``load`` for loading alone, or ``train`` for training.
-        """
-        files, store = self.files(phase), self.store(phase)
+        """Return the speed of the store divided by the speed of the files, or None if one of them was not measured."""
+        files, store = self.best(phase, "files"), self.best(phase, "store")
         return store.rate / files.rate if files and store and files.rate and store.rate else None
 
     @property
@@ -87,11 +73,6 @@ class Forecast:
         """Share of a training step spent waiting for files, in [0, 1], that a store saves. None if not measured."""
         gain = self.gain("train")
         return None if gain is None else max(0.0, 1 - 1 / gain)
-
-    def _best(self, phase: Phase, group: str) -> Cell | None:
-        names = {way.name for way in self.comparison.ways if way.group == group}
-        cells = [cell for cell in self.comparison.cells if cell.way in names and cell.phase == phase and cell.rate]
-        return max(cells, key=lambda cell: cell.rate or 0.0, default=None)
 
 
 @takes_options(DiagnoseOptions)

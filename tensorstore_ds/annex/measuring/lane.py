@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import tensorstore_ds
-from tensorstore_ds.annex.comparison.system import shared_nbytes, tree_nbytes
+from tensorstore_ds.annex.measuring.measure import in_turns
+from tensorstore_ds.annex.measuring.system import shared_nbytes, tree_nbytes
 from tensorstore_ds.errors import OptionError, TsdsError, one_line
 from tensorstore_ds.words import unfit_torchvision
 
@@ -159,22 +160,14 @@ def take_turns(
     seconds: float,
     ask: Callable[[Lane], Answer],
 ) -> None:
-    """Ask each lane once per round, forwards and backwards by turns: what else the machine does falls on all of them.
+    """Ask each lane once per round, until one of its `answers` failed or they took so many seconds; they are added."""
 
-    Args:
-        lanes: those that still measure something.
-        answers: of each lane, by its name; they are added. A lane with one that is not ``ok`` is asked no more.
-        rounds: at most.
-        seconds: in which a lane is asked again.
-        ask: asks a lane for a measurement.
-    """
-    spent = dict.fromkeys((lane.name for lane in lanes), 0.0)
-    for number in range(rounds):
-        for lane in lanes if number % 2 == 0 else reversed(lanes):
-            own = answers[lane.name]
-            if spent[lane.name] < seconds and all(answer["state"] == "ok" for answer in own):
-                own.append(ask(lane))
-                spent[lane.name] += own[-1].get("took", 0.0)
+    def turn(lane: Lane) -> None:
+        own = answers[lane.name]
+        if all(one["state"] == "ok" for one in own) and sum(one.get("seconds", 0.0) for one in own) < seconds:
+            own.append(ask(lane))
+
+    in_turns({lane.name: partial(turn, lane) for lane in lanes}, rounds)
 
 
 # --- in the process ------------------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from tensorstore_ds.annex.diagnosis.measure_machine import hashed
-from tensorstore_ds.annex.diagnosis.results import Decoding, Memory, Run, Settings, TransformRun
+from tensorstore_ds.annex.measuring.diagnosis_results import Decoding, Memory, Run, Settings, TransformRun
+from tensorstore_ds.annex.measuring.measure import finish, in_turns, measure
+from tensorstore_ds.annex.measuring.measure_machine import hashed
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -104,37 +104,31 @@ def run(
         first_epoch: count from before the first batch to the end of the epoch at most; otherwise the first batch, which
             threads, processes and kernels have to be started for, does not count.
     """
-    device = loader.device or torch.device("cpu")
-    step = step or (lambda batch: None)
+    device = loader.device
     width = settings.num_workers or loader.num_threads or threads_for_loading()
+
+    def counted(found: tuple[Any, int]) -> int:
+        if step is not None:
+            step(found[0])
+        return found[1]
+
     with contextlib.closing(_batches(loader, once=first_epoch)) as batches:
         if not first_epoch:
-            step(next(batches)[0])
+            counted(next(batches))
         finish(device)
-        before, faults, busy, began = loader.stats(), major_faults(), time.process_time(), time.perf_counter()
-        samples = 0
-        for batch, count in batches:
-            samples += count
-            step(batch)
-            del batch
-            if time.perf_counter() - began >= seconds:
-                # Threads that began together are ready together: a wave of tasks is counted wholly or not at all.
-                stats = loader.stats() - before
-                if first_epoch or (stats.requests if before.requests else stats.batches) % width == 0:
-                    break
-        finish(device)
-        spent, busy = time.perf_counter() - began, time.process_time() - busy
+        before, faults = loader.stats(), major_faults()
+        timing = measure(batches, seconds, counted, wave=1 if first_epoch else width, device=device)
         after, stats = major_faults(), loader.stats() - before
     return Run(
         settings,
         loader.batch_size or 1,
-        rate=samples / spent,
+        rate=timing.rate,
         batches=stats.batches,
-        wait=min(1.0, loader.starved(stats) / spent),
+        wait=min(1.0, loader.starved(stats) / timing.seconds),
         gather=stats.gather / stats.batches,
         copy=stats.copy / stats.batches,
         depth=stats.depth,
-        busy=busy / spent,
+        busy=timing.cpu / timing.seconds,
         major_faults=None if after is None or faults is None else after - faults,
     )
 
@@ -145,23 +139,6 @@ def _batches(loader: DataLoader[Any], *, once: bool) -> Generator[tuple[Any, int
     for _ in range(1) if once else itertools.count():
         for number, batch in enumerate(loader):
             yield batch, min(size, total - number * size)
-
-
-def in_turns(
-    measure: Mapping[Settings, Callable[..., Run]], *, seconds: float, rounds: int
-) -> dict[Settings, list[Run]]:
-    """Measure several settings in turns, so that what else the machine does disturbs all.
-
-    Each is measured once; after that, turns end with the time.
-    """
-    runs: dict[Settings, list[Run]] = {settings: [] for settings in measure}
-    end = time.perf_counter() + seconds
-    for number in range(rounds):
-        if number and time.perf_counter() >= end:
-            break
-        for settings, one in measure.items():
-            runs[settings].append(one(seconds=seconds / rounds / len(measure)))
-    return runs
 
 
 def median(runs: Sequence[Run]) -> Run:
@@ -176,12 +153,6 @@ def gain_of(used: Sequence[Run], wanted: Sequence[Run]) -> float:
     """
     gains = sorted(b.rate / a.rate for a, b in zip(used, wanted, strict=True))
     return gains[len(gains) // 2] if gains[0] > 1 else 1.0
-
-
-def finish(device: torch.device) -> None:
-    """Wait for what was begun on a device."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def major_faults() -> int | None:
@@ -228,23 +199,21 @@ def measure_transform(dataset: StoreDataset, batch_size: int, cores: int, *, sec
         return None
     threads = max(2, min(MOST_THREADS, cores))
     plain = remade(dataset, dataset.fields, None)
-    share = seconds / TRANSFORM_ROUNDS / 5
+    share = seconds / TRANSFORM_ROUNDS / 4
 
     def rate(loaded: StoreDataset, threads: int) -> float:
         settings = Settings(num_threads=threads)
         return run(loader_of(loaded, settings, batch_size), settings, seconds=share).rate
 
-    turns = []
-    for _ in range(TRANSFORM_ROUNDS):
+    def turn() -> tuple[float, ...]:
         without, one = rate(plain, threads), rate(dataset, 1)
         several, wait = waiting_for_gil(lambda: rate(dataset, threads))
         # As many threads, which do not hold it: what is left is the system's own delay.
-        together, idle = waiting_for_gil(lambda: hashed(threads, seconds=share))
-        turns.append((without, one, several, wait, idle, several / one, together / hashed(1, seconds=share)))
-    numbers = np.array(turns)
-    without, one, several, wait, idle = np.median(numbers[:, :5], axis=0).tolist()
-    speed_up, possible = float(numbers[:, 5].max()), float(numbers[:, 6].min())
-    return TransformRun(without, one, several, threads, speed_up, possible, gil_wait=max(0.0, wait - idle))
+        _, idle = waiting_for_gil(lambda: hashed(threads, seconds=share))
+        return without, one, several, max(0.0, wait - idle)
+
+    without, one, several, wait = np.median(in_turns({"": turn}, TRANSFORM_ROUNDS)[""], axis=0).tolist()
+    return TransformRun(without, one, several, threads, gil_wait=wait)
 
 
 def waiting_for_gil(work: Callable[[], float]) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from typing import IO
 
 import numpy as np
 
-from tensorstore_ds.annex.diagnosis.results import Cores, Gathers, Memory, Storage
+from tensorstore_ds.annex.measuring.diagnosis_results import Cores, Gathers, Memory, Storage
 from tensorstore_ds.machine import core_limits
 from tensorstore_ds.page_cache.residency import data_files, requirement, residency_of, total_residency
 from tensorstore_ds.reading.columns import aligned_empty
@@ -33,8 +33,6 @@ LEAST_NBYTES, LEAST_TOTAL = 1024**2, 8 * 1024**2
 #: Rows that are gathered to see how quick copies are: their size, how many there are, and how many are taken. The C
 #: library copies rows of this size in another way than all of them in one piece.
 ROW_NBYTES, ROWS, TAKEN = 64 * 1024, 512, 128
-#: Where `malloc` begins large arrays, after a page.
-MALLOC_OFFSET = 16
 
 
 def measure_cores(limit: int | None, *, seconds: float) -> Cores:
@@ -67,31 +65,26 @@ def _hash(seconds: float) -> float:
     return blocks / (time.perf_counter() - began)
 
 
-def measure_gathers(*, seconds: float, offset: int = MALLOC_OFFSET) -> Gathers:
-    """Random rows into an array that begins at a page, and into one `offset` bytes after it; and rows in one piece.
-
-    The best turn counts: what else the machine does can only make a copy slower.
-    """
+def measure_gathers(*, seconds: float) -> Gathers:
+    """Random rows, and as many in one piece, into an array. The best turn counts: others only make copies slower."""
     source = aligned_empty((ROWS, ROW_NBYTES), np.uint8)
     source.fill(1)
-    memory = aligned_empty(((TAKEN + 1) * ROW_NBYTES,), np.uint8)
-    memory.fill(1)
-    aligned, misaligned = (memory[i:][: TAKEN * ROW_NBYTES].reshape(TAKEN, ROW_NBYTES) for i in (0, offset))
-    rng, best, began = np.random.default_rng(0), [float("inf")] * 3, time.perf_counter()
+    out = aligned_empty((TAKEN, ROW_NBYTES), np.uint8)
+    out.fill(1)
+    rng, best, began = np.random.default_rng(0), [float("inf")] * 2, time.perf_counter()
     turns = 0
     while turns < _TURNS or time.perf_counter() - began < seconds:
         turns += 1
         rows, first = rng.permutation(ROWS)[:TAKEN], int(rng.integers(ROWS - TAKEN))
         copies = (
-            partial(np.copyto, aligned, source[first : first + TAKEN]),
-            partial(np.take, source, rows, axis=0, out=aligned, mode="clip"),
-            partial(np.take, source, rows, axis=0, out=misaligned, mode="clip"),
+            partial(np.copyto, out, source[first : first + TAKEN]),
+            partial(np.take, source, rows, axis=0, out=out, mode="clip"),
         )
         for i, copy in enumerate(copies):
             start = time.perf_counter()
             copy()
             best[i] = min(best[i], time.perf_counter() - start)
-    return Gathers(*(aligned.nbytes / took for took in best))
+    return Gathers(*(out.nbytes / took for took in best))
 
 
 def measure_memory(store: Store, columns: Sequence[tuple[str, str]], limit: int | None) -> Memory:

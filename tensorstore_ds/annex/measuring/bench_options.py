@@ -26,7 +26,7 @@ MIDDLE_BATCH = 1000
 class BenchOptions:
     """Options of `bench`.
 
-    >>> options = tsds.comparison.BenchOptions(batch_sizes=[64, 256], ways=["plain", "store"], train=False)
+    >>> options = tsds.measuring.BenchOptions(batch_sizes=[64, 256], ways=["plain", "store"], train=False)
     >>> options.batch_sizes
     (64, 256)
 
