@@ -156,24 +156,18 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
         raise OptionError(f"`model`: expected {expected} for {chosen.name}, found {model}.")
     if isinstance(chosen, Detection):
         need_pycocotools()
+    other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
     if len(chosen.classes) < 2 and not isinstance(chosen, Keypoints | Detection):
         names = f"one, {chosen.classes[0]!r}" if chosen.classes else "none"
-        other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
         raise OptionError(
             f"{split.name}: expected two classes or more to tell apart, found {names}. "
             f"Also convert samples of other classes{other}."
         )
     if not has_labels(chosen, split):
-        other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
+        expected, found = "samples with a label", f"{len(split):,}. Also convert samples with labels{other}."
         if isinstance(chosen, Detection):
-            raise OptionError(
-                f"{split.name}: expected objects with boxes to learn from, found none in {len(split):,} samples. "
-                "Convert images with annotations."
-            )
-        raise OptionError(
-            f"{split.name}: expected samples with a label to learn from, found none in {len(split):,}. "
-            f"Also convert samples with labels{other}."
-        )
+            expected, found = "objects with boxes", f"{len(split):,} samples. Convert images with annotations."
+        raise OptionError(f"{split.name}: expected {expected} to learn from, found none in {found}")
     return chosen
 
 
@@ -237,8 +231,7 @@ def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
             checked = split.table(task.objects_field).take(rows)["labels"]
         return np.bincount(checked, minlength=classes)
     if isinstance(task, MultiLabel):
-        applies = checked_numbers(split, task.label_field, rows) > 0
-        return applies.sum(axis=0)
+        return (checked_numbers(split, task.label_field, rows) > 0).sum(axis=0)
     where = f"{split.name}/{task.label_field}"
     found = checked_labels(split.column(task.label_field), classes, where, least=UNLABELLED)
     found = found if rows is None else found[rows]
