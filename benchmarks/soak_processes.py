@@ -91,7 +91,7 @@ def _read(store: Path, loading: bool, ready: Any, stop: Any) -> None:
     opened = tsds.open(store)
     for name in opened if not loading else ():
         split = opened[name]
-        for rows in split["image"].pieces(0, len(split)):
+        for rows in split["image"]._pieces(0, len(split)):
             rows.reshape(-1)[::4096].sum(dtype=np.int64)
     ready.release()
     stop.wait()

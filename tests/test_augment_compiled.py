@@ -92,7 +92,7 @@ def test_it_is_one_graph_for_all_epochs_and_one_more_for_another_shape() -> None
         return graph.forward
 
     compose = tsds.Compose([tsds.RandomCrop(16), tsds.transforms.RandAugment(), LAST], seed=3)
-    step = torch.compile(compose.change_pixels, fullgraph=True, dynamic=False, backend=backend)
+    step = torch.compile(compose._change_pixels, fullgraph=True, dynamic=False, backend=backend)
     batch = {"image": images(0, (20, 20))}
     for epoch, count in ((0, 4), (1, 4), (2, 4), (0, 3), (1, 3)):
         part = {"image": batch["image"][:count]}
@@ -104,4 +104,4 @@ def test_it_is_one_graph_for_all_epochs_and_one_more_for_another_shape() -> None
 def test_transforms_of_others_cannot_be_compiled() -> None:
     with pytest.raises(tsds.OptionError, match=r"`compile`: expected transforms of tensorstore_ds.* found Identity"):
         tsds.Compose([nn.Identity()], compile=True)
-    assert not tsds.Compose([LAST], compile=True).has_no_state
+    assert not tsds.Compose([LAST], compile=True)._has_no_state

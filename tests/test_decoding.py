@@ -641,7 +641,7 @@ def test_16_bits_among_8_are_not_damaged(tmp_path):
 
 
 def test_placements_of_nothing_and_of_all():
-    placements = tsds.RandomResizedCrop(8).place(decoding.Placements.whole(np.empty((0, 2))), np.empty(0, np.uint64))
+    placements = tsds.RandomResizedCrop(8)._place(decoding.Placements.whole(np.empty((0, 2))), np.empty(0, np.uint64))
     assert len(placements) == 0
     away = (
         decoding.Placements.whole([[10, 10]])

@@ -204,13 +204,13 @@ def test_maps_in_use_stay_and_others_go(tmp_path: Path) -> None:
     store = sharded(tmp_path / "s.tsds")
     column = store["train"].column("image")
     assert [int(column[row].mean()) for row in range(len(column))] == list(range(len(column)))
-    column.let_go()
+    column._let_go()
     used = column[5]
     assert maps_of(store.path) == len(column)  # not used since then, but kept until the next call
-    column.let_go()
+    column._let_go()
     assert maps_of(store.path) == 1
-    column.let_go()
-    column.let_go()
+    column._let_go()
+    column._let_go()
     assert maps_of(store.path) == 1
     assert (used == 5).all()
     del used

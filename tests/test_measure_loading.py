@@ -113,7 +113,7 @@ def test_a_data_set_with_other_fields_keeps_its_arguments(path):
     dataset = StoreDataset(path, return_as="tuple", as_pil=True, transform=np.asarray, transform_of="image").subset([4])
     label, image = remade(dataset, ["label"], None), remade(dataset, ["image"], np.array)
     assert image[0][0].shape == (8, 6, 3) and image[0][0][0, 0, 0] == 4  # as_pil and transform_of
-    assert label[0] == (0,) and not label.by_sample
+    assert label[0] == (0,) and not label._by_sample
     assert dataset.transform is np.asarray and dataset.fields == ("image", "label")
 
 

@@ -45,7 +45,7 @@ def test_a_value_becomes_one_of_pythons_own_types(name: str, value: Any, kept: A
     assert taken == kept
     assert type(taken) is type(kept)
     assert all(type(a) is type(b) for a, b in zip(taken, kept, strict=True)) if isinstance(kept, tuple) else True
-    json.dumps(options.deciding())
+    json.dumps(options._deciding())
 
 
 @pytest.mark.parametrize(

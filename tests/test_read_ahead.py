@@ -213,7 +213,7 @@ def test_rows_of_files_and_of_chunks_are_read(tmp_path: Path) -> None:
         store = make_cold(tsds.open(store_of(path, samples, ["a"], **options).path))
         dataset = tsds.StoreDataset(store, fields=["image"])
         chosen = [len(dataset) - 1, 3]
-        asked = dataset.will_need(chosen, every=True)
+        asked = dataset._will_need(chosen, every=True)
         least = min(asked.nbytes, asked.used)  # chunks are smaller than their rows, and arrays than pages
         assert asked.used >= store["train"]["image"].nbytes // len(dataset)
         assert wait_for(lambda store=store, least=least: resident_nbytes(store) >= least)
@@ -290,10 +290,10 @@ def test_rows_over_several_shards(tmp_path: Path) -> None:
     assert isinstance(column, tsds.Column)
     assert column.shards > 2
     rows = np.array([49, 3, 3, 0, 20])
-    nbytes, requests = column.will_need(rows, rows + 1)
+    nbytes, requests = column._will_need(rows, rows + 1)
     assert requests == 4
     assert 4 * 64 * 64 * 3 <= nbytes <= 4 * (64 * 64 * 3 + 2 * mmap.PAGESIZE)
-    assert column.will_need(np.zeros(0, np.int64), np.zeros(0, np.int64)) == (0, 0)
+    assert column._will_need(np.zeros(0, np.int64), np.zeros(0, np.int64)) == (0, 0)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ def test_empty_tiles_have_their_share(folder: Path) -> None:
         some = tsds.Tiles(dataset, SIZE, OVERLAP, empty=share)
         assert (some.object_counts > 0).sum() == full
         assert (some.object_counts == 0).sum() == round(full * share / (1 - share))
-        assert (np.diff(some.store_rows(np.arange(len(some)))) > 0).all()
+        assert (np.diff(some._store_rows(np.arange(len(some)))) > 0).all()
         again = tsds.Tiles(dataset, SIZE, OVERLAP, empty=share)
         np.testing.assert_array_equal(some.positions, again.positions)
         np.testing.assert_array_equal(some.position_of(some.gather([2, 1]).rows), some.positions[[2, 1]])

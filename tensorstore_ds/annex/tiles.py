@@ -113,18 +113,18 @@ class Tiles(StoreDataset):
         if dataset.zero_copy:
             raise refusal("zero_copy", "False for tiles, which are always copied", True)
         self.__setstate__(dataset.__getstate__() | {"_replaced": [], "_is_judged": False, "_random": ()})
-        self.check_moved()
+        self._check_moved()
         self.size, self.overlap = size_of(size), tile_overlap(overlap)
         self.min_visibility, self.fill = visibility(min_visibility), fill
         sizes = dataset.image_sizes
         _check_sizes(sizes, self.size, pad=pad)
         check_count(sizes, self.size, self.overlap)
         self._positions = tile_corners(sizes, self.size, self.overlap)
-        self._positions[:, 0] = dataset.store_rows(self._positions[:, 0])
+        self._positions[:, 0] = dataset._store_rows(self._positions[:, 0])
         self.rows = None
         self._is_padded = bool((sizes < self.size).any())
         self._check_fill()
-        self._warn_of_whole(dataset.store_rows(np.arange(len(dataset))))
+        self._warn_of_whole(dataset._store_rows(np.arange(len(dataset))))
         if empty is not None:
             share = number("empty", empty, most=_BELOW_1, expected="a share in [0, 1), such as 0.1, or None")
             self.rows = _with_empty(self.object_counts, share, seed)
@@ -134,7 +134,7 @@ class Tiles(StoreDataset):
     @property
     def positions(self) -> NDArray[np.int64]:
         """(n, 3) int64, for each sample its image's row in the split, and y and x of the tile's upper left corner."""
-        return self.position_of(self.store_rows(np.arange(len(self))))
+        return self.position_of(self._store_rows(np.arange(len(self))))
 
     @property
     def image_rows(self) -> NDArray[np.int64]:
@@ -157,12 +157,12 @@ class Tiles(StoreDataset):
         names = [name for name, field in fields.items() if image_of(field) == "image"]
         if not names:
             raise refusal("empty", "a field of objects", ", ".join(self.split.fields))
-        rows, pool = self.store_rows(np.arange(len(self))), BufferPool()
+        rows, pool = self._store_rows(np.arange(len(self))), BufferPool()
         counts: NDArray[np.int64] = np.zeros(len(rows), np.int64)
         for name in names:
-            of_images = np.diff(self.split.table(name).offsets)[self.rows_of_images(rows)]
+            of_images = np.diff(self.split.table(name).offsets)[self._rows_of_images(rows)]
             for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(of_images.cumsum() // _COUNTED)) + 1):
-                images = self.rows_of_images(rows[part])
+                images = self._rows_of_images(rows[part])
                 self.split.fetch([name], images)
                 objects: Any = gather_field(self.split, name, images, pool)
                 counts[part] += place_objects(objects, self.placed(rows[part])).lengths.numpy()
@@ -173,7 +173,7 @@ class Tiles(StoreDataset):
         found: NDArray[np.int64] = self._positions[np.asarray(rows, np.int64)]
         return found
 
-    def rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of the split with the images of tiles, from the `rows` of a batch."""
         images: NDArray[np.int64] = self._positions[rows, 0]
         return images

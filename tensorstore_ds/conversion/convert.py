@@ -241,7 +241,7 @@ class _Conversion:
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, FinishedSplit]]:
         """All shards of each split; all anew, as a survey decides, where images turn out to differ."""
-        begun, asked = self._workspace.begun() or {}, recorded(self._options.deciding())
+        begun, asked = self._workspace.begun() or {}, recorded(self._options._deciding())
         if begun.get("surveyed") is True and all(begun.get(name) == value for name, value in asked.items()):
             prepared = self._surveyed(prepared)
             if not prepared.is_surveyed:
@@ -277,7 +277,7 @@ class _Conversion:
                 "source_format": self._source.name,
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
                 "surveyed": prepared.is_surveyed,
-                **options.deciding(),
+                **options._deciding(),
             }
         )
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))

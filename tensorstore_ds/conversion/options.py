@@ -324,18 +324,18 @@ class ConvertOptions(ImageOptions, SourceOptions):
         """The options for images only."""
         return ImageOptions(**{each.name: getattr(self, each.name) for each in fields(ImageOptions)})
 
-    def deciding(self) -> dict[str, Any]:
+    def _deciding(self) -> dict[str, Any]:
         """Return the options that can change the bytes of a shard. They must be equal when a conversion is resumed."""
         whole = {"on_error": self.on_error} if self.on_error == "skip-image" else {}
         return deciding(self) | whole
 
-    def recorded(self) -> dict[str, Any]:
+    def _recorded(self) -> dict[str, Any]:
         """Return the options of `deciding` that the store records.
 
         Paths are private, and the fields record the names.
         """
         noted = declarations(type(self))
-        return {name: value for name, value in self.deciding().items() if noted[name].recorded}
+        return {name: value for name, value in self._deciding().items() if noted[name].recorded}
 
 
 _CONVERT = declarations(ConvertOptions)

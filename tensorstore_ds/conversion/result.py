@@ -190,7 +190,7 @@ def commit(
         "tool": "tensorstore-ds",
         "tool_version": __version__,
         **origin,
-        "options": {**options.recorded(), "encoding": encoding},
+        "options": {**options._recorded(), "encoding": encoding},
         "created": now().isoformat(timespec="seconds"),
         "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),

@@ -104,7 +104,7 @@ class Writer:
             workspace = stack.enter_context(Workspace(self._out))
             workspace.clean([shard for shard in workspace.finished_names() if self._is_usable(workspace, *shard)])
             asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
-            workspace.begin({"source": WHERE, "fields": asked, **self._options.deciding()})
+            workspace.begin({"source": WHERE, "fields": asked, **self._options._deciding()})
             stack.pop_all()
         workspace.close_in_children()
         self._workspace, self._has_begun = workspace, True

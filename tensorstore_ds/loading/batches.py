@@ -51,8 +51,8 @@ class StoreCollate:
     def commutes_with(self, transform: TransformsBatches) -> bool:
         """Whether a batch may be transformed before it is collated, by any thread: the result is the same."""
         objects = any(isinstance(self.dataset.schema[name], ObjectsField) for name in self.dataset.fields)
-        as_stored = self.collate_fn is None and not self.dataset.by_sample and self.dataset.return_as != "torchvision"
-        ours = isinstance(transform, OfBatches) and transform.has_no_state
+        as_stored = self.collate_fn is None and not self.dataset._by_sample and self.dataset.return_as != "torchvision"
+        ours = isinstance(transform, OfBatches) and transform._has_no_state
         return ours and as_stored and self.padding is None and (self.how == "packed" or not objects)
 
     def with_rows(self, batch: Batch) -> tuple[Any, NDArray[np.int64]]:
@@ -63,7 +63,7 @@ class StoreCollate:
         """Collate a `Batch`, or a list of samples that a transform has made."""
         if self.collate_fn is not None:
             return self.collate_fn(list(batch))
-        if not isinstance(batch, Batch) or self.dataset.by_sample:
+        if not isinstance(batch, Batch) or self.dataset._by_sample:
             samples = list(batch)
             if self.padding is None:
                 return collate_samples(samples, self.how)

@@ -51,7 +51,7 @@ class Crops:
         if native.core is None:
             return np.zeros(len(rows), bool)
         begin, end = self._column.bounds(rows)
-        shard, jobs = self._files.owners(begin), np.zeros(len(rows), native.JOB)
+        shard, jobs = self._files._owners(begin), np.zeros(len(rows), native.JOB)
         first_of = self._files.starts[shard]
         used, jobs["shard"] = np.unique(shard, return_inverse=True)
         jobs["begin"], jobs["end"] = begin - first_of, end - first_of
@@ -85,4 +85,4 @@ class Crops:
 
 def _arrays(column: Column, shards: NDArray[np.int64]) -> Sequence[Any]:
     """The maps of some shards, whose rows were fetched if they had to be; nothing of a compressed one."""
-    return [b"" if (array := column.mapped(shard)) is None else array for shard in shards.tolist()]
+    return [b"" if (array := column._mapped(shard)) is None else array for shard in shards.tolist()]

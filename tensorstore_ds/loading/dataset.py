@@ -199,7 +199,7 @@ class StoreDataset(Samples):
         if return_as == "torchvision":
             self._check_detection()
         if transform is not None or decode is not None or return_as != "dict":
-            self.check_moved()
+            self._check_moved()
         self._check_plan()
         self.outlines = outlines
         self._check_transform()
@@ -220,16 +220,16 @@ class StoreDataset(Samples):
     def split(self) -> Split:
         """The split, which each process opens at first use."""
         if self._split is None:
-            store = self.open_store()
+            store = self._open_store()
             if self.split_name not in store and len(store) == 1:
                 only = repr(next(iter(store)))
                 expected = f"{store.name}: expected its only split {only}, found {self.split_name!r}"
                 raise UnknownNameError(f"{expected}. Pass `split={only}`.")
             self._split, self._sha256 = store[self.split_name], store.sha256
-            self._split.read_randomly(self._random)
+            self._split._read_randomly(self._random)
         return self._split
 
-    def open_store(self) -> Store:
+    def _open_store(self) -> Store:
         """Open the store again. Raises as `tensorstore_ds.open`."""
         if self._origin is None:
             try:
@@ -289,7 +289,7 @@ class StoreDataset(Samples):
         """Return one sample. Its tensors are copies, unless `zero_copy` is set."""
         if not self.zero_copy or self._places:
             return super().__getitem__(index)
-        rows = self.store_rows([self._index(index)])
+        rows = self._store_rows([self._index(index)])
         views = {name: view_field(self.split, name, int(rows[0])) for name in self.fields}
         batch = self._gather([name for name, view in views.items() if view is None], rows, self._pool, (0, self.epoch))
         sample = {name: batch.columns[name][0] if view is None else view for name, view in views.items()}
@@ -299,9 +299,9 @@ class StoreDataset(Samples):
     @property
     def _image_rows(self) -> NDArray[np.int64]:
         """(n,) `rows_of_images` of all samples."""
-        return self.rows_of_images(self.store_rows(np.arange(len(self))))
+        return self._rows_of_images(self._store_rows(np.arange(len(self))))
 
-    def rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of the split with the images, labels and objects of samples, from the `rows` of a batch."""
         return rows
 
@@ -310,23 +310,23 @@ class StoreDataset(Samples):
         """Rows and fields that are loaded."""
         return (Loaded(self.split, self.fields, None if self.rows is None else self._image_rows),)
 
-    def read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
-        """`Split.read_randomly`, also in processes that get a copy of this data set."""
+    def _read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
+        """`Split._read_randomly`, also in processes that get a copy of this data set."""
         (self._random,) = arrays
-        self.split.read_randomly(self._random)
+        self.split._read_randomly(self._random)
 
-    def will_need(self, indices: ArrayLike, *, every: bool, fields: Sequence[str] | None = None) -> Asked:
-        """Begin to read samples, by their indices, from a disk or by URL. See `Split.will_need`."""
-        names, rows = self.fields if fields is None else fields, self.rows_of_images(self.store_rows(indices))
+    def _will_need(self, indices: ArrayLike, *, every: bool, fields: Sequence[str] | None = None) -> Asked:
+        """Begin to read samples, by their indices, from a disk or by URL. See `Split._will_need`."""
+        names, rows = self.fields if fields is None else fields, self._rows_of_images(self._store_rows(indices))
         self.split.fetch(names, rows)
-        return self.split.will_need(names, rows, every=every)
+        return self.split._will_need(names, rows, every=every)
 
     def placed(self, rows: NDArray[np.int64]) -> Placements:
         """Return the part of its image that each sample covers, before any plan."""
         return Placements.whole(self._reader.shapes[rows, :2])
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        self.split.fetch(names, self.rows_of_images(rows))
+        self.split.fetch(names, self._rows_of_images(rows))
         placements, columns = list[Placements](), dict[str, Value]()
         if "image" in names:  # first, because others may take the place of damaged ones
             if self._places or is_decoded(self.split.fields["image"]):
@@ -334,7 +334,7 @@ class StoreDataset(Samples):
                 columns.update(zip(self.image_names, images, strict=True))
         elif not self.whole_images:
             placements = [self.placed(rows)]
-        of_images, dropped, plan = self.rows_of_images(rows), None, self.decode
+        of_images, dropped, plan = self._rows_of_images(rows), None, self.decode
         moves = bool(placements) and self._places and not isinstance(plan, Sequence)
         for name in names:
             field = self.split.fields[name]
@@ -347,7 +347,7 @@ class StoreDataset(Samples):
             if moves and isinstance(value, PackedObjects) and isinstance(field, ObjectsField):
                 columns[name] = objects = place_objects(value, placements[0], self._flip_pairs(field))
                 dropped = value.lengths - objects.lengths
-        return Batch({name: columns[name] for name in self.columns_of(names)}, rows, self, draw, dropped)
+        return Batch({name: columns[name] for name in self._columns_of(names)}, rows, self, draw, dropped)
 
     @property
     def _places(self) -> bool:
@@ -361,10 +361,10 @@ class StoreDataset(Samples):
         reader, plans = self._reader, plans_of(self.decode)
         has_one_size = self.split.has_one_size or not self.whole_images
         # A transform may bring whole images of several sizes or channels to one.
-        stack = [fixes_size(plan, has_one_size) and not (self.by_sample and self.whole_images) for plan in plans]
+        stack = [fixes_size(plan, has_one_size) and not (self._by_sample and self.whole_images) for plan in plans]
         wanted, tried = rows, np.zeros(len(rows), np.int64)
         while True:
-            of_images, parts = self.rows_of_images(rows), self.placed(rows)
+            of_images, parts = self._rows_of_images(rows), self.placed(rows)
             placements = [place_on(parts, plan, rows, draw[1], view=view) for view, plan in enumerate(plans)]
             if all(stack) and all(only_moves(plan) for plan in plans):
                 images = [move(self.split, of_images, each, pool) for each in placements]
@@ -384,7 +384,7 @@ class StoreDataset(Samples):
                 drawn_by = wanted[bad : bad + 1].view(np.uint64)
                 other = fold(*draw, drawn_by, int(tried[bad])) % np.uint64(len(self))
                 rows = rows.copy()
-                rows[bad] = self.store_rows(other.view(np.int64))[0]
+                rows[bad] = self._store_rows(other.view(np.int64))[0]
 
     def _flip_pairs(self, field: ObjectsField) -> Sequence[tuple[int, int]]:
         """The pairs of keypoints that change places where the plan mirrors: its own, or those of the store."""
@@ -428,7 +428,7 @@ class StoreDataset(Samples):
             expected = "fields without coordinates beside several views of an image"
             raise refusal("decode", expected, f"{', '.join(moving)}: use fields={others}")
 
-    def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+    def _store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the rows of the split for the data set's `indices`, (n,) int64."""
         numbers = np.asarray(indices, np.int64)
         return numbers if self.rows is None else self.rows[numbers]
@@ -451,7 +451,7 @@ class StoreDataset(Samples):
             chosen = np.flatnonzero(chosen)
         if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= len(self)):
             raise IndexError(f"subset: expected rows in [0, {len(self)}), found {int(chosen.min())} to {chosen.max()}")
-        return self._changed(rows=self.store_rows(chosen))
+        return self._changed(rows=self._store_rows(chosen))
 
     def filter(self, predicate: Callable[..., ArrayLike], *names: str) -> Self:
         """Return a data set of the samples that `predicate` selects.
@@ -482,7 +482,7 @@ class StoreDataset(Samples):
             raise refusal("outlines", "images, and objects with polygons or rle", ", ".join(self.fields))
         if taken := objects.values.keys() & {OUTLINE, FRAME}:
             raise refusal("outlines", f"objects without values of the names {OUTLINE} and {FRAME}", *taken)
-        if self.by_sample:
+        if self._by_sample:
             raise refusal("outlines", "no `transform` of samples and no `as_pil`", "one")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -496,6 +496,6 @@ class StoreDataset(Samples):
         from tensorstore_ds.reading.notebook import as_html, facts_of
 
         chosen = np.unique(np.linspace(0, max(0, len(self) - 1), 12).astype(np.int64))[: len(self)]
-        rows = None if self.rows is None else self.rows_of_images(self.store_rows(chosen)).tolist()
+        rows = None if self.rows is None else self._rows_of_images(self._store_rows(chosen)).tolist()
         title = f"StoreDataset {self.store_name}, {self.split_name}, {len(self):,} samples"
         return as_html(title, facts_of(self.split, self.fields), self.split, rows)

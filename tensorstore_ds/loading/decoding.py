@@ -97,7 +97,7 @@ def place_on(
     steps = steps_of(plan)
     for number, step in enumerate(steps):
         drawn_by = fold(plan.seed, number, rows.view(np.uint64)).view(np.int64) if isinstance(plan, Compose) else rows
-        placements = step.place(placements, step.keys(drawn_by, epoch))
+        placements = step._place(placements, step.keys(drawn_by, epoch))
     given = [step.exact for step in steps if step.exact is not None]
     return replace(placements, is_exact=any(given) if given else not any(isinstance(each, Cropping) for each in steps))
 
@@ -105,7 +105,7 @@ def place_on(
 def fixes_size(plan: Plan | None, had_one: bool) -> bool:
     """Whether all images have one size after a plan."""
     for step in steps_of(plan) if plan is not None else ():
-        had_one = had_one if step.fixes_size is None else step.fixes_size
+        had_one = had_one if step._fixes_size is None else step._fixes_size
     return had_one
 
 
@@ -423,7 +423,7 @@ def decode_resized(
     """
     height, width, channels = shape = stored_shape(data, key=key)
     whole = Placements.whole((height, width))
-    placed = whole.resize(size) if how is None else how.place(whole, np.zeros(1, np.uint64))
+    placed = whole.resize(size) if how is None else how._place(whole, np.zeros(1, np.uint64))
     (window,) = windows_of(placed, whole.size)
     part, wanted = Part(*window.low, *window.high), None if is_gray else 3
     pixels = decode_part(data, part, shape=shape, scale=window.scale, channels=wanted, key=key)

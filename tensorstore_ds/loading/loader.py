@@ -253,7 +253,7 @@ class DataLoader(data.DataLoader[Batches]):
         if isinstance(sampler, RowSampler):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
-            self._dealt, sampler = sampler, sampler.undivided()
+            self._dealt, sampler = sampler, sampler._undivided()
             if type(sampler) is ShuffleSampler and not sampler.shuffle and isinstance(dataset, Sized):
                 sampler = SequentialSampler(dataset)  # by which others (Lightning) know that nothing is shuffled
         self._transform: TransformsBatches | None = None  # of batches on their device, by the script's own thread
@@ -532,7 +532,7 @@ class DataLoader(data.DataLoader[Batches]):
         draw = (self.seed, position.epoch)
         # A user's function may wrap memory anew, as `torch.from_numpy` does. If it were pinned, torch's allocator would
         # not know that a copy still reads it, and would use it again.
-        by_user = dataset.by_sample or cast(StoreCollate, self.collate_fn).collate_fn is not None
+        by_user = dataset._by_sample or cast(StoreCollate, self.collate_fn).collate_fn is not None
         pool = BufferPool() if by_user and self._pool.pinned else self._pool
 
         source = self._decoder or dataset if self._in_threads is None else Transformed(dataset, self._in_threads)
@@ -549,7 +549,7 @@ class DataLoader(data.DataLoader[Batches]):
             most, nbytes = width * self._prefetch, self._task_nbytes
             return min(most, max(1, PINNED_NBYTES // nbytes) if nbytes else width) if has_budget else most
 
-        mixed = self._in_threads is not None and self._in_threads.mixes_samples
+        mixed = self._in_threads is not None and self._in_threads._mixes_samples
         groups = grouped(self._batches(position), dataset, mixed=mixed)
         groups = self._ask_ahead(groups, np.concatenate, position)
         return Ahead(make, groups, self._stats, width=width, depth=depth)
@@ -686,7 +686,7 @@ def _check(
     if not isinstance(dataset, Samples):
         raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", _found(dataset))
     if isinstance(batch_transform, OfBatches):
-        dataset.check_moved()
+        dataset._check_moved()
 
 
 def _without_subsets(dataset: Dataset[Any]) -> Dataset[Any]:

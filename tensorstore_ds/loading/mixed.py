@@ -170,7 +170,7 @@ class MixedDataset(Samples):
         """(n, 2) int32, height and width of every sample's stored image."""
         return np.concatenate([part.image_sizes for part in self.parts])
 
-    def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+    def _store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the indices themselves, because rows of a mixture are its indices."""
         return np.asarray(indices, np.int64)
 
@@ -186,7 +186,7 @@ class MixedDataset(Samples):
         """Return the name of a sample in its store, by its index."""
         part = int(self.part_of([row])[0])
         own = self.parts[part]
-        return own.key(int(own.store_rows([row - int(self._starts[part])])[0]))
+        return own.key(int(own._store_rows([row - int(self._starts[part])])[0]))
 
     def part_of(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the number of each sample's store, (n,) int64, from the indices, such as the `rows` of a batch."""
@@ -209,16 +209,16 @@ class MixedDataset(Samples):
         """Rows and fields that are loaded, of each store."""
         return [part.loaded[0]._replace(fields=self.fields) for part in self.parts]
 
-    def read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
-        """`StoreDataset.read_randomly` of each store."""
+    def _read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
+        """`StoreDataset._read_randomly` of each store."""
         for part, each in zip(self.parts, arrays, strict=True):
-            part.read_randomly([each])
+            part._read_randomly([each])
 
-    def will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
-        """`StoreDataset.will_need` of each store."""
+    def _will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
+        """`StoreDataset._will_need` of each store."""
         owners, rows = self.part_of(indices), np.asarray(indices, np.int64)
         asked = [
-            part.will_need(rows[owners == number] - self._starts[number], every=every, fields=self.fields)
+            part._will_need(rows[owners == number] - self._starts[number], every=every, fields=self.fields)
             for number, part in enumerate(self.parts)
             if (owners == number).any()
         ]
@@ -238,7 +238,7 @@ class MixedDataset(Samples):
             pieces.append(batch.with_columns(columns))
         columns = {
             name: _interleaved([piece.columns[name] for piece in pieces], places, pool)
-            for name in self.columns_of(names)
+            for name in self._columns_of(names)
         }
         lost = [piece.dropped for piece in pieces if piece.dropped is not None]
         dropped = _interleaved(lost, places, BufferPool()) if len(lost) == len(pieces) and pieces else None
@@ -337,7 +337,7 @@ def _part(
 ) -> StoreDataset:
     if not isinstance(part, Samples):
         return StoreDataset(part, split, fields=fields, decode=decode, on_error=on_error)
-    if not isinstance(part, StoreDataset) or part.by_sample:
+    if not isinstance(part, StoreDataset) or part._by_sample:
         raise refusal("stores", "data sets of one store, without a transform: give it to the mixture", repr(part))
     if part.outlines:
         raise refusal("outlines", "data sets without, because a mixture has no common split", repr(part))

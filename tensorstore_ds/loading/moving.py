@@ -26,7 +26,7 @@ _NORMALIZED = (torch.float32, torch.float16, torch.bfloat16)
 
 def is_move(step: object) -> TypeGuard[Geometry]:
     """Whether a step of a plan moves whole pixels, and fills what is outside with a level."""
-    return isinstance(step, Geometry) and step.moves_only and getattr(step, "fill", 0) in range(256)
+    return isinstance(step, Geometry) and step._moves_only and getattr(step, "fill", 0) in range(256)
 
 
 def only_moves(*plans: Plan | None) -> bool:
@@ -89,4 +89,4 @@ def move(
         )
         return moved
 
-    return tensor.view(dtype).permute(0, 3, 1, 2) if column.by_kernel(rows, call) else None
+    return tensor.view(dtype).permute(0, 3, 1, 2) if column._by_kernel(rows, call) else None

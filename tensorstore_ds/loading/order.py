@@ -75,7 +75,7 @@ def describe(sampler: Any) -> dict[str, Any]:
     if isinstance(sampler, DistributedSampler):
         description |= {"sampler_seed": sampler.seed, "num_replicas": sampler.num_replicas}
     elif isinstance(sampler, SizeBucketSampler):
-        description |= sampler.setting()
+        description |= sampler._setting()
     return description
 
 

@@ -59,7 +59,7 @@ class ReadAhead:
         visited = None
         if isinstance(sampler, SubsetSampler) and isinstance(dataset, StoreDataset):
             visited = dataset.subset(sampler.subset).loaded
-        self.shortage = dataset.expect_epochs(visited)
+        self.shortage = dataset._expect_epochs(visited)
         whole = not any(part.partly for part in dataset.loaded)
         self._in_blocks = isinstance(sampler, BlockShuffleSampler)
         window = sampler.window_rows if self._in_blocks and whole else 0
@@ -105,7 +105,7 @@ class ReadAhead:
                     if count < (self._window - position % self._window if self._window else size):
                         continue
                 if count:
-                    begun.append(threads.submit(self._dataset.will_need, np.concatenate(rows), every=every))
+                    begun.append(threads.submit(self._dataset._will_need, np.concatenate(rows), every=every))
                     self._tell(begun[-1], count)
                 kept.extend(zip(chunk, map(len, rows), strict=True))
                 held, position, size = held + count, position + count, min(2 * max(size, count), most)

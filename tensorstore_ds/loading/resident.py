@@ -116,7 +116,7 @@ class DeviceSplit:
 
     def gather(self, indices: NDArray[np.int64]) -> Batch:
         """A batch on the device."""
-        rows = self._dataset.store_rows(indices)
+        rows = self._dataset._store_rows(indices)
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
         columns: dict[str, Value] = {}
         if self._device.type == "cuda":  # the split was copied on the stream of its first batch

@@ -171,7 +171,7 @@ class RowSampler(DistributedSampler[int], ABC):
         whole = self.size - self._start
         return len(self) * self.num_replicas if self.even_batches or self.drop_last else whole
 
-    def undivided(self) -> Self:
+    def _undivided(self) -> Self:
         """Return a copy with one rank, which has the rows of all ranks. Setting the epoch of one sets it for both."""
         alone = copy.copy(self)
         alone._ranks = (0, 1)

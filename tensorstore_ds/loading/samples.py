@@ -204,7 +204,7 @@ class Samples(Dataset[Sample]):
         """Return the name of a sample by its row, as in `Batch.rows`."""
 
     @abstractmethod
-    def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+    def _store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the rows for the data set's `indices`, (n,) int64."""
 
     @abstractmethod
@@ -217,14 +217,14 @@ class Samples(Dataset[Sample]):
         """Rows and fields that are loaded, of each split."""
 
     @abstractmethod
-    def read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
-        """`Split.read_randomly` of each split, also in processes that get a copy of this data set."""
+    def _read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
+        """`Split._read_randomly` of each split, also in processes that get a copy of this data set."""
 
     @abstractmethod
-    def will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
+    def _will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
         """Begin to read the samples of some indices, (n,), so that gathering them waits less. See `ReadAhead`."""
 
-    def expect_epochs(self, loaded: Sequence[Loaded] | None = None) -> Shortage | None:
+    def _expect_epochs(self, loaded: Sequence[Loaded] | None = None) -> Shortage | None:
         """If not all samples fit into memory, advise the system to read without neighbors, and return the shortage.
 
         Args:
@@ -234,7 +234,7 @@ class Samples(Dataset[Sample]):
         found = self._shortage = shortage(loaded)
         self._is_judged = True
         if found is not None:
-            self.read_randomly(large_arrays(loaded, found.limit))
+            self._read_randomly(large_arrays(loaded, found.limit))
         return found
 
     @abstractmethod
@@ -266,7 +266,7 @@ class Samples(Dataset[Sample]):
     @property
     def samples(self) -> list[tuple[str, int]]:
         """(key, class index) of every sample, like ImageFolder's (path, class index). -1 if there is no label."""
-        return list(zip(map(self.key, self.store_rows(np.arange(len(self))).tolist()), self.targets, strict=True))
+        return list(zip(map(self.key, self._store_rows(np.arange(len(self))).tolist()), self.targets, strict=True))
 
     imgs = samples
 
@@ -277,7 +277,7 @@ class Samples(Dataset[Sample]):
             return ("image",)
         return tuple(f"image_{view}" for view in range(len(self.decode)))
 
-    def columns_of(self, names: Iterable[str]) -> list[str]:
+    def _columns_of(self, names: Iterable[str]) -> list[str]:
         """Return the names of a batch's columns for these fields."""
         return [each for name in names for each in (self.image_names if name == "image" else (name,))]
 
@@ -288,7 +288,7 @@ class Samples(Dataset[Sample]):
         return {**fields, **dict.fromkeys(self.image_names, fields["image"])}
 
     @property
-    def by_sample(self) -> bool:
+    def _by_sample(self) -> bool:
         """Whether samples are created one by one, not in whole columns."""
         return self._transform is not None or self.as_pil
 
@@ -318,11 +318,11 @@ class Samples(Dataset[Sample]):
         draw = getattr(indices, "draw", None)
         if draw is None:
             if not self._is_judged:
-                self.expect_epochs()
+                self._expect_epochs()
             if self._shortage is not None:  # all rows at once: copying them waits for one after the other
-                self.will_need(indices, every=False)
+                self._will_need(indices, every=False)
         batch = self.gather(indices, draw=draw)
-        return TransformedSamples(batch) if self.by_sample and draw is None else batch
+        return TransformedSamples(batch) if self._by_sample and draw is None else batch
 
     def gather(
         self,
@@ -338,7 +338,7 @@ class Samples(Dataset[Sample]):
         With ``on_error="replace"``, the batch's `rows` are the rows that were loaded in place of damaged ones.
         """
         names = self.fields if fields is None else fields
-        return self._gather(names, self.store_rows(indices), pool or self._pool, draw or (0, self.epoch))
+        return self._gather(names, self._store_rows(indices), pool or self._pool, draw or (0, self.epoch))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch for the random numbers of `decode` and `transform`, as this library's `DataLoader` does."""
@@ -385,7 +385,7 @@ class Samples(Dataset[Sample]):
             result[-1].update(visible_keypoints(result[-1]))
         return result
 
-    def check_moved(self) -> None:
+    def _check_moved(self) -> None:
         """Raise `OptionError` if there are objects or masks that belong to a field of images other than `image`."""
         chosen = {name: self.schema[name] for name in self.fields}
         for name, each in (of_kind(chosen, ObjectsField) | of_kind(chosen, MaskField)).items():

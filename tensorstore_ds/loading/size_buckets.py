@@ -141,7 +141,7 @@ class SizeBucketSampler(Sampler[list[int]]):
         """Set the epoch from a `state_dict`. Raises `ValueError` if it contains none."""
         self._order.load_state_dict(state)
 
-    def setting(self) -> dict[str, Any]:
+    def _setting(self) -> dict[str, Any]:
         """Return the options that determine the order."""
         names = ("pixels", "buckets", "size_divisor", "shuffle", "drop_last")
         own = {f"sampler_{name}": getattr(self, name) for name in names}
@@ -185,7 +185,7 @@ class SizeBucketSampler(Sampler[list[int]]):
 
     def _rows(self) -> NDArray[np.int64]:
         """The images of all ranks' batches in this epoch, bucket by bucket, in random order in each."""
-        rows = self._order.undivided().rows()
+        rows = self._order._undivided().rows()
         if self.batch_size is not None:
             rows = np.resize(rows, self._bounds()[-1])
         return rows[self._bucket[rows].argsort(kind="stable")]

@@ -77,7 +77,7 @@ class Transformed:
             return None
         if "image" not in dataset.fields or not _MOVING.isdisjoint(dataset.fields):
             return None
-        split, rows = dataset.split, dataset.store_rows(indices)
+        split, rows = dataset.split, dataset._store_rows(indices)
         split.fetch(dataset.fields, rows)
         size = split.column("image").spec.shape[:2]
         placements = Placements.whole(np.broadcast_to(size, (len(rows), 2)))
@@ -89,5 +89,5 @@ class Transformed:
         batch = dataset.gather(indices, pool, draw, fields=[name for name in dataset.fields if name != "image"])
         columns = {name: image if name == "image" else batch.columns[name] for name in dataset.fields}
         if isinstance(self._transform, Compose):
-            columns = self._transform.transform_from(self._done, columns, rows, draw[1], pool)
+            columns = self._transform._transform_from(self._done, columns, rows, draw[1], pool)
         return batch.with_columns(columns)

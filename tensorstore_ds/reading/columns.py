@@ -92,7 +92,7 @@ class Column:
         """(shards + 1,) int64, the first row of each shard, followed by the number of rows."""
         return self._starts
 
-    def owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shard of each row, (n,) int64. A row at the end of the column belongs to the last shard."""
         return (self._starts.searchsorted(rows, "right") - 1).clip(0, self.shards - 1)
 
@@ -119,15 +119,15 @@ class Column:
             part = self._parts[shard] = part.array
         return part
 
-    def let_go(self) -> None:
+    def _let_go(self) -> None:
         """Drop the maps that were not used since the last call; `part` makes them again."""
         self._earlier, self._parts, self._table = self._parts, {}, None
 
-    def forget(self, shard: int) -> None:
+    def _forget(self, shard: int) -> None:
         """Drop the array of one shard, which is not expected to be used again."""
         self._parts.pop(shard, None)
 
-    def mapped(self, shard: int) -> NDArray[Any] | None:
+    def _mapped(self, shard: int) -> NDArray[Any] | None:
         """Return the memory map of one shard, or None if the shard is compressed.
 
         If the store was opened by URL, rows that were not downloaded yet are holes in the map.
@@ -170,7 +170,7 @@ class Column:
         if len(parts) == self.shards and all(isinstance(part, np.ndarray) for part in parts.values()):
             self._is_remote = False
 
-    def read_randomly(self) -> None:
+    def _read_randomly(self) -> None:
         """Tell the system that rows are read in random order, so that it reads no others with them."""
         self.is_random = True
         for part in (*self._parts.values(), *self._earlier.values()):
@@ -182,7 +182,7 @@ class Column:
         if isinstance(array, np.ndarray):
             read_randomly(array)
 
-    def will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
+    def _will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
         """Ask the system to read the rows [start, stop) of each pair, (n,) each and in one shard, without waiting.
 
         Returns:
@@ -196,14 +196,14 @@ class Column:
             here, edge = slice(bounds[shard], bounds[shard + 1]), self._edges[shard]
             part, begins, ends = self.part(shard), starts[here] - edge, stops[here] - edge
             if isinstance(part, ZarrPart):
-                asked = part.will_need(begins, ends)
+                asked = part._will_need(begins, ends)
             else:
                 array = part.array if isinstance(part, MirroredArray) else part
                 asked = will_need(array, begins * self.spec.row_nbytes, ends * self.spec.row_nbytes)
             nbytes, requests = nbytes + asked[0], requests + asked[1]
         return nbytes, requests
 
-    def ranges(self, rows: NDArray[np.int64]) -> Iterator[tuple[Column, NDArray[np.int64], NDArray[np.int64]]]:
+    def _ranges(self, rows: NDArray[np.int64]) -> Iterator[tuple[Column, NDArray[np.int64], NDArray[np.int64]]]:
         """Return the arguments of `fetch` and `will_need` for some rows, after the column itself."""
         yield self, rows, rows + 1
 
@@ -226,7 +226,7 @@ class Column:
             return self.part(shard)[row - self._edges[shard]]
         return self.take(item)
 
-    def pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
+    def _pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
         """Return the rows ``[start, stop)``, both in [0, len], as one array for each shard.
 
         The arrays are views of the maps, or decompressed copies.
@@ -275,7 +275,7 @@ class Column:
         flat, target = rows.ravel(), out.reshape(rows.size, *self.spec.shape)
         if self._is_remote:
             self.fetch(flat, flat + 1)
-        if self.by_kernel(flat, lambda table: native.core.gather(table, flat, target)):
+        if self._by_kernel(flat, lambda table: native.core.gather(table, flat, target)):
             return out
         flat = checked_rows(flat, len(self), self._name)
         if self.shards == 1:
@@ -293,7 +293,7 @@ class Column:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def by_kernel(self, rows: NDArray[np.int64], call: Callable[[Any], int]) -> bool:
+    def _by_kernel(self, rows: NDArray[np.int64], call: Callable[[Any], int]) -> bool:
         """Let a compiled kernel process rows, (n,) in [-len, len), that are on this disk.
 
         Args:
@@ -320,7 +320,7 @@ class Column:
         shards = np.unique(owners)
         if len(shards) > MAPS.most_together:
             return False
-        arrays = {shard: self.mapped(shard) for shard in shards.tolist()}
+        arrays = {shard: self._mapped(shard) for shard in shards.tolist()}
         for shard, array in arrays.items():
             if array is not None:
                 native.core.add(table, shard, array)
@@ -337,7 +337,7 @@ class Column:
     def _slice(self, start: int, stop: int) -> NDArray[Any]:
         shards = self._shards_of(start, stop) if start < stop else range(0)
         if len(shards) <= 1:
-            return next(iter(self.pieces(start, stop)), np.empty((0, *self.spec.shape), self.dtype))
+            return next(iter(self._pieces(start, stop)), np.empty((0, *self.spec.shape), self.dtype))
         check_fits(self._name, (stop - start) * self.spec.row_nbytes)
         if self._is_remote:
             self.fetch(np.array([start]), np.array([stop]))
@@ -481,7 +481,7 @@ class RaggedColumn:
         for shard in missing.tolist():
             first, last = self._starts[shard : shard + 2]
             offsets[first : last + 1] = self._checked(shard) + self._value_starts[shard]
-            column.forget(shard)
+            column._forget(shard)
         self._is_missing[missing] = False
         self._is_whole = not self._is_missing.any()
         return offsets
@@ -537,10 +537,10 @@ class RaggedColumn:
 
     def fetch(self, rows: NDArray[np.int64]) -> None:
         """Download these rows, (n,) in [0, len), if the store was opened by URL. Raises as `Column.fetch`."""
-        for column, starts, stops in self.ranges(rows):
+        for column, starts, stops in self._ranges(rows):
             column.fetch(starts, stops)
 
-    def ranges(self, rows: NDArray[np.int64]) -> Iterator[tuple[Column, NDArray[np.int64], NDArray[np.int64]]]:
+    def _ranges(self, rows: NDArray[np.int64]) -> Iterator[tuple[Column, NDArray[np.int64], NDArray[np.int64]]]:
         """Return the arguments of `fetch` and `will_need` for some rows, after the column, for all columns."""
         if not len(rows):
             return
@@ -553,7 +553,7 @@ class RaggedColumn:
             else:
                 yield column, starts, stops
         for each in self.per_row.values():
-            yield from each.ranges(rows)
+            yield from each._ranges(rows)
 
     def take(self, rows: ArrayLike) -> Ragged:
         """Copy the values of some rows, (n,), in any order and with repetitions. `lists` are not included.

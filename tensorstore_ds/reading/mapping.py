@@ -36,7 +36,7 @@ _Identity = tuple[int, int, int, int]
 class Holder(Protocol):
     """Something that keeps maps and can make them again."""
 
-    def let_go(self) -> None:
+    def _let_go(self) -> None:
         """Drop the maps that were not used since the last call."""
 
 
@@ -105,7 +105,7 @@ class Maps:
             except RuntimeError:  # another thread has just added one
                 continue
         for holder in holders:
-            holder.let_go()
+            holder._let_go()
 
 
 def maps_limit() -> int | None:

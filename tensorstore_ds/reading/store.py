@@ -144,7 +144,7 @@ class Store:
         """The last part of the store's path or URL."""
         return PurePosixPath(self.place).name if isinstance(self.place, str) else self.place.name
 
-    def check_rewritable(self) -> None:
+    def _check_rewritable(self) -> None:
         """Raise `FormatError` if this version cannot read a field, so that it cannot write the store's rows again."""
         problems = [
             Problem(
@@ -434,22 +434,22 @@ class Split:
         """The store of this split."""
         return Store(self._files)
 
-    def read_randomly(self, arrays: Iterable[str]) -> None:
+    def _read_randomly(self, arrays: Iterable[str]) -> None:
         """Tell the system that some arrays, by their paths in a shard, are read in random order."""
         for path in arrays:
             name = path.split("/")[0]
-            array_columns(name, self[name])[path].read_randomly()
+            array_columns(name, self[name])[path]._read_randomly()
 
-    def will_need(self, fields: Iterable[str], rows: NDArray[np.int64], *, every: bool = False) -> Asked:
+    def _will_need(self, fields: Iterable[str], rows: NDArray[np.int64], *, every: bool = False) -> Asked:
         """Ask the system to read some fields of these rows, (n,) in [0, len), without waiting for them.
 
         Only arrays that are read randomly are asked for, or `every` array.
         """
         asked = [0, 0, 0]
-        for column, starts, stops in (each for name in fields for each in self[name].ranges(rows)):
+        for column, starts, stops in (each for name in fields for each in self[name]._ranges(rows)):
             some = starts < stops
             if every or column.is_random:
-                nbytes, requests = column.will_need(starts[some], stops[some])
+                nbytes, requests = column._will_need(starts[some], stops[some])
                 used = int((stops - starts).sum()) * column.spec.row_nbytes
                 asked = [a + b for a, b in zip(asked, (nbytes, used, requests), strict=True)]
         return Asked(*asked)
@@ -474,7 +474,7 @@ class Split:
             return
 
         def fetch(name: str) -> None:
-            for column, starts, stops in self[name].ranges(rows):
+            for column, starts, stops in self[name]._ranges(rows):
                 column.fetch(starts, stops)
 
         _ = list(pool("fields").map(fetch, fields))

@@ -62,7 +62,7 @@ class ZarrPart:
         if self._fetches is not None:
             self._fetches.fetch_rows(starts, stops)
 
-    def will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
+    def _will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
         """Ask the system to read the chunks with the rows [start, stop) of each pair, as `mapping.will_need`."""
         marks = np.zeros(len(self.entries) + 1, np.int64)
         np.add.at(marks, starts // self._geometry.chunk_rows, 1)

@@ -52,7 +52,7 @@ class ImageCollator:
         self.processor, self.detects = processor, dataset.return_as == "torchvision"
         if dataset.return_as == "tuple":
             raise refusal("return_as", "dict, or torchvision for objects", "tuple")
-        if self.detects and not dataset.by_sample:  # images would be numbers in [0, 1], which processors scale again
+        if self.detects and not dataset._by_sample:  # images would be numbers in [0, 1], which processors scale again
             raise refusal("as_pil", 'True, with `return_as="torchvision"`', "False")
         fields = {name: dataset.schema[name] for name in dataset.fields}
         if "image" not in fields:

@@ -47,7 +47,7 @@ class ColorJitter(BatchTransform):
     [150]
     """
 
-    of_unit_images = True
+    _of_unit_images = True
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Solarize(Sometimes):
         p: probability that an image is changed.
     """
 
-    of_unit_images = True
+    _of_unit_images = True
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
@@ -172,7 +172,7 @@ class Posterize(Sometimes):
         p: probability that an image is changed.
     """
 
-    of_unit_images = True
+    _of_unit_images = True
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
@@ -203,7 +203,7 @@ class Equalize(Sometimes):
         p: probability that an image is changed.
     """
 
-    of_unit_images = True
+    _of_unit_images = True
 
     def change(self, images: Tensor) -> Tensor:
         return equalize(images)
@@ -223,7 +223,7 @@ class AutoContrast(Sometimes):
         p: probability that an image is changed.
     """
 
-    of_unit_images = True
+    _of_unit_images = True
 
     def change(self, images: Tensor) -> Tensor:
         return autocontrast(images)

@@ -49,7 +49,7 @@ class Mixing(BatchTransform):
         self.label = label
 
     @property
-    def mixes_samples(self) -> bool:
+    def _mixes_samples(self) -> bool:
         return True
 
     def partners(self, keys: Bits) -> Tensor:
@@ -59,16 +59,16 @@ class Mixing(BatchTransform):
         place[order] = np.arange(len(order))
         return torch.from_numpy(order[(place[:, None] + np.arange(self.COUNT)) % max(1, len(order))])
 
-    def is_chosen(self, keys: Bits) -> NDArray[np.bool_]:
+    def _is_chosen(self, keys: Bits) -> NDArray[np.bool_]:
         """(B,) bool, true for images that are mixed."""
         return uniforms(keys, 1)[:, 0] < self.p
 
-    def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
+    def _change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
         """Return the mixed objects and labels.
 
         Raises `ValueError` if there are none, or the labels have another form.
         """
-        result = super().change_others(batch, params, size)
+        result = super()._change_others(batch, params, size)
         name = self._labels(batch)
         if name is None and not result and "mask" not in batch:
             raise ValueError(
@@ -130,9 +130,9 @@ class _OfTwo(Mixing):
         super().__init__(num_classes, p, label, seed)
         self.alpha = _alpha(alpha)
 
-    def own_shares(self, keys: Bits) -> NDArray[np.float64]:
+    def _own_shares(self, keys: Bits) -> NDArray[np.float64]:
         """(B,) float64, the share of each image itself, from Beta(alpha, alpha), or 1 if it is not mixed."""
-        return np.where(self.is_chosen(keys), betas(fold(keys, 1), self.alpha), 1)
+        return np.where(self._is_chosen(keys), betas(fold(keys, 1), self.alpha), 1)
 
 
 class Mixup(_OfTwo):
@@ -156,13 +156,13 @@ class Mixup(_OfTwo):
 
     def make_params(self, keys: Bits, size: Size) -> Params:
         """`partners` (B, 2) int64, itself and the other image, and `shares` (B, 2) float64, which add up to 1."""
-        share = self.own_shares(keys)
+        share = self._own_shares(keys)
         return {"partners": self.partners(keys), "shares": torch.from_numpy(np.stack([share, 1 - share], 1))}
 
-    def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
+    def _change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
         if "mask" in batch:
             raise ValueError("Mixup: expected no masks, which cannot be blended, found 'mask'. Use CutMix or Mosaic.")
-        return super().change_others(batch, params, size)
+        return super()._change_others(batch, params, size)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         work = torch.float64 if images.dtype == torch.float64 else torch.float32
@@ -224,7 +224,7 @@ class CutMix(_OfTwo):
         area add up to 1.
         """
         sides = np.array(size)
-        share = self.own_shares(keys)
+        share = self._own_shares(keys)
         middle = (uniforms(fold(keys, 2), 2) * sides).astype(np.int64)
         half = (0.5 * np.sqrt(1 - share)[:, None] * sides).astype(np.int64)
         boxes = np.stack([middle - half, middle + half], 1).clip(0, sides)

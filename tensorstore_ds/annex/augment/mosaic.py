@@ -64,7 +64,7 @@ class Mosaic(Mixing):
         self.start = limits("start", start, least=0, most=1, expected="two shares in [0, 1], the smaller first")
         self.min_visibility = visibility(min_visibility)
 
-    def size_after(self, size: Size) -> Size:
+    def _size_after(self, size: Size) -> Size:
         return self.size or size
 
     def make_params(self, keys: Bits, size: Size) -> Params:
@@ -74,7 +74,7 @@ class Mosaic(Mixing):
         the window begins. Raises `ValueError` if the window is larger than four images.
         """
         sides = np.array(size)
-        window = np.array(self.size_after(size))
+        window = np.array(self._size_after(size))
         room = 2 * sides - window
         if room.min() < 0 or (self.p < 1 and (window != sides).any()):
             largest = "x".join(map(str, 2 * sides))
@@ -82,7 +82,7 @@ class Mosaic(Mixing):
             raise ValueError(f"Mosaic: expected a `size` {most}, found {window[0]}x{window[1]}. Choose another size.")
         low, high = self.start
         drawn = low + uniforms(fold(keys, 1), 2) * (high - low)
-        corners = np.minimum((drawn * (room + 1)).astype(np.int64), room) * self.is_chosen(keys)[:, None]
+        corners = np.minimum((drawn * (room + 1)).astype(np.int64), room) * self._is_chosen(keys)[:, None]
         first = (sides - corners).clip(0, window)  # lines and columns of the upper left tile
         lines, columns = np.stack([first, window - first], 2).swapaxes(0, 1)
         shares = (lines[:, :, None] * columns[:, None]).reshape(-1, 4) / window.prod()
@@ -91,7 +91,7 @@ class Mosaic(Mixing):
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         size = height, width = images.shape[2], images.shape[3]
-        window = self.size_after(size)
+        window = self._size_after(size)
         if in_one_operation(images):
             partners, corners = (on_device(params[name], images.device) for name in ("partners", "corners"))
             y, x = (torch.arange(n, device=images.device) + corners[:, i, None] for i, n in enumerate(window))
@@ -114,6 +114,6 @@ class Mosaic(Mixing):
             raise ValueError("Mosaic: expected objects with boxes, found none. Store boxes.")
         found = gather_objects(objects, params["partners"])
         start = (params["corners"].numpy()[:, None] - TILES * np.array(size)).reshape(-1, 2)
-        placements = Placements.whole([size] * len(start)).crop(start, self.size_after(size), self.min_visibility)
+        placements = Placements.whole([size] * len(start)).crop(start, self._size_after(size), self.min_visibility)
         found = place_objects(found, placements)
         return PackedObjects(found.offsets[::4], found.values)

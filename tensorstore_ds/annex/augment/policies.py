@@ -72,7 +72,7 @@ class Policy(Warp):
     num_ops: int = 1
     num_magnitude_bins: int
 
-    of_unit_images = True
+    _of_unit_images = True
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Policy(Warp):
         self.num_magnitude_bins = int(num_magnitude_bins)
 
     @abstractmethod
-    def moves(self, size: Size) -> tuple[float, float]:
+    def _moves(self, size: Size) -> tuple[float, float]:
         """Return the largest translations in pixels, along x and along y."""
 
     @abstractmethod
-    def levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the bin of magnitudes for random numbers in [0, 1) of any shape."""
 
     def make_params(self, keys: Bits, size: Size) -> Params:
@@ -105,7 +105,7 @@ class Policy(Warp):
         """
         drawn = uniforms(keys, 3 * self.num_ops).reshape(len(keys), self.num_ops, 3)
         operations = (drawn[..., 0] * len(OPERATIONS)).astype(np.int64)
-        amounts = self._amounts(size)[operations, self.levels(drawn[..., 1])]
+        amounts = self._amounts(size)[operations, self._levels(drawn[..., 1])]
         negative = np.isin(operations, SIGNED) & (drawn[..., 2] < 0.5)
         amounts = np.where(negative, -amounts, amounts)
         blends = np.array([BLENDS.get(name, BRIGHTNESS) for name in OPERATIONS])[operations]
@@ -116,7 +116,7 @@ class Policy(Warp):
     def _amounts(self, size: Size) -> NDArray[np.float64]:
         """(operations, bins): how much each does at each level."""
         levels = np.linspace(0, 1, self.num_magnitude_bins)
-        along_x, along_y = self.moves(size)
+        along_x, along_y = self._moves(size)
         largest = {"ShearX": self.SHEAR, "ShearY": self.SHEAR, "TranslateX": along_x, "TranslateY": along_y}
         largest |= {"Rotate": self.ANGLE, **dict.fromkeys((*BLENDS, "Sharpness"), self.CHANGE)}
         rows = {name: largest.get(name, 0) * levels for name in OPERATIONS}
@@ -212,10 +212,10 @@ class RandAugment(Policy):
         self.num_ops = int(num_ops)
         self.magnitude = int(magnitude)
 
-    def moves(self, size: Size) -> tuple[float, float]:
+    def _moves(self, size: Size) -> tuple[float, float]:
         return 150 / 331 * size[1], 150 / 331 * size[0]  # the paper's 150 pixels of ImageNet's 331
 
-    def levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
         return np.full(drawn.shape, self.magnitude)
 
 
@@ -248,10 +248,10 @@ class TrivialAugment(Policy):
     ) -> None:
         super().__init__(num_magnitude_bins, interpolation, fill, mask_fill, min_visibility, seed)
 
-    def moves(self, size: Size) -> tuple[float, float]:
+    def _moves(self, size: Size) -> tuple[float, float]:
         return 32.0, 32.0
 
-    def levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
         bins: NDArray[np.int64] = (drawn * self.num_magnitude_bins).astype(np.int64)
         return bins
 

@@ -113,7 +113,7 @@ def plan(
     source, target = user_path(source).absolute(), tidied(out)
     opened = open_any(source, options)
     check_apart(opened.path, target)
-    asked = {"source": one_line(str(source)), "source_format": opened.name, **options.deciding()}
+    asked = {"source": one_line(str(source)), "source_format": opened.name, **options._deciding()}
     asked |= {name: getattr(options, name) for name in ("on_error", "license", "citation")}
     with one_line_for_failures(target), Workspace(target, plans=True) as workspace:
         if workspace.is_planned:

@@ -139,7 +139,7 @@ def run_add(
     began, path, notify = time.monotonic(), check_in_place(store, "add the fields"), progress or in_notebook()
     with locked(path), one_line_for_failures(path, goes_on=False):
         opened = open_store(path)
-        opened.check_rewritable()
+        opened._check_rewritable()
         own = opened.manifest.fields
         made: dict[str, tuple[Field, dict[str, Given]]] = {}
         for name, each in values(opened).items():
@@ -193,7 +193,7 @@ def drop_fields(
     began, path, notify = time.monotonic(), check_in_place(store, "drop the fields"), progress or in_notebook()
     with locked(path), one_line_for_failures(path, goes_on=False):
         opened = open_store(path)
-        opened.check_rewritable()
+        opened._check_rewritable()
         own = opened.manifest.fields
         if completes := _was_interrupted(opened, names):
             described: dict[str, str] = dict.fromkeys(names, "")

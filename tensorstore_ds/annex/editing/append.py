@@ -232,7 +232,7 @@ class _Growing:
     def _run(self, path: Path, source: Path) -> GrowthSummary:
         with locked(path), one_line_for_failures(path, goes_on=False), decompressing():
             opened = open_store(path)
-            opened.check_rewritable()
+            opened._check_rewritable()
             if opened.manifest.chunk_size != CHUNK_SIZE:
                 raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found others. Repack the store.")
             if not self.wanted.dry_run:

@@ -236,7 +236,7 @@ class _Erasure:
     def __init__(self, store: Store, choice: _Choice, tombstones: bool, notify: OnProgress) -> None:
         self._store, self._choice, self._tombstones, self._notify = store, choice, tombstones, notify
         self._notes: list[str] = []
-        store.check_rewritable()
+        store._check_rewritable()
 
     def run(self, *, dry_run: bool) -> ErasureSummary:
         """As `erase`."""

@@ -84,7 +84,7 @@ def repack(
     if store.is_remote:
         store.fetch(lambda done, total: notify(Progress("checksum", done, total)))
         store = open_store(store.path)
-    store.check_rewritable()
+    store._check_rewritable()
     is_encoded = _changes_images(store, options)
     if not is_encoded and options.layout in (None, store.layout):
         have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"

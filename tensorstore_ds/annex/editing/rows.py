@@ -117,7 +117,7 @@ def write_store(
     workspace = Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note)))
     workspace.check_free()
     for store in stores.values():
-        store.check_rewritable()
+        store._check_rewritable()
         require_whole(store, "Copy the store again; no store is made of a damaged one.", reading_progress(notify))
     first = next(iter(stores.values()))
     done = 0

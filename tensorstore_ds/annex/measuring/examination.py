@@ -59,7 +59,7 @@ class Examination:
     ) -> None:
         self.batch_size = min(options.batch_size, len(dataset))  #: asked for, cut to the data
         self.notes: list[str] = []  #: what could not be measured, or not wholly, and why
-        self._store = dataset.open_store()
+        self._store = dataset._open_store()
         self._options = options
         self._device = device
         self._progress = progress
@@ -266,7 +266,7 @@ def _decoded_size(dataset: StoreDataset, decode: Decode) -> tuple[int, int]:
     plan, *others = plans_of(decode)
     if others:
         raise OptionError("`decode`: expected one plan, found several views. Pass a step that learns from them.")
-    rows = dataset.store_rows(np.arange(min(PLACED, len(dataset))))
+    rows = dataset._store_rows(np.arange(min(PLACED, len(dataset))))
     sizes = np.unique(place(plan, dataset.split.image_shapes[rows], rows, 0).size, axis=0).tolist()
     if len(sizes) > 1:
         raise OptionError("`decode`: expected a plan that makes images of one size, found several. Add a Resize.")

@@ -63,7 +63,7 @@ def warmed(store: Store, dataset: StoreDataset, memory: Memory, *, seconds: floa
         done = warming.nbytes_done
     if done >= memory.nbytes:
         return dataset
-    rows = dataset.store_rows(np.arange(len(dataset)))
+    rows = dataset._store_rows(np.arange(len(dataset)))
     resident = np.flatnonzero(rows < SURELY * len(dataset.split) * done / memory.nbytes)
     return dataset.subset(resident if len(resident) else [0])
 
@@ -178,7 +178,7 @@ def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | Non
     if encoding_of(dataset) in ("", "raw"):
         return None
     column = dataset.split["image"]
-    rows = dataset.store_rows(np.arange(len(dataset)))
+    rows = dataset._store_rows(np.arange(len(dataset)))
     read = decode = 0.0
     images = 0
     while not images or read + decode < seconds:

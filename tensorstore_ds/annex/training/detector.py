@@ -160,7 +160,7 @@ def letterboxed_back(boxes: NDArray[np.float64], sizes: ArrayLike, canvas: tuple
     `sizes` is the (height, width) of the image of all boxes, or (n, 2) of each box's image.
     """
     size = np.reshape(sizes, (-1, 2))
-    placed = Letterbox(canvas).place(Placements.whole(size), np.zeros(len(size), np.uint64))
+    placed = Letterbox(canvas)._place(Placements.whole(size), np.zeros(len(size), np.uint64))
     zoom, offset = placed.zoom[:, None, ::-1], placed.offset[:, None, ::-1]
     moved = (boxes.reshape(-1, 2, 2) - offset) / zoom
     return moved.clip(0, size[:, None, ::-1].astype(float)).reshape(-1, 4)

@@ -36,7 +36,7 @@ class OfBatches(nn.Module):
     """Base class of transforms of a batch, which is a dict by field, or a tuple as with ``return_as="tuple"``."""
 
     @property
-    def has_no_state(self) -> bool:
+    def _has_no_state(self) -> bool:
         """Whether results depend only on the arguments, so that threads may transform several batches at the same time.
 
         This is false for your own subclasses and for modules with hooks, which are called for one batch at a time.
@@ -45,7 +45,7 @@ class OfBatches(nn.Module):
         return own and not (self._forward_hooks or self._forward_pre_hooks)
 
     @property
-    def mixes_samples(self) -> bool:
+    def _mixes_samples(self) -> bool:
         """Whether the result for a sample depends on other samples, so that batches must be transformed separately."""
         return False
 
@@ -130,7 +130,7 @@ class BatchTransform(OfBatches):
     """
 
     #: Whether floating-point images must have values in [0, 1], as before `Normalize`; others are clamped or distorted.
-    of_unit_images: ClassVar[bool] = False
+    _of_unit_images: ClassVar[bool] = False
 
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class BatchTransform(OfBatches):
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
         images = check_images(batch)
-        if self.of_unit_images and not self._has_looked:
+        if self._of_unit_images and not self._has_looked:
             self._has_looked = True
             if images.is_floating_point() and images.numel():
                 low, high = (float(value) for value in images.detach().aminmax())
@@ -151,14 +151,14 @@ class BatchTransform(OfBatches):
                     warnings.warn(f"{wanted}, found {low:.3g} to {high:.3g}. {advice}", stacklevel=2)
         _packed(batch.get("objects"), len(images))
         params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), images.shape[-2:])
-        others = self.change_others(batch, params, images.shape[-2:])
-        return {**batch, **self.change_pixels(batch, params, pool), **others}
+        others = self._change_others(batch, params, images.shape[-2:])
+        return {**batch, **self._change_pixels(batch, params, pool), **others}
 
-    def size_after(self, size: Size) -> Size:
+    def _size_after(self, size: Size) -> Size:
         """Return the (height, width) of transformed images that had `size` before."""
         return size
 
-    def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
+    def _change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
         """Return the transformed members without pixels, for images of `size`, which are the objects, if any."""
         objects = batch.get("objects")
         packed = _packed(objects, len(batch["image"]))
@@ -167,7 +167,7 @@ class BatchTransform(OfBatches):
         moved = self.transform_objects(packed, params, size)
         return {"objects": moved if objects is packed else {"offsets": moved.offsets, **moved.values}}
 
-    def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
+    def _change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
         """Return the transformed members with pixels, which are `image`, `mask`, `image_mask` and `image_size`."""
         images, masks = check_images(batch), batch.get("mask")
         size = images.shape[-2:]

@@ -66,7 +66,7 @@ class Compose(OfBatches):
                 if not isinstance(step, BatchTransform | Normalize):
                     raise refusal("compile", "transforms of tensorstore_ds alone", type(step).__name__)
             backend = compile if isinstance(compile, str) else "inductor"
-            self._graph = torch.compile(self.change_pixels, fullgraph=True, dynamic=False, backend=backend)
+            self._graph = torch.compile(self._change_pixels, fullgraph=True, dynamic=False, backend=backend)
 
     def _check_order(self) -> None:
         """Warn of steps after a `Normalize` that take images in [0, 1], as it does."""
@@ -76,7 +76,7 @@ class Compose(OfBatches):
             if isinstance(step, Normalize):
                 warnings.warn("Compose: Normalize is in it twice. Remove one of them.", stacklevel=3)
                 return
-            if isinstance(step, BatchTransform) and step.of_unit_images:
+            if isinstance(step, BatchTransform) and step._of_unit_images:
                 wanted = f"Compose: {name} expects images in [0, 1], found Normalize before it"
                 warnings.warn(f"{wanted}. Put Normalize after {name}.", stacklevel=3)
                 return
@@ -87,12 +87,12 @@ class Compose(OfBatches):
         return [each for step in self.transforms for each in (step.steps if isinstance(step, Compose) else [step])]
 
     @property
-    def has_no_state(self) -> bool:
-        return super().has_no_state and self._graph is None and all(map(_has_no_state, self.transforms))
+    def _has_no_state(self) -> bool:
+        return super()._has_no_state and self._graph is None and all(map(_has_no_state, self.transforms))
 
     @property
-    def mixes_samples(self) -> bool:
-        return any(isinstance(step, OfBatches) and step.mixes_samples for step in self.transforms)
+    def _mixes_samples(self) -> bool:
+        return any(isinstance(step, OfBatches) and step._mixes_samples for step in self.transforms)
 
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
@@ -103,9 +103,9 @@ class Compose(OfBatches):
             others, drawn, _ = self.draw(batch, numbers, epoch or 0, images.shape[-2:])
             pixels = {name: batch[name] for name in PIXELS if isinstance(batch.get(name), Tensor)}
             return {**others, **self._graph(pixels, drawn)}
-        return self.transform_from(0, batch, numbers, epoch or 0, pool)
+        return self._transform_from(0, batch, numbers, epoch or 0, pool)
 
-    def transform_from(
+    def _transform_from(
         self, first: int, batch: Mapping[str, Any], rows: NDArray[np.int64], epoch: int, pool: BufferPool | None
     ) -> dict[str, Any]:
         """Apply the transforms from position `first` on to a batch. Those before it were already applied."""
@@ -136,20 +136,20 @@ class Compose(OfBatches):
                 drawn += more
             elif isinstance(step, BatchTransform):
                 params = step.make_params(step.keys(keys, epoch), size)
-                others |= step.change_others(others, params, size)
+                others |= step._change_others(others, params, size)
                 drawn.append({name: on_device(value, device) for name, value in params.items()})
-                size = step.size_after(size)
+                size = step._size_after(size)
             else:
                 drawn.append({})
         return others, drawn, size
 
-    def change_pixels(self, pixels: Mapping[str, Any], drawn: Sequence[Params]) -> dict[str, Any]:
+    def _change_pixels(self, pixels: Mapping[str, Any], drawn: Sequence[Params]) -> dict[str, Any]:
         """Apply all `steps` to the members of a batch that have pixels, with the parameters from `draw`."""
         result = dict(pixels)
         for step, params in zip(self.steps, drawn, strict=True):
-            result |= step.change_pixels(result, params, None)  # type: ignore[operator]
+            result |= step._change_pixels(result, params, None)  # type: ignore[operator]
         return result
 
 
 def _has_no_state(transform: Any) -> TypeGuard[OfBatches]:
-    return isinstance(transform, OfBatches) and transform.has_no_state
+    return isinstance(transform, OfBatches) and transform._has_no_state

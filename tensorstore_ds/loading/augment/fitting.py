@@ -38,7 +38,7 @@ class Fitting(Geometry):
         """No parameters."""
         return {}
 
-    def size_after(self, size: Size) -> Size:
+    def _size_after(self, size: Size) -> Size:
         fitted: Fitted = self._fitted(*size)
         return fitted.size
 
@@ -69,7 +69,7 @@ class Fitting(Geometry):
         return place_objects(objects, self._placed(size, len(objects)))
 
     def _placed(self, size: Size, samples: int = 1) -> Placements:
-        return self.place(Placements.whole([size] * samples), np.empty(samples, np.uint64))
+        return self._place(Placements.whole([size] * samples), np.empty(samples, np.uint64))
 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile takes its numbers as they are
     def _fitted(self, height: int, width: int) -> Fitted:
@@ -108,11 +108,11 @@ class Resize(Fitting):
         keeps_aspect = hasattr(size, "__index__")
         self.size = height if keeps_aspect else (height, width)
         self.max_size = max_size
-        self.fixes_size = None if keeps_aspect else True  # type: ignore[misc]  # of the instance
+        self._fixes_size = None if keeps_aspect else True  # type: ignore[misc]  # of the instance
         if max_size is not None and (not keeps_aspect or not height < max_size <= MOST_SIDE):
             raise refusal("max_size", "more than `size`, which is one number", max_size)
 
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         if not isinstance(self.size, int):
             return placements.resize(self.size)
         old = placements.size
@@ -153,7 +153,7 @@ class CenterCrop(Fitting):
         self.fill = fill
         self.min_visibility = visibility(min_visibility)
 
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         lacking = (self.size - placements.size).clip(0)
         padded = placements.pad(lacking // 2, (lacking + 1) // 2, self.fill)
         return padded.crop(np.rint((padded.size - self.size) / 2), self.size, self.min_visibility)
@@ -171,7 +171,7 @@ class Pad(Fitting):
         fill: value of the borders. In masks, borders are 255, or 65535 in uint16 masks, which stores define as ignored.
     """
 
-    fixes_size = None
+    _fixes_size = None
     _moves_only = True
 
     def __init__(self, padding: int | Sequence[int], *, fill: float = 0) -> None:
@@ -179,7 +179,7 @@ class Pad(Fitting):
         self.padding = sides_of(padding)
         self.fill = fill
 
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         left, top, right, bottom = self.padding
         return placements.pad((top, left), (bottom, right), self.fill)
 
@@ -211,7 +211,7 @@ class Letterbox(Fitting):
         self.size = size_of(size)
         self.fill = fill
 
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         zoom = (np.array(self.size) / placements.size).min(axis=1, keepdims=True)
         fitted = placements.resize(np.rint(placements.size * zoom).clip(1, self.size))
         free = self.size - fitted.size

@@ -52,18 +52,17 @@ class Geometry(BatchTransform):
     """Base class of transforms that move pixels, which are also steps of decode plans."""
 
     #: Whether it gives all images one size. None means only if they had one size before.
-    fixes_size: ClassVar[bool | None] = True
+    _fixes_size: ClassVar[bool | None] = True
     #: In a decode plan, whether JPEG files are decoded at their own size. None means unless a step crops at random.
     exact: bool | None = None
-    _moves_only: ClassVar[bool] = False
 
     @property
-    def moves_only(self) -> bool:
+    def _moves_only(self) -> bool:
         """Whether its pixels are copies, because it moves whole pixels, with `fill` outside of the image."""
-        return self._moves_only
+        return False
 
     @abstractmethod
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         """Return the placements of B images after this step, with random numbers from `keys`."""
 
 
@@ -72,7 +71,7 @@ class Cropping(Geometry):
 
     size: tuple[int, int]
 
-    def size_after(self, size: Size) -> Size:
+    def _size_after(self, size: Size) -> Size:
         return self.size
 
 
@@ -120,7 +119,7 @@ class RandomCrop(Cropping):
             raise refusal("padding_mode", f"one of {modes}", repr(padding_mode))
 
     @property
-    def moves_only(self) -> bool:
+    def _moves_only(self) -> bool:
         """Whether the padding, if there is any, has a constant value."""
         return self.padding_mode == "constant" or not any(self.padding)
 
@@ -140,7 +139,7 @@ class RandomCrop(Cropping):
         corner = torch.from_numpy((uniforms(keys, 2) * (room + 1)).astype(np.int64))
         return {"top": corner[:, 0], "left": corner[:, 1]}
 
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         if any(self.padding) and self.padding_mode != "constant":
             raise refusal("padding_mode", "constant in a decode plan", self.padding_mode)
         return self._placed(placements, self.make_params(keys, placements.size))
@@ -248,7 +247,7 @@ class RandomResizedCrop(Cropping):
         """Smallest and largest ratio, of images whose width divided by height is `aspects`."""
         return self.ratio
 
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         return self._placed(placements, self.make_params(keys, placements.size))
 
     def _placed(self, placements: Placements, params: Params) -> Placements:
@@ -281,7 +280,7 @@ class RandomHorizontalFlip(Geometry):
             keypoints. In a decode plan, None takes the pairs of the store, if it has any.
     """
 
-    fixes_size = None
+    _fixes_size = None
     _moves_only = True
 
     def __init__(self, p: float = 0.5, flip_pairs: Sequence[tuple[int, int]] | None = None, *, seed: int = 0) -> None:
@@ -306,7 +305,7 @@ class RandomHorizontalFlip(Geometry):
         """`flip` (B,) bool, true for images that are mirrored."""
         return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
 
-    def place(self, placements: Placements, keys: Bits) -> Placements:
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
         return placements.mirror(uniforms(keys, 1)[:, 0] < self.p)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:

@@ -79,9 +79,9 @@ class Normalize(OfBatches):
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
         """Return the batch with normalized images (B, C, H, W) of `dtype`. `rows` and `epoch` are not used."""
-        return {**batch, **self.change_pixels(batch, {}, pool)}
+        return {**batch, **self._change_pixels(batch, {}, pool)}
 
-    def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
+    def _change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
         """Return the normalized images of a batch. `params` is not used."""
         images = check_images(batch)
         if images.shape[1] != len(self.mean):
@@ -134,7 +134,7 @@ class Normalize(OfBatches):
     def levels(self) -> Tensor:
         """(C, 256), the result for each level of each channel of uint8 images."""
         every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
-        levels: Tensor = self.change_pixels({"image": every.repeat(1, len(self.mean), 1, 1)}, {}, None)["image"]
+        levels: Tensor = self._change_pixels({"image": every.repeat(1, len(self.mean), 1, 1)}, {}, None)["image"]
         return levels.flatten(2)[0]
 
     def factors(self) -> Tensor:
