@@ -112,7 +112,7 @@ class Option:
             return f"{self.at_least:,} or more"
         return "a positive number" if self.above == 0 else "a number"
 
-    def taken(self, value: Any) -> Any:
+    def validated(self, value: Any) -> Any:
         """Convert a value to the form in which it is stored, and check it.
 
         Scalars become Python's own types, one side of a square becomes (height, width), and sequences become tuples.
@@ -220,11 +220,11 @@ def declarations(cls: type[Any]) -> Mapping[str, Option]:
 
 
 def check(options: Any) -> None:
-    """Replace each option of an object by its `Option.taken`. Raises `OptionError` for a value that is not allowed."""
+    """Replace each option of an object by its `Option.validated`. Raises `OptionError` if one is not allowed."""
     for name, declaration in declarations(type(options)).items():
         value = getattr(options, name)
         if value is not None or declaration.default is not None:
-            object.__setattr__(options, name, declaration.taken(value))  # frozen for everybody else
+            object.__setattr__(options, name, declaration.validated(value))  # frozen for everybody else
 
 
 def takes_options(cls: type[Any], *, default: Any = MISSING) -> Callable[[_F], _F]:

@@ -82,12 +82,12 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*:[/\\]+)(.*)", re.IGNORECASE | re.DOTALL)
 _PLAIN = re.compile(r"([^/?#@:]*|[^/?#@]*\[[^/?#@]*\])(:\d*)?(/[^?#]*)?[?#].*", re.DOTALL)
 
 
-def place(store: str | os.PathLike[str]) -> str:
+def shown_path(store: str | os.PathLike[str]) -> str:
     """A path as it is, or a URL without user, password, query, fragment and trailing slash.
 
     Text that looks like ``USER:PASSWORD@`` is removed up to the last ``@``, even if the URL is not valid.
 
-    >>> place("https://me:secret@example.org/a.tsds/?key=1"), place("photos.tsds"), place("me:se/cret@host/x")
+    >>> tuple(map(shown_path, ("https://me:secret@example.org/a.tsds/?key=1", "photos.tsds", "me:se/cret@host/x")))
     ('https://example.org/a.tsds', 'photos.tsds', 'host/x')
     """
     text = os.fspath(store)
@@ -121,6 +121,6 @@ def missing_path(path: Path) -> str:
     """A path that does not exist, for a message. It may be a misspelled URL with a password, which is then removed."""
     with contextlib.suppress(OSError, ValueError):  # not below the working directory
         given = str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
-        if place(given) != given:
-            return place(given)
+        if shown_path(given) != given:
+            return shown_path(given)
     return str(path)

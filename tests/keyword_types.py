@@ -53,7 +53,7 @@ def _typed_dict(cls: type[Any]) -> str:
 
 
 def _written(hint: Any) -> str:
-    """A type as `Option.taken` takes it: a pair may be one number, a tuple any sequence, and a path any path."""
+    """A type as `Option.validated` takes it: a pair may be one number, a tuple any sequence, and a path any path."""
     origin, items = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " | ".join(map(_written, items))

@@ -194,7 +194,7 @@ def test_images_that_are_decoded_smaller_are_resized_at_fractions_of_pixels(
         monkeypatch.setattr(native, "core", None)
     found = tsds.StoreDataset(path, decode=plan).gather(range(len(files))).columns["image"]
     shapes, rows = np.array([[*shown(file), 3] for file in files], np.int32), np.arange(len(files))
-    placements = decoding.place(plan, shapes, rows, 0)
+    placements = decoding.place_images(plan, shapes, rows, 0)
     for row, file in enumerate(files):
         np.testing.assert_array_equal(found[row].permute(1, 2, 0), placed(file, placements, row), str(row))
 
@@ -435,7 +435,7 @@ def test_pixels_are_decoded_into_memory_of_the_thread(tmp_path):
     for size in ((300, 400), (75, 100)):
         (window,) = decoding.windows_of(placements.resize(size), placements.size)
         buffer = decoding._scratch_of(window)
-        pixels = reader.read(0, decoding.Part(*window.low, *window.high), window.scale, buffer)
+        pixels = reader.read(0, decoding.JpegSegment(*window.low, *window.high), window.scale, buffer)
         assert np.shares_memory(pixels.array, buffer) and decoding._scratch_of(window) is buffer
 
 
@@ -542,11 +542,11 @@ def test_sizes_may_be_numpys_and_a_fill_must_fit(tmp_path):
 
 def test_a_file_that_is_not_of_its_shape_is_named():
     data = encode_jpeg(drawn(80, 112), 90)
-    from tensorstore_ds.imaging.jpeg import Part
+    from tensorstore_ds.imaging.jpeg import JpegSegment
     from tensorstore_ds.reading.stored_images import decode_part
 
     with pytest.raises(SourceError, match="k: expected 80 x 111 x 3, as the store says, found 80 x 112 x 3"):
-        decode_part(data, Part(0, 0, 10, 10), shape=(80, 111, 3), restarts=find_restarts(data), key="k")
+        decode_part(data, JpegSegment(0, 0, 10, 10), shape=(80, 111, 3), restarts=find_restarts(data), key="k")
 
 
 def test_a_plan_of_other_steps_is_refused(tmp_path):
@@ -744,7 +744,7 @@ def test_random_crops_are_decoded_smaller_unless_asked_for():
         (tsds.Compose([tsds.Resize(60), tsds.RandomHorizontalFlip()]), True),
         (None, True),
     ):
-        placements = decoding.place(plan, sizes, rows, 0)
+        placements = decoding.place_images(plan, sizes, rows, 0)
         assert placements.is_exact == is_exact
         scales = {window.scale for window in decoding.windows_of(placements, sizes[:, :2])}
         assert (scales == {1}) == is_exact, plan

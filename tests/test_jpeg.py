@@ -13,7 +13,7 @@ import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
 from tensorstore_ds.imaging.jpeg import (
     DamagedJpegError,
-    Part,
+    JpegSegment,
     cut,
     decode_jpeg,
     encode_jpeg,
@@ -34,10 +34,10 @@ def pillow(data, mode="RGB"):
 
 def parts(height, width, count, seed):
     rng = np.random.default_rng(seed)
-    yield Part(0, 0, height, width)
+    yield JpegSegment(0, 0, height, width)
     for _ in range(count):
         top, left = int(rng.integers(0, height)), int(rng.integers(0, width))
-        yield Part(top, left, int(rng.integers(top, height)) + 1, int(rng.integers(left, width)) + 1)
+        yield JpegSegment(top, left, int(rng.integers(top, height)) + 1, int(rng.integers(left, width)) + 1)
 
 
 def check_cuts(data, seed=0, count=12, scale=1):
@@ -122,7 +122,7 @@ def test_narrow_cuts_are_exact():
         data = encode_jpeg(drawn(40, width, channels, seed=width), 20)
         header, restarts = read_header(data), find_restarts(data)
         for scale, left in itertools.product((1, 2, 4), range(56, width)):
-            part = Part(8, left, 20, left + 1)
+            part = JpegSegment(8, left, 20, left + 1)
             small, covered = cut(data, header, restarts, part, scale=scale)
             whole = decode_jpeg(data, header, channels=channels, scale=scale)
             pixels = decode_jpeg(small, read_header(small), channels=channels, scale=scale)
@@ -151,7 +151,7 @@ def test_what_cannot_be_cut_has_no_restarts():
 def test_restarts_that_point_elsewhere_are_not_believed():
     data = jpeg(drawn(80, 112), restart_marker_blocks=1)
     header, good = read_header(data), find_restarts(data)
-    part = Part(20, 20, 60, 60)
+    part = JpegSegment(20, 20, 60, 60)
     assert cut(data, header, good, part) is not None
     forged = [
         good + np.uint32(1),
@@ -189,7 +189,7 @@ def test_a_cut_has_no_metadata_but_what_colors_need():
     exif = Image.Exif()
     exif[0x010E] = "x" * 3000
     data = jpeg(drawn(80, 112), restart_marker_blocks=1, exif=exif, icc_profile=b"p" * 500, comment=b"hello")
-    small, _ = cut(data, read_header(data), find_restarts(data), Part(0, 0, 16, 16))
+    small, _ = cut(data, read_header(data), find_restarts(data), JpegSegment(0, 0, 16, 16))
     assert b"xxxx" not in small and b"pppp" not in small and b"hello" not in small and b"JFIF" in small
 
 
@@ -271,7 +271,7 @@ def try_mutated(file, rng, part):
         return
     channels = 1 if header.components == 1 else 3
     stored = restarts if rng.integers(0, 2) else find_restarts(file)  # of a store: they may belong to another file
-    part = Part(
+    part = JpegSegment(
         min(part.top, header.height - 1),
         min(part.left, header.width - 1),
         min(part.bottom, header.height),
@@ -310,7 +310,7 @@ def fuzz(count, seed):
     files.append(jpeg(drawn(48, 48), restart_marker_rows=1, exif=exif))
     for i in range(count):
         top, left = (int(n) for n in rng.integers(0, 40, 2))
-        part = Part(top, left, top + int(rng.integers(1, 40)), left + int(rng.integers(1, 40)))
+        part = JpegSegment(top, left, top + int(rng.integers(1, 40)), left + int(rng.integers(1, 40)))
         try_mutated(files[i % len(files)], rng, part)
 
 
@@ -337,7 +337,7 @@ def test_markers_of_an_image_behind_the_first_are_not_used(tmp_path, first):
     one, other = (jpeg(drawn(64, 96, seed=i), restart_marker_blocks=1) for i in range(2))
     restarts, behind = find_restarts(one), find_restarts(other) + np.uint32(len(one))
     assert len(restarts) == len(behind) > 3
-    both, part = one + other, Part(20, 30, 50, 70)
+    both, part = one + other, JpegSegment(20, 30, 50, 70)
     whole = np.asarray(Image.open(io.BytesIO(one)))[part.top : part.bottom, part.left : part.right]
     for markers in (restarts, np.append(restarts[:first], behind[first:])):
         found = decode_part(both, part, shape=(64, 96, 3), restarts=markers)

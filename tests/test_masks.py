@@ -21,7 +21,7 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.imaging.placement import place
+from tensorstore_ds.imaging.placement import fit_box
 from tensorstore_ds.imaging.resizing import resize_nearest
 from tensorstore_ds.sources.base import Sample
 from training_stores import one_line
@@ -47,7 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(*[st.integers(1, 40)] * 4, st.sampled_from(["pad", "crop", "stretch"]))
 def test_resizing_takes_the_nearest_as_pillow_does(height, width, to_height, to_width, fit):
     mask = RNG.integers(0, 200, (height, width), np.uint8)
-    placement = place((height, width), (to_height, to_width), fit)
+    placement = fit_box((height, width), (to_height, to_width), fit)
     resized = Image.fromarray(mask).resize(placement.resized[::-1], Image.Resampling.NEAREST, box=placement.box)
     expected = np.full((to_height, to_width), 255, np.uint8)
     top, left = placement.offset

@@ -168,7 +168,7 @@ def test_settings_reach_the_loader(path):
     settings = Settings(num_threads=3, prefetch_factor=5, pin_memory=False, block_rows=4, window_blocks=2)
     loader = loader_of(StoreDataset(path), settings, 10)
     assert (loader.num_threads, loader._prefetch, loader.pin_memory) == (3, 5, False)
-    assert isinstance(loader._dealt, tsds.BlockShuffleSampler) and loader._dealt.window_rows == 8
+    assert isinstance(loader._ranked_sampler, tsds.BlockShuffleSampler) and loader._ranked_sampler.window_rows == 8
     workers = loader_of(StoreDataset(path), Settings(num_workers=1), batch_size=10)
     assert sum(len(batch["label"]) for batch in workers) == ROWS
     workers._iterator = None  # its processes end

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.imaging.placement import Placement, box_faults, clip, place, shrink
+from tensorstore_ds.imaging.placement import Placement, box_faults, clip, fit_box, shrink
 
 SIDES = st.integers(1, 300)
 
 
 @given(st.tuples(SIDES, SIDES), st.tuples(SIDES, SIDES))
 def test_stretching_takes_all_and_fills_all(source: tuple[int, int], size: tuple[int, int]) -> None:
-    assert place(source, size, "stretch") == Placement((0, 0, source[1], source[0]), size, size, (0, 0))
+    assert fit_box(source, size, "stretch") == Placement((0, 0, source[1], source[0]), size, size, (0, 0))
 
 
 @given(st.tuples(SIDES, SIDES), st.tuples(SIDES, SIDES))
 def test_padding_takes_all_and_is_in_the_middle(source: tuple[int, int], size: tuple[int, int]) -> None:
-    found = place(source, size, "pad")
+    found = fit_box(source, size, "pad")
     assert found.box == (0, 0, source[1], source[0])
     assert found.size == size
     factor = min(size[0] / source[0], size[1] / source[1])
@@ -31,7 +31,7 @@ def test_padding_takes_all_and_is_in_the_middle(source: tuple[int, int], size: t
 
 @given(st.tuples(SIDES, SIDES), st.tuples(SIDES, SIDES))
 def test_cropping_fills_all_with_the_middle(source: tuple[int, int], size: tuple[int, int]) -> None:
-    found = place(source, size, "crop")
+    found = fit_box(source, size, "crop")
     assert (found.resized, found.size, found.offset) == (size, size, (0, 0))
     left, top, right, bottom = found.box
     (height, width), (to_height, to_width) = source, size

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from tensorstore_ds.conversion.plan import (
     BLOCK_ROWS,
-    Selection,
+    ChosenRows,
     block_rows,
     in_order,
     plan_blocks,
@@ -110,7 +110,7 @@ def test_splits_stand_in_the_order_of_use():
 def test_shards_and_blocks_hold_every_reference_once_in_order(n, per_shard, row_nbytes):
     references = list(range(n))
     folder = Path("00000")
-    shards = plan_shards({"train": Selection("train", references, range(n))}, per_shard)
+    shards = plan_shards({"train": ChosenRows("train", references, range(n))}, per_shard)
     assert list(shards) == [("train", i) for i in range(-(-n // per_shard))]
     found = []
     for shard in shards.values():
@@ -217,7 +217,7 @@ def test_keys_of_rows_and_of_folders(tmp_path):
 
 
 def test_a_shard_ends_where_it_ends():
-    shard = plan_shards({"train": Selection("train", "abcdefg", range(7))}, 3)["train", 1]
+    shard = plan_shards({"train": ChosenRows("train", "abcdefg", range(7))}, 3)["train", 1]
     assert list(shard) == ["d", "e", "f"]
     assert (list(shard[-1:]), list(shard[1:]), list(shard[3:])) == (["f"], ["e", "f"], [])
 
@@ -315,7 +315,7 @@ def test_the_only_split_is_divided_whatever_its_name():
 def test_a_selection_has_its_references_in_order(as_range):
     listed = [f"{i}.png" for i in range(4 * BLOCK_ROWS)]
     rows = range(3, 4 * BLOCK_ROWS, 3)
-    selection = Selection("train", listed, rows if as_range else np.array(rows))
+    selection = ChosenRows("train", listed, rows if as_range else np.array(rows))
     assert list(selection) == [listed[i] for i in rows]
     assert list(selection[5:700]) == [listed[i] for i in rows[5:700]]
     assert len(selection[5:600]) == 595
@@ -329,7 +329,7 @@ def test_a_block_has_two_mebibytes_or_512_rows(nbytes, rows):
 
 
 def test_blocks_say_where_they_come_from_and_go_to():
-    blocks = list(plan_blocks(Selection("val", "abcdefg", range(1, 7)), 4, Path("00003")))
+    blocks = list(plan_blocks(ChosenRows("val", "abcdefg", range(1, 7)), 4, Path("00003")))
     assert [(b.source_split, b.references, b.folder, b.first_row) for b in blocks] == [
         ("val", list("bcde"), Path("00003"), 0),
         ("val", list("fg"), Path("00003"), 4),

@@ -20,8 +20,8 @@ from tensorstore_ds.sources.xml import (
     folder_roots,
     iterate_elements,
     number,
+    parse_point,
     pixels,
-    place,
     read_tree,
 )
 
@@ -240,9 +240,11 @@ def test_values() -> None:
 
 
 def test_places() -> None:
-    assert place("1.5", "-2", "nose") == (1.5, -2)
-    assert all(coordinate != coordinate for coordinate in place("nan", "3", "nose"))
-    assert [value(place, *xy, "nose") for xy in (("inf", "0"), ("0", "-1e10"), ("1", None), ("x", "1"))] == [None] * 4
+    assert parse_point("1.5", "-2", "nose") == (1.5, -2)
+    assert all(coordinate != coordinate for coordinate in parse_point("nan", "3", "nose"))
+    assert [value(parse_point, *xy, "nose") for xy in (("inf", "0"), ("0", "-1e10"), ("1", None), ("x", "1"))] == [
+        None
+    ] * 4
 
 
 @pytest.mark.parametrize(
@@ -250,8 +252,11 @@ def test_places() -> None:
     [
         (lambda: number("4,5", "ymax"), "expected ymax, a number, found '4,5'"),
         (lambda: flag("9" * 41 + "x", "difficult"), f"expected difficult to be 0 or 1, found '{'9' * 40}...'"),
-        (lambda: place("1", None, "nose"), "expected y of keypoint nose, a number, found none"),
-        (lambda: place("1e10", "0", "nose"), "expected keypoint nose within a billion pixels, found 10000000000.0 0.0"),
+        (lambda: parse_point("1", None, "nose"), "expected y of keypoint nose, a number, found none"),
+        (
+            lambda: parse_point("1e10", "0", "nose"),
+            "expected keypoint nose within a billion pixels, found 10000000000.0 0.0",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_value(read: Callable[[], object], message: str) -> None:

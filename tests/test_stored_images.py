@@ -18,7 +18,7 @@ from stores import png_bytes, store_of
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.codecs import quiet_pillow
-from tensorstore_ds.imaging.jpeg import Part, find_restarts
+from tensorstore_ds.imaging.jpeg import JpegSegment, find_restarts
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading import stored_images
 from tensorstore_ds.reading.stored_images import decode_part, decode_stored, stored_shape
@@ -73,7 +73,11 @@ def test_parts_of_turned_images_are_those_that_pillow_shows(orientation: int) ->
     data = oriented(drawn(80, 112), orientation, restart_marker_blocks=1)
     shown = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
     height, width = shown.shape[:2]
-    for part in (Part(3, 5, 20, 30), Part(height - 20, width - 31, height, width), Part(30, 2, 41, 9)):
+    for part in (
+        JpegSegment(3, 5, 20, 30),
+        JpegSegment(height - 20, width - 31, height, width),
+        JpegSegment(30, 2, 41, 9),
+    ):
         for restarts in (find_restarts(data), None):
             found = decode_part(data, part, shape=shown.shape, restarts=restarts)
             top, left = part.top - found.top, part.left - found.left
@@ -85,5 +89,5 @@ def test_parts_of_turned_images_are_those_that_pillow_shows(orientation: int) ->
 @pytest.mark.parametrize(("width", "is_whole"), [(88, False), (90, True), (112, True)])
 def test_a_part_of_more_than_four_fifths_is_decoded_with_all(width: int, is_whole: bool) -> None:
     data = jpeg(drawn(80, 112), restart_marker_blocks=1)
-    found = decode_part(data, Part(0, 0, 80, width), shape=(80, 112, 3), restarts=find_restarts(data))
+    found = decode_part(data, JpegSegment(0, 0, 80, width), shape=(80, 112, 3), restarts=find_restarts(data))
     assert (found.array.shape[1] == 112) == is_whole

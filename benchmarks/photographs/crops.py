@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 from torchvision.transforms.v2.functional import resized_crop
 
 from benchmarks.photographs.drawing import draw_photograph
-from tensorstore_ds.imaging.jpeg import SCALES, Part, cut, encode_jpeg, find_restarts, read_header
+from tensorstore_ds.imaging.jpeg import SCALES, JpegSegment, cut, encode_jpeg, find_restarts, read_header
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.decoding import lay, windows_of
 from tensorstore_ds.reading.stored_images import decode_part
@@ -25,7 +25,7 @@ from tensorstore_ds.reading.stored_images import decode_part
 PICTURE = Path(__file__).parents[2] / "docs/crops.jpg"
 #: Of the picture: the photograph, the part that is seen, and what it becomes.
 HEIGHT, WIDTH = 375, 500
-CROP, OUTPUT = Part(100, 170, 260, 370), 224
+CROP, OUTPUT = JpegSegment(100, 170, 260, 370), 224
 _ORANGE, _WHITE, _GAP = (255, 140, 0), (255, 255, 255), 24
 #: Of the measurement.
 PHOTOGRAPHS, SIDE = 24, 64
@@ -76,13 +76,13 @@ def header_shape(data: bytes) -> tuple[int, int, int]:
 
 
 def placed(
-    data: bytes, shape: tuple[int, int, int], crop: Part, size: tuple[int, int], scale: int
+    data: bytes, shape: tuple[int, int, int], crop: JpegSegment, size: tuple[int, int], scale: int
 ) -> NDArray[np.uint8]:
     """(H, W, 3): a crop, decoded at a scale and resized, as a plan does it."""
     whole = Placements.whole(shape[:2])
     placements = replace(whole.crop((crop.top, crop.left), (crop.height, crop.width)).resize(size), is_exact=False)
     (window,) = windows_of(placements, whole.size)
-    part = Part(*window.low, *window.high)
+    part = JpegSegment(*window.low, *window.high)
     pixels = decode_part(data, part, shape=shape, restarts=find_restarts(data), scale=scale)
     canvas = np.empty((*size, 3), np.uint8)
     lay(canvas, pixels, window, 0)
@@ -100,7 +100,7 @@ def measure() -> dict[int, dict[str, Any]]:
             data = encode_jpeg(pixels, 90)
             side = int(rng.integers(scale * SIDE, min(768, 2 * scale * SIDE)))
             top, left = int(rng.integers(768 - side + 1)), int(rng.integers(1024 - side + 1))
-            crop = Part(top, left, top + side, left + side)
+            crop = JpegSegment(top, left, top + side, left + side)
             image = torch.from_numpy(np.array(Image.open(io.BytesIO(data)))).permute(2, 0, 1)
             expected = resized_crop(image, top, left, side, side, [SIDE, SIDE], antialias=True).permute(1, 2, 0).numpy()
             result = placed(data, header_shape(data), crop, (SIDE, SIDE), scale)

@@ -111,7 +111,7 @@ def _show_head(store: Store, path: str | Path) -> None:
     manifest, origin = store.manifest, store.manifest.provenance
     rows = sum(len(store[name]) for name in store)
     facts = (text.count(rows, "sample"), words.size(store.nbytes), store.layout, f"format {manifest.version}")
-    text.title(words.place(path), " · ".join(facts))
+    text.title(words.shown_path(path), " · ".join(facts))
     lines = [("sha256", store.sha256), ("content sha256", store.content_sha256)]
     if "source" in origin:
         made = f"{origin.get('tool', '?')} {origin.get('tool_version', '')}".strip()
@@ -317,7 +317,7 @@ def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: 
     if as_json:
         text.echo_json(
             {
-                "path": words.place(store),
+                "path": words.shown_path(store),
                 "ok": not problems,
                 "files": files,
                 "nbytes": nbytes,
@@ -335,4 +335,4 @@ def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: 
         if replaced := _replaced_shards(tsds.open(root)):
             text.echo(f"not checked: {replaced}")
     if problems:
-        raise Failure("" if as_json else f"{words.place(store)}: {text.count(len(problems), 'problem')}.")
+        raise Failure("" if as_json else f"{words.shown_path(store)}: {text.count(len(problems), 'problem')}.")

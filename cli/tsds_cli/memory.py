@@ -66,7 +66,7 @@ def warm(store: str | Path, splits: tuple[str, ...], budget: int | None, threads
     seconds = time.monotonic() - begun
     after = tsds.residency(opened, splits=chosen)
     if as_json:
-        found = {"path": words.place(store), "budget": limit, "read": read, "seconds": seconds}
+        found = {"path": words.shown_path(store), "budget": limit, "read": read, "seconds": seconds}
         text.echo_json({**found, "before": before, "after": after})
         return
     _show_change(before, after)
@@ -110,7 +110,7 @@ def evict(store: str | Path, splits: tuple[str, ...], as_json: bool) -> None:
     """
     done = tsds.evict(tsds.open(store), splits=splits or None)
     if as_json:
-        found = {"path": words.place(store), "dropped": done.dropped, "left": done.left}
+        found = {"path": words.shown_path(store), "dropped": done.dropped, "left": done.left}
         text.echo_json({**found, "before": done.before, "after": done.after})
         return
     _show_change(done.before, done.after)

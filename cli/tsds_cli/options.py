@@ -399,7 +399,7 @@ def _several(declared: Option, value: Any) -> tuple[Any, ...]:
     numbers = declared.item is int and all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts)
     several = tuple(map(int, parts)) if numbers else tuple(parts)
     try:
-        declared.taken(several)
+        declared.validated(several)
     except OptionError:
         expected = f"some of {', '.join(declared.choices)}" if declared.choices else "numbers, such as 100,1000"
         raise click.BadParameter(f"expected {expected}, found {value!r}.") from None

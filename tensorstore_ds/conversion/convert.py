@@ -15,7 +15,7 @@ from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
+from tensorstore_ds.conversion.plan import ChosenRows, ShardName, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_fits_disk, open_any, prepare
 from tensorstore_ds.conversion.result import (
     OnProgress,
@@ -292,7 +292,7 @@ class _Conversion:
         self._convert(prepared, missing)
         return workspace.added_up(prepared.splits, shards)
 
-    def _unusable(self, name: ShardName, shard: Selection | None) -> str:
+    def _unusable(self, name: ShardName, shard: ChosenRows | None) -> str:
         """Why a shard that an earlier run has finished is not used; empty if its files are the same, and unchanged."""
         finished, files = self._workspace.finished(*name), self._source.files
         if finished is None:
@@ -318,7 +318,7 @@ class _Conversion:
             self._workspace.note(f"{self._workspace.path}: {what}: {Counter(why).most_common(1)[0][0]}.")
         self._workspace.clean(shards)
 
-    def _convert(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> None:
+    def _convert(self, prepared: Prepared, shards: Mapping[ShardName, ChosenRows]) -> None:
         folders = {name: self._workspace.store / shard_path(*name) for name in shards}
         writers = {name: ShardWriter(folder, prepared.format.fields) for name, folder in folders.items()}
         converted = convert_shards(

@@ -42,7 +42,7 @@ from tensorstore_ds.imaging.codecs import (
 from tensorstore_ds.imaging.jpeg import JPEG, MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
-from tensorstore_ds.imaging.parts import LARGE_NBYTES, OpenedImage, Part, WholeImage, open_by_parts
+from tensorstore_ds.imaging.parts import LARGE_NBYTES, OpenedImage, TiffPart, WholeImage, open_by_parts
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.machine import memory_limit
@@ -192,7 +192,7 @@ def _decode(
     There are none where files are kept and only their headers are read. A large image `by_parts` is not decoded yet.
     """
     key = sample.key
-    if isinstance(source, Part):
+    if isinstance(source, TiffPart):
         source = source.pixels()
     if not isinstance(source, bytes):
         pixels = decode_image(source, color=options.color, max_pixels=options.max_pixels, key=key, on_decode=on_decode)
@@ -285,7 +285,7 @@ def _is_turned(sample: Sample) -> bool:
             image = stack.enter_context(open_file(image, sample.key))
         is_file = isinstance(image, bytes | io.IOBase)
         opened = open_image(cast(Any, image), key=sample.key) if is_file else image
-        return not isinstance(opened, np.ndarray | Part) and orientation(opened) >= 5
+        return not isinstance(opened, np.ndarray | TiffPart) and orientation(opened) >= 5
     return False
 
 

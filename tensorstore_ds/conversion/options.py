@@ -11,7 +11,7 @@ from tensorstore_ds.conversion.licenses import license_expression
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import LIMIT, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
-from tensorstore_ds.imaging.placement import Fit, Placement, place, shrink
+from tensorstore_ds.imaging.placement import Fit, Placement, fit_box, shrink
 from tensorstore_ds.options import changed, check, deciding, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
@@ -151,7 +151,7 @@ class ImageOptions:
             return shrink(size, self.max_side)
         if self.size is None:
             return None
-        return replace(place(size, self.size, self.fit), min_visibility=self.min_visibility)
+        return replace(fit_box(size, self.size, self.fit), min_visibility=self.min_visibility)
 
 
 @declared

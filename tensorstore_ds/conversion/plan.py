@@ -27,7 +27,7 @@ _ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ChosenRows:
     """Some samples of a split of the source: all that go into a split of the store, or into a shard of it."""
 
     source_split: str
@@ -37,8 +37,8 @@ class Selection:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, part: slice) -> Selection:
-        return Selection(self.source_split, self.listed, self.rows[part])
+    def __getitem__(self, part: slice) -> ChosenRows:
+        return ChosenRows(self.source_split, self.listed, self.rows[part])
 
     def __iter__(self) -> Iterator[Reference]:
         for start in range(0, len(self), BLOCK_ROWS):  # never all at once: there may be millions
@@ -69,7 +69,7 @@ def plan_splits(
     seed: int,
     key: Callable[[str, Reference], str],
     group: Callable[[str, Reference], str] | None = None,
-) -> dict[str, Selection]:
+) -> dict[str, ChosenRows]:
     """The source's own splits, or its only one (or its `train`) divided by `fractions`.
 
     The division is by a hash of the seed and a sample's key, within each class where labels are known: each class is
@@ -83,7 +83,9 @@ def plan_splits(
     Raises:
         OptionError: the fractions do not add up to 1, a name is taken, or a split would be empty.
     """
-    splits = {name: Selection(name, references, range(len(references))) for name, references in contents.splits.items()}
+    splits = {
+        name: ChosenRows(name, references, range(len(references))) for name, references in contents.splits.items()
+    }
     if fractions is None:
         return in_order(splits)
     _check_shares(fractions, "split_into")
@@ -99,7 +101,7 @@ def plan_splits(
     labels = None if contents.labels is None else contents.labels.get(divided)
     names = ((group or key)(divided, each) for each in references)
     parts = share_rows(fractions, names, len(references), labels, seed, f" in {divided}", are_groups=group is not None)
-    return in_order({name: Selection(divided, references, rows) for name, rows in parts.items()} | others)
+    return in_order({name: ChosenRows(divided, references, rows) for name, rows in parts.items()} | others)
 
 
 def share_rows(
@@ -192,7 +194,7 @@ def _divide_groups(hashes: NDArray[np.uint64], fractions: Sequence[float]) -> li
     return [np.flatnonzero(parts == i) for i in range(len(fractions))]
 
 
-def plan_shards(splits: Mapping[str, Selection], rows_per_shard: int) -> dict[ShardName, Selection]:
+def plan_shards(splits: Mapping[str, ChosenRows], rows_per_shard: int) -> dict[ShardName, ChosenRows]:
     """Cut every split into shards of `rows_per_shard`, the last one shorter; an empty split has none."""
     return {
         (name, i): split[start : start + rows_per_shard]
@@ -206,7 +208,7 @@ def block_rows(row_nbytes: int, nbytes: int = BLOCK_NBYTES) -> int:
     return max(1, min(BLOCK_ROWS, nbytes // max(1, row_nbytes)))
 
 
-def plan_blocks(shard: Selection, rows: int, folder: Path) -> Iterator[Block]:
+def plan_blocks(shard: ChosenRows, rows: int, folder: Path) -> Iterator[Block]:
     """Cut a shard, whose files are in `folder`, into blocks of `rows` rows, the last one shorter."""
     for start in range(0, len(shard), rows):
         yield Block(shard.source_split, list(shard[start : start + rows]), folder, start)

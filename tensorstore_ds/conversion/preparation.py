@@ -34,7 +34,7 @@ from tensorstore_ds.conversion.encode import doubtful_boxes, encode_sample, fitt
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
-from tensorstore_ds.conversion.plan import Selection, plan_splits
+from tensorstore_ds.conversion.plan import ChosenRows, plan_splits
 from tensorstore_ds.conversion.tiles import TileSource
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
@@ -59,7 +59,7 @@ from tensorstore_ds.imaging.codecs import (
 )
 from tensorstore_ds.imaging.heif import HEIF_FORMATS
 from tensorstore_ds.imaging.jpeg import JPEG
-from tensorstore_ds.imaging.parts import Part, open_by_parts
+from tensorstore_ds.imaging.parts import TiffPart, open_by_parts
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps
@@ -140,7 +140,7 @@ class Prepared:
 
     source: Source
     contents: Contents
-    splits: Mapping[str, Selection]  #: of the store
+    splits: Mapping[str, ChosenRows]  #: of the store
     format: RowFormat
     row_nbytes: int  #: of a sample in its largest field, about
     is_surveyed: bool = False  #: whether images differ, and a survey said how they are stored
@@ -248,7 +248,7 @@ def _with_rectangles(contents: Contents, where: str) -> Contents:
 def learn(
     source: Source,
     contents: Contents,
-    splits: Mapping[str, Selection],
+    splits: Mapping[str, ChosenRows],
     image: ImageOptions,
     on_error: OnError,
     surveyed: Survey | None = None,
@@ -287,7 +287,7 @@ def learn(
     return Prepared(source, contents, splits, format, row_nbytes, surveyed is not None, tuple(notes), tuple(bad))
 
 
-def _without(split: Selection, name: str, odd: Mapping[tuple[str, int], Problem]) -> Selection:
+def _without(split: ChosenRows, name: str, odd: Mapping[tuple[str, int], Problem]) -> ChosenRows:
     """A split of the store but the samples that a survey leaves out."""
     rows = [row for each, row in odd if each == name]
     return replace(split, rows=np.delete(np.asarray(split.rows), rows)) if rows else split
@@ -311,7 +311,7 @@ def _unused(image: ImageOptions, is_tiled: bool, is_recoded: bool) -> Iterator[t
         yield from ((name, why) for name in names if not is_used and getattr(image, name) != getattr(usual, name))
 
 
-def _is_encoded_again(source: Source, splits: Mapping[str, Selection], first: EncodedSample) -> bool:
+def _is_encoded_again(source: Source, splits: Mapping[str, ChosenRows], first: EncodedSample) -> bool:
     """Whether the first image is a JPEG file, and stored in the size that it has."""
     if first.size != first.shape[:2]:
         return False
@@ -326,7 +326,7 @@ def _is_encoded_again(source: Source, splits: Mapping[str, Selection], first: En
 def _encoded(
     source: Source,
     contents: Contents,
-    selections: Iterable[Selection],
+    selections: Iterable[ChosenRows],
     image: ImageOptions,
     on_error: OnError,
     bad: list[Problem],
@@ -519,7 +519,7 @@ def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, File
         sample.left_out += by_parts.left_out
         kind = Kind(by_parts.shape[2], by_parts.dtype.name)
         return (*by_parts.shape[:2], kind, FileFate.KEPT if by_parts.is_for_pillow else FileFate.NO_FILE)
-    if isinstance(image, Part):
+    if isinstance(image, TiffPart):
         return (*image.size, Kind(image.shape[2], image.dtype.name), FileFate.NO_FILE)
     if isinstance(image, np.ndarray):
         dtype = "uint8" if image.dtype == np.bool_ else image.dtype.newbyteorder("=").name

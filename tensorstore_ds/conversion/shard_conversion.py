@@ -15,7 +15,7 @@ from tensorstore_ds.conversion.plan import (
     BLOCK_NBYTES,
     BLOCK_OF_PARTS_NBYTES,
     Block,
-    Selection,
+    ChosenRows,
     ShardName,
     block_rows,
     plan_blocks,
@@ -31,7 +31,7 @@ _DIGESTED = 10_000
 
 def convert_shards(
     prepared: Prepared,
-    shards: Mapping[ShardName, Selection],
+    shards: Mapping[ShardName, ChosenRows],
     writers: Mapping[ShardName, ShardWriter],
     options: ConvertOptions,
     common: bytes,
@@ -64,7 +64,7 @@ def convert_shards(
 
 def write_shards(
     prepared: Prepared,
-    shards: Mapping[ShardName, Selection],
+    shards: Mapping[ShardName, ChosenRows],
     writers: Mapping[ShardName, ShardWriter],
     workers: int | None,
     *,
@@ -107,7 +107,7 @@ class Origin:
     A digest of the files' `ctime` follows. With an equal first digest, nothing else of the files has changed.
     """
 
-    def __init__(self, common: bytes, shard: Selection) -> None:
+    def __init__(self, common: bytes, shard: ChosenRows) -> None:
         self._files, self._status = reference_digest(shard), hashlib.sha256()
         self.update(common)
 
@@ -121,7 +121,7 @@ class Origin:
         return f"{self._files.hexdigest()} {self._status.hexdigest()}"
 
 
-def reference_digest(shard: Selection) -> hashlib._Hash:
+def reference_digest(shard: ChosenRows) -> hashlib._Hash:
     """The digest of a shard's references."""
     origin = hashlib.sha256()
     for start in range(0, len(shard), _DIGESTED):

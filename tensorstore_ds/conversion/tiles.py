@@ -18,7 +18,7 @@ from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.codecs import quiet_pillow
-from tensorstore_ds.imaging.parts import Part, open_parts, size_of
+from tensorstore_ds.imaging.parts import TiffPart, open_parts, size_of
 from tensorstore_ds.imaging.placement import Placement, box_faults
 from tensorstore_ds.imaging.resizing import resize_nearest
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
@@ -97,7 +97,7 @@ class TileSource(PartSource):
         return replace(
             image.sample,
             key=self.key(split, reference),
-            image=Part(image.parts, (y, x), self._size),
+            image=TiffPart(image.parts, (y, x), self._size),
             objects=objects,
             problems=problems,
             masks=masks,

@@ -67,7 +67,7 @@ class DamagedJpegError(ValueError):
     """A JPEG file whose pixels cannot be had. Callers add the name of the sample."""
 
 
-class Part(NamedTuple):
+class JpegSegment(NamedTuple):
     """A part of an image, in pixels."""
 
     top: int
@@ -308,8 +308,8 @@ def _markers(count: int) -> NDArray[np.uint16]:
 
 
 def cut(
-    data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part, *, scale: int = 1
-) -> tuple[bytearray, Part] | None:
+    data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: JpegSegment, *, scale: int = 1
+) -> tuple[bytearray, JpegSegment] | None:
     """A JPEG file of the intervals that hold a part of an image, and what they cover of it.
 
     Of what they cover, `part` itself has the bits that decoding everything gives, and its edges where the image ends.
@@ -342,7 +342,9 @@ def cut(
         bounds[-1] = bounds[-2] + end + 2
     grid = scan.rows, scan.columns
     starts, ends = (each.reshape(grid)[top:bottom, left:right] for each in (bounds[:-1], bounds[1:]))
-    covered = Part(top * height, left * width, min(bottom * height, header.height), min(right * width, header.width))
+    covered = JpegSegment(
+        top * height, left * width, min(bottom * height, header.height), min(right * width, header.width)
+    )
     head = bytearray(header.head)
     head[scan.size_at : scan.size_at + 4] = covered.height.to_bytes(2) + covered.width.to_bytes(2)
     lines = zip(starts[:, 0].tolist(), ends[:, -1].tolist(), strict=True)

@@ -82,7 +82,7 @@ class OpenedImage(Readable, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TiffPart:
     """A part of an image, read when its pixels are asked for; beyond the right and lower edge it is black.
 
     Attributes:

@@ -38,12 +38,12 @@ class Placement:
         return moved
 
 
-def place(source: tuple[int, int], size: tuple[int, int], fit: Fit) -> Placement:
+def fit_box(source: tuple[int, int], size: tuple[int, int], fit: Fit) -> Placement:
     """Fit an image of (height, width) `source` to `size`.
 
-    >>> place((100, 200), (50, 50), "pad").resized, place((100, 200), (50, 50), "pad").offset
+    >>> fit_box((100, 200), (50, 50), "pad").resized, fit_box((100, 200), (50, 50), "pad").offset
     ((25, 50), (12, 0))
-    >>> place((100, 200), (50, 50), "crop").box
+    >>> fit_box((100, 200), (50, 50), "crop").box
     (50.0, 0.0, 150.0, 100.0)
     """
     (height, width), (to_height, to_width) = source, size

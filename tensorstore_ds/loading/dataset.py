@@ -164,7 +164,7 @@ class StoreDataset(Samples):
             self._sha256 = path.meant if path.origin is None else path.sha256
         elif is_url(path):
             self._origin = Origin(os.fspath(path))
-            self.path = words.place(os.fspath(path))
+            self.path = words.shown_path(os.fspath(path))
         else:
             self.path = tidied(path)
         self.split_name = split

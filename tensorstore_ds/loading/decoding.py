@@ -25,7 +25,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.antialias import Axis, resize_part
-from tensorstore_ds.imaging.jpeg import SCALES, Part
+from tensorstore_ds.imaging.jpeg import SCALES, JpegSegment
 from tensorstore_ds.imaging.resizing import as_image
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.geometry import Cropping, Geometry
@@ -79,7 +79,7 @@ def plans_of(decode: Decode | None) -> tuple[Plan | None, ...]:
     return tuple(decode) if isinstance(decode, Sequence) else (decode,)
 
 
-def place(
+def place_images(
     plan: Plan | None, shapes: NDArray[np.int32], rows: NDArray[np.int64], epoch: int, *, view: int = 0
 ) -> Placements:
     """Where a plan places images of (B, 3) `shapes`: a function of its seed, the epoch, the view and the rows alone."""
@@ -89,7 +89,7 @@ def place(
 def place_on(
     placements: Placements, plan: Plan | None, rows: NDArray[np.int64], epoch: int, *, view: int = 0
 ) -> Placements:
-    """As `place`, of images that have been placed before."""
+    """As `place_images`, of images that have been placed before."""
     if plan is None:
         return placements
     if view:  # the first view draws as the only one does
@@ -187,7 +187,7 @@ class ImageReader:
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
         self._crops = Crops.of(self._column, self.shapes)
 
-    def read(self, row: int, part: Part, scale: int = 1, buffer: NDArray[np.uint8] | None = None) -> Pixels:
+    def read(self, row: int, part: JpegSegment, scale: int = 1, buffer: NDArray[np.uint8] | None = None) -> Pixels:
         """At least a part of an image; of a JPEG file at 1/1, 1/2, 1/4 or 1/8 of its size, as 1 of `scale` pixels.
 
         The array may be read-only, or in `buffer`, if there is one.
@@ -244,7 +244,7 @@ class ImageReader:
                 if pixels is None or is_own:
                     try:
                         buffer = None if view.pool is None else _scratch_of(window)
-                        pixels = self.read(row, Part(*window.low, *window.high), window.scale, buffer)
+                        pixels = self.read(row, JpegSegment(*window.low, *window.high), window.scale, buffer)
                     except SourceError as error:
                         raise DamagedImageError.at(i, self._split.key(row), error) from error
                     scale = window.scale
@@ -425,7 +425,7 @@ def decode_resized(
     whole = Placements.whole((height, width))
     placed = whole.resize(size) if how is None else how._place(whole, np.zeros(1, np.uint64))
     (window,) = windows_of(placed, whole.size)
-    part, wanted = Part(*window.low, *window.high), None if is_gray else 3
+    part, wanted = JpegSegment(*window.low, *window.high), None if is_gray else 3
     pixels = decode_part(data, part, shape=shape, scale=window.scale, channels=wanted, key=key)
     canvas = np.empty((*size, pixels.array.shape[2]), pixels.array.dtype)
     lay(canvas, pixels, window, placed.fill or 0)

@@ -230,7 +230,7 @@ class DataLoader(data.DataLoader[Batches]):
         if isinstance(dataset, StoreDataset):
             self.residency = choose(residency, dataset, self.device, workers=workers, in_batches=in_batches)
         self._position = Position()  # of the iterator that began last, or where the next one will begin
-        self._served: Position | None = None  # by persistent workers
+        self._current_position: Position | None = None  # by persistent workers
         self._resident: DeviceSplit | None = None
         self._read_ahead: ReadAhead | None = None
         self._stats = LoaderStats()
@@ -238,13 +238,13 @@ class DataLoader(data.DataLoader[Batches]):
         self._idle = IdleTime(self.device) if self.device is not None and on_gpu else None
         self._task_nbytes = 0  # pinned memory of a task's batches, of the largest task so far
         self._pool = BufferPool(pinned=pin_memory and torch.cuda.is_available())
-        self._dealt: RowSampler | None = None
-        theirs = sampler is not None or batch_sampler is not None or generator is not None
-        if not even_batches and theirs:
+        self._ranked_sampler: RowSampler | None = None
+        has_own_order = sampler is not None or batch_sampler is not None or generator is not None
+        if not even_batches and has_own_order:
             given = "`sampler`" if sampler is not None else "`batch_sampler`" if batch_sampler else "`generator`"
             raise refusal("even_batches", "True with an order of your own: give it to the sampler", f"{given}")
-        self._makes_order = not theirs
-        if not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
+        self._makes_order = not has_own_order
+        if not has_own_order and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
             order: Order = {"seed": seed, "even_batches": even_batches}
             mixing = dataset.sampler(**order) if isinstance(dataset, MixedDataset) and shuffle else None
             if mixing is None:  # one that has no rows for this rank is empty, and no None
@@ -253,7 +253,7 @@ class DataLoader(data.DataLoader[Batches]):
         if isinstance(sampler, RowSampler):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
-            self._dealt, sampler = sampler, sampler._undivided()
+            self._ranked_sampler, sampler = sampler, sampler._undivided()
             if type(sampler) is ShuffleSampler and not sampler.shuffle and isinstance(dataset, Sized):
                 sampler = SequentialSampler(dataset)  # by which others (Lightning) know that nothing is shuffled
         self._transform: TransformsBatches | None = None  # of batches on their device, by the script's own thread
@@ -296,7 +296,9 @@ class DataLoader(data.DataLoader[Batches]):
         self.into = into
         self._static = None if into is None else StaticBatch(into)
         if into is not None and self.batch_size and not drop_last:
-            _check_whole_batches(self.sampler if self._dealt is None else self._dealt, self.batch_size)
+            _check_whole_batches(
+                self.sampler if self._ranked_sampler is None else self._ranked_sampler, self.batch_size
+            )
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
         self._sampler_epoch: int | None = epoch_of(self._ordering)  # when this loader looked last
@@ -348,8 +350,8 @@ class DataLoader(data.DataLoader[Batches]):
         batches = len(self._index_batches(position.start)) if position.start else setting["batches"]
         ended = position.ended or 0 < position.batch >= (batches or math.inf)
         state = {"epoch": position.epoch + ended, "batch": 0 if ended else position.batch, **setting}
-        if self._dealt is not None:
-            state |= {"start": 0 if ended else position.start, "samples": self._dealt.size}
+        if self._ranked_sampler is not None:
+            state |= {"start": 0 if ended else position.start, "samples": self._ranked_sampler.size}
         state["sampler_epoch"] = epoch_of(self._ordering)
         generator = generator_of(self._ordering)
         if generator is not None and position.drawn is not None and not ended:
@@ -381,9 +383,9 @@ class DataLoader(data.DataLoader[Batches]):
         is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
             setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed")}
-        if self.is_elastic and (is_divided_anew or not getattr(self._dealt, "even_batches", True)):
+        if self.is_elastic and (is_divided_anew or not getattr(self._ranked_sampler, "even_batches", True)):
             setting.pop("batches", None)  # which differ among ranks then
-            setting["samples"] = cast(RowSampler, self._dealt).size
+            setting["samples"] = cast(RowSampler, self._ranked_sampler).size
         for name, value in setting.items():
             if name not in state or state[name] != value:
                 found = repr(state[name]) if name in state else "none"
@@ -429,14 +431,14 @@ class DataLoader(data.DataLoader[Batches]):
 
     def _reseed(self, seed: int) -> None:
         self.seed = seed
-        for sampler in (self._dealt, self.sampler):
+        for sampler in (self._ranked_sampler, self.sampler):
             if self._makes_order and isinstance(sampler, RowSampler):
                 sampler.seed = seed
 
     @property
     def is_elastic(self) -> bool:
         """Whether a different number of ranks can resume in the middle of an epoch (see `load_state_dict`)."""
-        return self._dealt is not None and self._dealt.is_elastic
+        return self._ranked_sampler is not None and self._ranked_sampler.is_elastic
 
     def stats(self) -> LoaderStats:
         """Return a copy of the loader's time statistics since it was created. Call this in the thread that iterates.
@@ -477,7 +479,7 @@ class DataLoader(data.DataLoader[Batches]):
         epoch = epoch_of(self._ordering)
         if epoch is not None and epoch != self._sampler_epoch:
             position = Position(epoch)
-        if self._dealt is not None or isinstance(self.batch_sampler, SizeBucketSampler):
+        if self._ranked_sampler is not None or isinstance(self.batch_sampler, SizeBucketSampler):
             self._ordering.set_epoch(position.epoch)
         self._sampler_epoch = epoch_of(self._ordering)
         return position
@@ -498,16 +500,16 @@ class DataLoader(data.DataLoader[Batches]):
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
-        if self._draws_seed and self._dealt is not None and self._dealt.num_replicas > 1:
+        if self._draws_seed and self._ranked_sampler is not None and self._ranked_sampler.num_replicas > 1:
             raise refusal("seed", "a number that all ranks share", "None")
         position = self._position = self._next_position()
         position.begun = True
         dataset, ready = self.dataset, None
         if isinstance(dataset, Samples) and self.residency == "page-cache" and self._read_ahead is None:
             speaks = getattr(self._ordering, "rank", 0) == 0
-            self._read_ahead = ReadAhead(dataset, self._dealt, speaks=speaks)
+            self._read_ahead = ReadAhead(dataset, self._ranked_sampler, speaks=speaks)
         if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
-            batches = self._by_torch(position)
+            batches = self._worker_batches(position)
         elif self.residency == "device":
             self._draw_as_torch(position)
             if self._resident is None:
@@ -568,7 +570,7 @@ class DataLoader(data.DataLoader[Batches]):
         """Threads that gather."""
         return self.num_threads or threads_for_loading()
 
-    def _by_torch(self, position: Position) -> Iterator[Any]:
+    def _worker_batches(self, position: Position) -> Iterator[Any]:
         """torch's own iteration. Its workers bring each batch's rows along, if a batch transform wants them."""
         if getattr(self._iterator, "_shutdown", False):  # persistent workers of the parent process, or ended ones
             self._iterator = None
@@ -583,15 +585,17 @@ class DataLoader(data.DataLoader[Batches]):
             with_workers.add(batches)
         if not self.persistent_workers:
             return batches
-        self._served = position
-        return PersistentBatches(batches, lambda: self._served is position)
+        self._current_position = position
+        return PersistentBatches(batches, lambda: self._current_position is position)
 
     # --- order
 
     @property
     def _ordering(self) -> Any:
         """The sampler that decides the order, of this rank alone."""
-        return deciding_sampler(self.sampler, self.batch_sampler) if self._dealt is None else self._dealt
+        return (
+            deciding_sampler(self.sampler, self.batch_sampler) if self._ranked_sampler is None else self._ranked_sampler
+        )
 
     def _index_batches(self, start: int = 0) -> Any:
         """What deals indices: batches, or one by one where there is no automatic batching.
@@ -599,9 +603,9 @@ class DataLoader(data.DataLoader[Batches]):
         Args:
             start: samples of the epoch, all ranks together, that came before.
         """
-        if self._dealt is None:
+        if self._ranked_sampler is None:
             return super()._index_sampler
-        dealt = self._dealt.after(start)
+        dealt = self._ranked_sampler.after(start)
         return BatchSampler(dealt, self.batch_size, self.drop_last) if self.batch_size else dealt
 
     @property
@@ -636,8 +640,8 @@ class DataLoader(data.DataLoader[Batches]):
         pieces, size = None, self.batch_size or 1
         if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
             first = position.batch * size
-            if self._dealt is not None:
-                pieces = self._dealt.after(position.start).pieces(first, -(-PIECE // size) * size)
+            if self._ranked_sampler is not None:
+                pieces = self._ranked_sampler.after(position.start).pieces(first, -(-PIECE // size) * size)
             elif type(self.sampler) is SequentialSampler:
                 pieces = iter([np.arange(first, len(self.dataset))])  # type: ignore[arg-type]
         if pieces is None:

@@ -30,7 +30,7 @@ from tensorstore_ds.reading.store import Asked, Store
 from tensorstore_ds.seeding import generator
 
 #: A store as its path, its URL, an open store, or a data set of one of its splits.
-Part = str | os.PathLike[str] | Store | StoreDataset
+MixShare = str | os.PathLike[str] | Store | StoreDataset
 EpochLength = Literal["first", "shortest"] | int
 Weights = Callable[[int], Sequence[float]]
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class MixedDataset(Samples):
 
     def __init__(
         self,
-        stores: Mapping[Part, float] | Sequence[Part],
+        stores: Mapping[MixShare, float] | Sequence[MixShare],
         split: str = "train",
         *,
         weights: Weights | None = None,
@@ -333,7 +333,11 @@ class MixedSampler(RowSampler):
 
 
 def _part(
-    part: Part, split: str, fields: Sequence[str] | None, decode: Decode | None, on_error: Literal["raise", "replace"]
+    part: MixShare,
+    split: str,
+    fields: Sequence[str] | None,
+    decode: Decode | None,
+    on_error: Literal["raise", "replace"],
 ) -> StoreDataset:
     if not isinstance(part, Samples):
         return StoreDataset(part, split, fields=fields, decode=decode, on_error=on_error)

@@ -55,7 +55,7 @@ class Column:
         name: str,
         spec: ArraySpec,
         lengths: Sequence[int],
-        load: Callable[[int], Part],
+        load: Callable[[int], ColumnPiece],
         *,
         is_remote: bool = False,
     ) -> None:
@@ -66,8 +66,8 @@ class Column:
         self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         self._edges: list[int] = self._starts.tolist()
         self._load = load
-        self._parts: dict[int, Part] = {}
-        self._earlier: dict[int, Part] = {}  # those that were not used since the last `let_go`
+        self._parts: dict[int, ColumnPiece] = {}
+        self._earlier: dict[int, ColumnPiece] = {}  # those that were not used since the last `let_go`
         self._table: Any = None  # of the compiled kernels: where the rows of each shard are
         self.is_random = False  # whether its maps are advised so, see `read_randomly`
         MAPS.add(self)
@@ -102,7 +102,7 @@ class Column:
     def __repr__(self) -> str:
         return f"<Column {self._name!r} {self.shape} {self.dtype}>"
 
-    def part(self, shard: int) -> Part:
+    def part(self, shard: int) -> ColumnPiece:
         """Return the array of one shard, a read-only memory map, or an object that decompresses or downloads rows.
 
         It is checked and mapped when it is first used.
@@ -177,7 +177,7 @@ class Column:
             self._advise(part)
 
     @staticmethod
-    def _advise(part: Part) -> None:
+    def _advise(part: ColumnPiece) -> None:
         array = part.array if isinstance(part, MirroredArray) else part
         if isinstance(array, np.ndarray):
             read_randomly(array)
@@ -592,7 +592,7 @@ def array_columns(name: str, column: Column | RaggedColumn) -> dict[str, Column]
     return columns
 
 
-Part = NDArray[Any] | ZarrPart | MirroredArray
+ColumnPiece = NDArray[Any] | ZarrPart | MirroredArray
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -608,7 +608,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return buffer[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def _take(part: Part, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+def _take(part: ColumnPiece, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
     if isinstance(part, np.ndarray):
         # Without a mode np.take checks every index while it copies into a buffer of its own: five times slower.
         np.take(part, rows, axis=0, out=out, mode="clip")

@@ -25,7 +25,7 @@ from tensorstore_ds.format.arrays import ArrayGeometry, shard_files
 from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing, check_sizes
-from tensorstore_ds.reading.columns import Part
+from tensorstore_ds.reading.columns import ColumnPiece
 from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
 from tensorstore_ds.reading.mirror_file import (
@@ -106,7 +106,7 @@ class Mirror(StoreFiles):
                 self._listings[directory] = self._fetch_listing(split, index)
             return dict(self._listings[directory])
 
-    def part(self, split: str, index: int, array: str, geometry: ArrayGeometry) -> Part:
+    def part(self, split: str, index: int, array: str, geometry: ArrayGeometry) -> ColumnPiece:
         """One shard's part of an array, of which rows are fetched as they are read; raises as `open`."""
         if not geometry.rows:
             return np.empty(geometry.shape, geometry.spec.dtype)

@@ -377,7 +377,7 @@ def find_cached(store: str | None, *, cache_dir: str | os.PathLike[str] | None =
     from tensorstore_ds.remote.location import is_url
 
     if is_url(store):
-        wanted = words.place(store)
+        wanted = words.shown_path(store)
         last = cache.last_digest(wanted)
         stores = [each for each in stores if wanted in each.urls or last == each.sha256]
     else:

@@ -29,7 +29,7 @@ from tensorstore_ds.format.schema import ArraySpec, Layout
 from tensorstore_ds.format.statistics import absent_keypoints, parse_summary
 from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.checks import Listings, check_data_files, check_metadata, check_root_files
-from tensorstore_ds.reading.columns import Column, Part, RaggedColumn, array_columns
+from tensorstore_ds.reading.columns import Column, ColumnPiece, RaggedColumn, array_columns
 from tensorstore_ds.reading.mapping import map_array, note_of_maps
 from tensorstore_ds.reading.mirror import Mirror, open_url
 from tensorstore_ds.reading.mirror_cache import Cache
@@ -132,7 +132,7 @@ class Store:
 
     def __init__(self, files: StoreFiles) -> None:
         self.path = files.path
-        self.place: str | Path = files.path if files.origin is None else words.place(files.origin.url)
+        self.place: str | Path = files.path if files.origin is None else words.shown_path(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
         self.meant = files.meant  #: the digest that was passed to `open`, or None if any store was accepted
@@ -620,7 +620,7 @@ class Split:
             columns[path] = Column(f"{self.name}/{array}", spec, lengths, load, is_remote=is_remote)
         return RaggedColumn.of(f"{self.name}/{name}", field, columns) if isinstance(field, TableField) else columns[""]
 
-    def _part(self, path: str, spec: ArraySpec, lengths: Sequence[int], checked: set[int], index: int) -> Part:
+    def _part(self, path: str, spec: ArraySpec, lengths: Sequence[int], checked: set[int], index: int) -> ColumnPiece:
         """One shard's part of an array: mapped, or read through its index. The metadata of `checked` are not read."""
         files, manifest = self._files, self._files.manifest
         geometry = ArrayGeometry(spec, lengths[index], spec.layout or manifest.layout, manifest.chunk_size)

@@ -30,7 +30,7 @@ from tensorstore_ds.imaging.codecs import (
     oriented_size,
     quiet_pillow,
 )
-from tensorstore_ds.imaging.jpeg import DamagedJpegError, Part, cut, decode_jpeg, read_header
+from tensorstore_ds.imaging.jpeg import DamagedJpegError, JpegSegment, cut, decode_jpeg, read_header
 from tensorstore_ds.machine import memory_limit
 
 #: Memory that decoding takes for each pixel, at most about: Pillow's own 4 bytes, the array, and the image turned.
@@ -92,7 +92,7 @@ def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
 
 def decode_part(
     data: bytes | memoryview,
-    part: Part,
+    part: JpegSegment,
     *,
     shape: Sequence[int],
     restarts: NDArray[np.uint32] | None = None,
@@ -130,7 +130,7 @@ def decode_part(
     )
     if turned:
         lines, columns = columns, lines
-    wanted, covered = Part(lines[0], columns[0], lines[1], columns[1]), Part(0, 0, *size)
+    wanted, covered = JpegSegment(lines[0], columns[0], lines[1], columns[1]), JpegSegment(0, 0, *size)
     file: bytes | bytearray | memoryview = data
     if restarts is not None and wanted.height * wanted.width < _WHOLE * math.prod(size):
         found = cut(data, header, restarts, wanted, scale=scale)

@@ -68,7 +68,7 @@ class Location:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = words.place(url)
+        self.url = words.shown_path(url)
         self._given = url
         if self.url.lower().startswith("hf://"):
             from tensorstore_ds.remote.hub import resolved  # here, because it loads a large package
@@ -370,7 +370,7 @@ def _get(store: Any, name: str, **options: Any) -> Any:
 
 def _open(url: str, timeout: str) -> Any:
     found = _URL.match(url)
-    where = words.place(url)
+    where = words.shown_path(url)
     scheme = found[1].lower() if found else ""
     if scheme not in SCHEMES:
         raise OptionError(f"{where}: expected a URL that begins with {', '.join(f'{s}://' for s in SCHEMES)}.")

@@ -38,7 +38,7 @@ class Server:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = words.place(url)
+        self.url = words.shown_path(url)
         self._given = url
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -76,7 +76,7 @@ class _Reader:
 
     def __init__(self, url: str) -> None:
         ours, theirs = socket.socketpair()
-        self._url = words.place(url)
+        self._url = words.shown_path(url)
         with theirs:
             root = str(Path(__file__).parents[2])
             command = [sys.executable, "-c", _READER, str(theirs.fileno()), root]

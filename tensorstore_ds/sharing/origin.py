@@ -130,7 +130,7 @@ def local_path(place: str | os.PathLike[str]) -> Path | None:
     try:
         parts = urlsplit(str(place))
     except ValueError:
-        raise OptionError(f"{words.place(str(place))}: this URL cannot be used. Write file:///PATH.") from None
+        raise OptionError(f"{words.shown_path(str(place))}: this URL cannot be used. Write file:///PATH.") from None
     if parts.netloc not in ("", "localhost") or not parts.path:
-        raise OptionError(f"{words.place(str(place))}: expected file:///PATH on this machine, found a host.")
+        raise OptionError(f"{words.shown_path(str(place))}: expected file:///PATH on this machine, found a host.")
     return tidied(unquote(parts.path))

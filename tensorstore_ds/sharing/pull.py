@@ -42,7 +42,7 @@ from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sharing.crew import Crew
 from tensorstore_ds.sharing.journal import Journal
 from tensorstore_ds.sharing.origin import Origin, origin_of
-from tensorstore_ds.sharing.selection import Content, Selection
+from tensorstore_ds.sharing.selection import Content, FileSelection
 from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
 
 #: Bytes that are asked for in one request.
@@ -107,7 +107,7 @@ def pull(
     target, origin = tidied(out), origin_of(url)
     counter = Counter(progress or notebook_bytes("Fetching"))
     root = origin.root()
-    selection = Selection(root, splits, fields)
+    selection = FileSelection(root, splits, fields)
     check_meant(root, selection.sha256, sha256, origin.url)
     with _one_line(target):
         return _Pull(origin, target, selection, counter, workers, verify).run()
@@ -129,7 +129,7 @@ class _Pull:
     """One copy."""
 
     def __init__(
-        self, origin: Origin, out: Path, selection: Selection, counter: Counter, workers: int, verify: bool
+        self, origin: Origin, out: Path, selection: FileSelection, counter: Counter, workers: int, verify: bool
     ) -> None:
         self._origin, self._out, self._selection = origin, out, selection
         self._counter, self._verify = counter, verify

@@ -28,7 +28,7 @@ from tensorstore_ds.sharing.existing import Existing, is_to_be_replaced, store_a
 from tensorstore_ds.sharing.hub import push_to_hub
 from tensorstore_ds.sharing.origin import Origin, local_path, origin_of
 from tensorstore_ds.sharing.pull import pull
-from tensorstore_ds.sharing.selection import Content, Selection
+from tensorstore_ds.sharing.selection import Content, FileSelection
 from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
 
 #: Holds the digest of the store that is being pushed. No file of a store is called like this.
@@ -81,7 +81,7 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
     if local_path(url) is not None:
         return pull(store, local_path(url) or url, progress=progress)
     if url.lower().startswith(("http://", "https://")):
-        where = words.place(url)
+        where = words.shown_path(url)
         raise OptionError(f"{where}: a web server takes no store. Push to s3, gs, az or hf, or copy to its folder.")
     source = local_path(store)
     if source is not None:
@@ -115,7 +115,7 @@ def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: 
 
 def content_of(origin: Origin) -> Content:
     """All files of a store, as its lists have them."""
-    selection = Selection(origin.root(), None, None)
+    selection = FileSelection(origin.root(), None, None)
     names = {f"{selection.manifest.shard_path(split, i)}/zarr.json": shard for split, i, shard in selection.shards()}
     lists = {name: origin.read(name, min(MANIFEST_MAX_NBYTES, shard.nbytes)) for name, shard in names.items()}
     return selection.signed(selection.content(lists), origin)

@@ -38,7 +38,7 @@ class Content:
         return sum(file.size for file in self.files.values()) + sum(map(len, self.lists.values())) + len(self.root)
 
 
-class Selection:
+class FileSelection:
     """The splits and fields of a store that are asked for.
 
     Args:

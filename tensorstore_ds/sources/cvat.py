@@ -29,8 +29,8 @@ from tensorstore_ds.sources.xml import (
     iterate_elements,
     keypoints_of,
     number,
+    parse_point,
     pixels,
-    place,
     shown,
 )
 
@@ -262,7 +262,7 @@ def _places(shape: Element) -> list[Place]:
     places: list[Place] = []
     for pair in (shape.get("points") or "").split(";"):
         x, comma, y = pair.partition(",")
-        position = place(x, y if comma else None, _label(shape))
+        position = parse_point(x, y if comma else None, _label(shape))
         if position == ABSENT:
             raise ElementError(f"expected numbers in points, found {shown(pair)}")
         places.append(position)

@@ -33,8 +33,8 @@ from tensorstore_ds.sources.xml import (
     iterate_elements,
     keypoints_of,
     number,
+    parse_point,
     pixels,
-    place,
     shown,
 )
 
@@ -295,4 +295,4 @@ def _keypoint(part: Element) -> tuple[str, Place]:
     name = (part.get("name") or "").strip()
     if not name:
         raise ElementError("expected the attribute name of <part>, found none")
-    return name, place(part.get("x"), part.get("y"), name)
+    return name, parse_point(part.get("x"), part.get("y"), name)

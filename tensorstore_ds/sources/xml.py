@@ -270,7 +270,7 @@ def flag(text: str | None, name: str) -> int:
     return int(value != 0)
 
 
-def place(x: str | None, y: str | None, name: str) -> Place:
+def parse_point(x: str | None, y: str | None, name: str) -> Place:
     """Where a keypoint lies: `ABSENT` where a coordinate is ``nan``; an `ElementError` beyond any picture."""
     column, row = number(x, f"x of keypoint {name}"), number(y, f"y of keypoint {name}")
     if math.isnan(column) or math.isnan(row):

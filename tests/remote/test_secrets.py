@@ -91,7 +91,7 @@ def test_what_looks_like_a_password_is_in_no_message(
     "place", ["hf://datasets/me/x@v1.0/p", "/data/a:b/c@d", "http://host/p@2x", "file:///a:b/c@d", "C:/x", "a@b.tsds"]
 )
 def test_what_is_no_password_is_shown(place: str) -> None:
-    assert words.place(place) == place
+    assert words.shown_path(place) == place
 
 
 def test_wrong_keys(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: Any, tmp_path: Path) -> None:

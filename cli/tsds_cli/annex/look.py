@@ -83,7 +83,7 @@ def view(target: str | Path, out: Path | None, is_opened: bool, as_json: bool, *
         text.echo(f"converting {target} into a temporary store", err=True)
     try:
         with tsds.view(target, **given, notify=partial(text.note, err=True)) as url:
-            place = words.place(target)
+            place = words.shown_path(target)
             if as_json:
                 text.echo_json({"target": place, "url": url})
             else:
@@ -122,7 +122,7 @@ def preview(
     opened = tsds.open(store)
     filled = sorted((name for name in opened if len(opened[name])), key=lambda name: name != "train")
     if split is None and not filled:
-        raise Failure(f"{words.place(store)}: it has no samples to show.")
+        raise Failure(f"{words.shown_path(store)}: it has no samples to show.")
     chosen = opened[split or filled[0]]
     sheet = tsds.preview(chosen, rows, count=count, seed=seed)
     sheet.save(out, "PNG")

@@ -46,7 +46,7 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
       tsds bench photos.tsds --raw photos
       tsds bench photos.tsds --ways tensors,store --batch-sizes 256 --no-train
     """
-    folder = out or Path(f"{Path(words.place(store)).name}.bench")
+    folder = out or Path(f"{Path(words.shown_path(store)).name}.bench")
     tsds.reading.check_outside_stores(folder / "bench.json")
     folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
     with ProgressBar() as bar:

@@ -80,7 +80,7 @@ def train(store: str | Path, out: Path | None, resume: bool, options: TrainOptio
         if not as_json:
             _show_epoch(record)
 
-    folder = out or Path(f"{Path(words.place(store)).name.removesuffix('.tsds')}.run")
+    folder = out or Path(f"{Path(words.shown_path(store)).name.removesuffix('.tsds')}.run")
     with ProgressBar() as bar:
         listeners = tsds.training.Listeners(note, bar.update_training, epoch)
         report = tsds.train(store, options, out=folder, resume=resume, listeners=listeners)

@@ -29,7 +29,7 @@ from tensorstore_ds.annex.exporting.coco import annotations_of
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_image
-from tensorstore_ds.imaging.jpeg import Part
+from tensorstore_ds.imaging.jpeg import JpegSegment
 from tensorstore_ds.loading.decoding import DamagedImageError, ImageReader
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
@@ -204,7 +204,7 @@ class StoreDetection(coco.CocoDetection):
         height, width = self._size(image_id)
         fits = [scale for scale in (2, 4, 8) if self._draft_size and scale * self._draft_size <= min(height, width)]
         try:
-            array = self._reader.read(image_id, Part(0, 0, height, width), max(fits, default=1)).array
+            array = self._reader.read(image_id, JpegSegment(0, 0, height, width), max(fits, default=1)).array
         except SourceError as error:
             raise DamagedImageError.at(0, self.split.key(image_id), error) from error
         if array.dtype != np.uint8:

@@ -15,8 +15,8 @@ from tensorstore_ds.annex.checking.quality import MEASURES, qualities, reduced
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import ImageField, SizeField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.imaging.jpeg import Part, scale_for
-from tensorstore_ds.imaging.placement import place
+from tensorstore_ds.imaging.jpeg import JpegSegment, scale_for
+from tensorstore_ds.imaging.placement import fit_box
 from tensorstore_ds.machine import map_in_threads
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -101,7 +101,7 @@ def _without_padding(pixels: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
     source = int(size[0]), int(size[1])
     if min(source) < 1:
         return pixels
-    placement = place(source, (pixels.shape[0], pixels.shape[1]), "pad")
+    placement = fit_box(source, (pixels.shape[0], pixels.shape[1]), "pad")
     (top, left), (height, width) = placement.offset, placement.resized
     return pixels[top : top + height, left : left + width]
 
@@ -109,4 +109,4 @@ def _without_padding(pixels: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
 def _decoded(data: bytes, shape: tuple[int, ...], key: str, scale: int = 0) -> NDArray[Any]:
     """An image at a scale; 0: at one that leaves enough pixels for a thumbnail."""
     scale = scale or scale_for((shape[0], shape[1]), (2 * SIDE, 2 * SIDE))
-    return decode_part(data, Part(0, 0, shape[0], shape[1]), shape=shape, scale=scale, key=key).array
+    return decode_part(data, JpegSegment(0, 0, shape[0], shape[1]), shape=shape, scale=scale, key=key).array

@@ -29,7 +29,7 @@ import numpy as np
 from tensorstore_ds.conversion import plain
 from tensorstore_ds.conversion.blocks import RowFormat
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
+from tensorstore_ds.conversion.plan import ChosenRows, ShardName, plan_shards
 from tensorstore_ds.conversion.preparation import Prepared, as_wanted
 from tensorstore_ds.conversion.shard_conversion import reference_digest
 from tensorstore_ds.conversion.workspace import PLAN, versions
@@ -140,11 +140,11 @@ class Plan:
         return source
 
     @cached_property
-    def splits(self) -> dict[str, Selection]:
+    def splits(self) -> dict[str, ChosenRows]:
         """The samples of each split of the store."""
         lists = {name: self._list(name, count) for name, count in self.data["lists"].items()}
         return {
-            name: Selection(each["from"], lists[each["from"]], self._rows(name, each["rows"]))
+            name: ChosenRows(each["from"], lists[each["from"]], self._rows(name, each["rows"]))
             for name, each in self.data["splits"].items()
         }
 
@@ -158,7 +158,7 @@ class Plan:
     def _rows(self, name: str, rows: list[int] | None) -> Any:
         return np.memmap(self.folder / f"{name}.rows", "<i8", "r") if rows is None else range(*rows)
 
-    def selection(self, names: Iterable[ShardName]) -> dict[ShardName, Selection]:
+    def selection(self, names: Iterable[ShardName]) -> dict[ShardName, ChosenRows]:
         """Return the samples of some shards.
 
         Raises:
@@ -248,7 +248,7 @@ def _write_list(folder: Path, name: str, listed: Sequence[Reference]) -> int | N
     return None
 
 
-def _write_rows(folder: Path, name: str, split: Selection) -> dict[str, Any]:
+def _write_rows(folder: Path, name: str, split: ChosenRows) -> dict[str, Any]:
     rows = split.rows
     if isinstance(rows, range):
         return {"from": split.source_split, "rows": [rows.start, rows.stop, rows.step]}

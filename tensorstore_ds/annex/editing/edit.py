@@ -123,7 +123,7 @@ def split_store(
             an integer from 0 to 2^53 - 1.
         FormatError, StoreExistsError, ConversionError: as in `filter_store`.
     """
-    seed, notify = _SEED.taken(seed), progress or in_notebook()
+    seed, notify = _SEED.validated(seed), progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
     every = [(name, len(opened[name])) for name in opened]
     labels = _strata(opened, [name for name, _ in every])
@@ -173,7 +173,7 @@ def sample_store(
         OptionError: `per_class` is not an integer of at least 1, or `seed` is not an integer from 0 to 2^53 - 1.
         FormatError, StoreExistsError, ConversionError: as in `filter_store`.
     """
-    per_class, seed = _PER_CLASS.taken(per_class), _SEED.taken(seed)
+    per_class, seed = _PER_CLASS.validated(per_class), _SEED.validated(seed)
     notify = progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
     label = first_of_kind(opened.manifest.fields, LabelField)

@@ -48,7 +48,7 @@ from tensorstore_ds.regular_files import tidied
 _NAMED = 3  # keys and classes in a message
 
 #: Rows of each split, in order.
-Rows = Mapping[str, NDArray[np.int64]]
+SplitRows = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class _Choice:
     splits: Collection[str] | None
     sha256: str | None
 
-    def rows_of(self, store: Store) -> Rows:
+    def rows_of(self, store: Store) -> SplitRows:
         """Those of a store; raises `OptionError` if a row or key does not exist. None may meet the condition."""
         names = chosen_splits(store, self.rows if self.splits is None else self.splits)
         if self.condition is not None:
@@ -215,7 +215,7 @@ def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[
     return found
 
 
-def _other_keys(store: Store, names: Iterable[str], rows: Rows) -> Iterator[str]:
+def _other_keys(store: Store, names: Iterable[str], rows: SplitRows) -> Iterator[str]:
     """The keys of some splits, except the keys of these rows."""
     for name in names:
         without = rows.get(name, np.empty(0, np.int64))
@@ -271,7 +271,7 @@ class _Erasure:
         removed = Leftovers(removed.shards + more.shards, removed.nbytes + more.nbytes)
         return self._summary(rows, keys, removed, completed=completes)
 
-    def _check(self, rows: Rows) -> None:
+    def _check(self, rows: SplitRows) -> None:
         """Raise `OptionError` if no sample is to be erased, or none would stay."""
         if not rows:
             if self._choice.condition is not None:
@@ -281,7 +281,7 @@ class _Erasure:
             what = "expected samples that stay, found none. To delete all samples, remove the folder of the store"
             raise OptionError(f"{self._store.path}: {what}.")
 
-    def _change(self, rows: Rows, keys: Sequence[str]) -> Leftovers:
+    def _change(self, rows: SplitRows, keys: Sequence[str]) -> Leftovers:
         """Write shards without the rows, replace the manifest, and remove what it does not list."""
         self._store, before = remove_leftovers(self._store)
         store, manifest = self._store, self._store.manifest
@@ -311,7 +311,13 @@ class _Erasure:
         return removed
 
     def _summary(
-        self, rows: Rows, keys: tuple[str, ...], removed: Leftovers, *, completed: bool = False, dry_run: bool = False
+        self,
+        rows: SplitRows,
+        keys: tuple[str, ...],
+        removed: Leftovers,
+        *,
+        completed: bool = False,
+        dry_run: bool = False,
     ) -> ErasureSummary:
         store = self._store
         return ErasureSummary(
@@ -369,7 +375,7 @@ def _was_interrupted(store: Store) -> bool:
     return last == "erase" and (REST in store.manifest.files or store.replaced[0] > 0)
 
 
-def _names(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
+def _names(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
     """What other texts call the samples: their keys, and images of which no crop stays."""
     if first_of_kind(store.manifest.fields, KeyField) is None:
         return set()
@@ -382,7 +388,7 @@ def _names(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
     return names
 
 
-def _names_in_texts(store: Store, rows: Rows, keys: Sequence[str]) -> set[str]:
+def _names_in_texts(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
     """What earlier steps call the samples, if it is not their key: a file name without its folder, and texts of
     conditions that are in their keys. A text that is in the key of a sample that stays is not among them.
     """

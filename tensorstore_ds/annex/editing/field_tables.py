@@ -17,7 +17,7 @@ from tensorstore_ds.sources.list.table import Table
 #: Values of a column for some rows of a file: an array, or a list of numbers or texts, with None for an empty cell.
 Cells = NDArray[Any] | list[Any]
 #: Some rows of a file: their columns.
-Rows = Mapping[str, Cells]
+TableRows = Mapping[str, Cells]
 
 
 class FieldTable(Protocol):
@@ -32,7 +32,7 @@ class FieldTable(Protocol):
     def empty(self, column: str) -> NDArray[Any] | None:
         """An array of no row with the dtype and shape of a column; None for texts."""
 
-    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
         """All rows, some at a time: texts of some columns, and the values of others."""
 
 
@@ -61,7 +61,7 @@ class CsvTable:
         kind = self._kind(column)
         return None if kind is str else np.empty(0, np.int64 if kind is int else np.float64)
 
-    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
         """All rows: texts of some columns, and the values of others."""
         found: dict[str, Cells] = {name: list(self._cells[name]) for name in named}
         for column in columns:
@@ -101,7 +101,7 @@ class ParquetTable:
         advice = "Lists of numbers need a fixed size. Choose other columns with `columns`."
         raise OptionError(f"{self._path}: expected numbers or texts in {column}, found {str(kind)[:80]}. {advice}")
 
-    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
         """The rows of each row group."""
         with opened_parquet(self._path, self._where) as parquet:
             for group in range(parquet.num_row_groups):

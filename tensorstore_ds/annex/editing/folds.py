@@ -360,7 +360,7 @@ def folds(
         (4, 4)
     """
     title, part, rows = _rows_of(data, split)
-    repeats, seed = _REPEATS.taken(repeats), _SEED.taken(seed)
+    repeats, seed = _REPEATS.validated(repeats), _SEED.validated(seed)
     if stratify is not None and not isinstance(stratify, str):
         raise refusal("stratify", "the name of a field", type(stratify).__name__)
     if not len(rows):
@@ -374,7 +374,7 @@ def folds(
             raise refusal("repeats", "1 with `assignment`", repeats)
         assigned = _assigned(assignment, k, len(rows), group_of, keys)
         return Folds(title, assigned[None], keys, k=int(assigned.max()), seed=None, **named)
-    k = _K.taken(5 if k is None else k)
+    k = _K.validated(5 if k is None else k)
     if k > len(bits):
         what = "samples" if group_of is None else "groups"
         raise OptionError(f"`k`: expected at most {len(bits):,}, the {what} of {title}, found {k:,}. Use fewer folds.")
@@ -425,7 +425,7 @@ def _assigned(assignment: ArrayLike, k: int | None, count: int, group_of: Ints |
     if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
         raise refusal("assignment", f"integers of shape ({count},)", f"{numbers.dtype} of shape {numbers.shape}")
     found = np.unique(numbers)
-    most = int(found[-1]) if k is None else _K.taken(k)
+    most = int(found[-1]) if k is None else _K.validated(k)
     if most < 2 or not np.array_equal(found, np.arange(1, most + 1)):
         some = ", ".join(map(str, found[:5].tolist())) + (", ..." if len(found) > 5 else "")
         expected = f"each of 1 to {max(most, 2):,}" if most <= count else "folds from 1 that all have a row"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tensorstore_ds import words
 from tensorstore_ds.annex.editing.rows import (
     Piece,
-    Rows,
+    StoreRows,
     count_changed,
     count_rows,
     reading_progress,
@@ -99,7 +99,7 @@ class Changes:
     added: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     replaced: dict[str, Replaced] = field(default_factory=dict)
     erased: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    given: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
+    given: Mapping[str, Mapping[str, StoreRows]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -227,7 +227,7 @@ class InPlace:
         return replace(entry, replaced=(*gone, *there))
 
     def _write(
-        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Iterable[Rows]]
+        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Iterable[StoreRows]]
     ) -> Shard:
         folder = self._store.path / shard_path(name, number)
         self._made.append(folder)  # before anything is in it
@@ -240,7 +240,7 @@ class InPlace:
         rows, erased = np.arange(first, last), _between(self._changes.erased.get(name, _NO_ROWS), first, last)
         return np.delete(rows, erased - first) if len(erased) else rows
 
-    def _changed(self, name: str, first: int, last: int) -> dict[str, Iterator[Rows]]:
+    def _changed(self, name: str, first: int, last: int) -> dict[str, Iterator[StoreRows]]:
         """The pieces of the fields that are not those of before in some of the rows ``[first, last)``."""
         replaced, found = self._replaced(name), {}
         for each in self._fields:
@@ -253,10 +253,10 @@ class InPlace:
         """By field, whether the value of each row of a split is replaced."""
         return self._changes.replaced[name].fields if name in self._changes.replaced else {}
 
-    def _given(self, name: str, each: str) -> Rows | None:
+    def _given(self, name: str, each: str) -> StoreRows | None:
         return self._changes.given.get(each, {}).get(name)
 
-    def _pieces(self, name: str, each: str, first: int, last: int) -> Iterator[Rows]:
+    def _pieces(self, name: str, each: str, first: int, last: int) -> Iterator[StoreRows]:
         """Where the values of a field come from, for the rows ``[first, last)``."""
         if (given := self._given(name, each)) is not None:
             yield given.part(first, last)
@@ -299,7 +299,7 @@ class InPlace:
     def _counted(self, name: str, each: str, before: SplitEntry) -> dict[str, Any]:
         """Statistics of a field in which values are other ones, or of which rows are erased."""
         field, taken = self._fields[each], self._replaced(name).get(each)
-        after: Iterable[Rows] = self._pieces(name, each, 0, before.rows)
+        after: Iterable[StoreRows] = self._pieces(name, each, 0, before.rows)
         if (gone := self._changes.erased.get(name)) is not None:
             after = [self._own(name, self._kept(name, 0, before.rows))] if len(gone) < before.rows else []
         elif taken is not None:
@@ -388,7 +388,7 @@ def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
     """
     if is_url(store):
         advice = f"Pull it, {what}, and push it with `update=True`."
-        raise OptionError(f"{words.place(store)}: expected a store on this disk, found a URL. {advice}")
+        raise OptionError(f"{words.shown_path(store)}: expected a store on this disk, found a URL. {advice}")
     path = tidied(store)
     if path.is_file():
         opened = open_store(path)  # says what is wrong if it is no store

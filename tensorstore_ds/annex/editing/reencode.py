@@ -15,7 +15,7 @@ from tensorstore_ds.annex.editing.stored_samples import StoredSamples, copy_arra
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
-from tensorstore_ds.conversion.plan import Selection, ShardName
+from tensorstore_ds.conversion.plan import ChosenRows, ShardName
 from tensorstore_ds.conversion.preparation import Kind, Prepared, Survey, check_fits_disk, decide, learn
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, summarize
 from tensorstore_ds.conversion.shard_conversion import write_shards
@@ -87,7 +87,7 @@ class Reencoding:
         source = StoredSamples(store, moved)
         contents = source.scan()
         surveyed = self._surveyed(bool(of_kind(fields, MaskField)))
-        splits = {name: Selection(name, rows, range(len(rows))) for name, rows in contents.splits.items()}
+        splits = {name: ChosenRows(name, rows, range(len(rows))) for name, rows in contents.splits.items()}
         prepared = learn(source, contents, splits, surveyed.image, "fail", surveyed)
         made = prepared.format.fields["image"]
         before = fields["image"]
@@ -134,7 +134,7 @@ class Reencoding:
         self._encode(prepared, missing)
         return workspace.added_up(store, shards), len(finished)
 
-    def _encode(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> None:
+    def _encode(self, prepared: Prepared, shards: Mapping[ShardName, ChosenRows]) -> None:
         """Encode the images of all shards, in blocks, and finish one shard after the other."""
         store, workspace = self._store, self._workspace
         fields = {**store.manifest.fields, **prepared.format.fields}
@@ -207,12 +207,12 @@ def _shapes(store: Store) -> Iterator[tuple[tuple[int, int, int], int]]:
             yield from zip(found.tolist(), counts.tolist(), strict=True)
 
 
-def _as_they_are(store: Store) -> dict[ShardName, Selection]:
+def _as_they_are(store: Store) -> dict[ShardName, ChosenRows]:
     """The rows of each shard of a store."""
     shards = {}
     for name, split in store.manifest.splits.items():
         start = 0
         for index, shard in enumerate(split.shards):
-            shards[name, index] = Selection(name, range(split.rows), range(start, start + shard.rows))
+            shards[name, index] = ChosenRows(name, range(split.rows), range(start, start + shard.rows))
             start += shard.rows
     return shards

@@ -44,14 +44,14 @@ _ROWS = 10_000
 _UNSYNCED = 256 * 1024**2
 
 
-class Rows(Protocol):
+class StoreRows(Protocol):
     """Values of some rows, which are appended to a shard: a `Piece` of a store, or values that were given."""
 
     @property
     def rows(self) -> Sized:
         """As many as there are rows."""
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> StoreRows:
         """Rows ``[start, stop)`` of these."""
 
     def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
@@ -80,7 +80,7 @@ class Piece:
         return replace(self, rows=self.rows[start:stop])
 
     def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
-        """As `Rows.append`: what the store lacks is unknown."""
+        """As `StoreRows.append`: what the store lacks is unknown."""
         rows = _PieceRows(writer, self)
         for name in names:
             rows.append(name, writer.fields[name])
@@ -299,7 +299,7 @@ def write_shard(
     statistics: Statistics,
     advance: Callable[[int], None],
     uncounted: Collection[str] = (),
-    changed: Mapping[str, Iterable[Rows]] = MappingProxyType({}),
+    changed: Mapping[str, Iterable[StoreRows]] = MappingProxyType({}),
 ) -> Shard:
     """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
 
@@ -364,7 +364,7 @@ def write_shard(
     return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE, digests, copies)
 
 
-def count_rows(rows: Iterable[Rows], name: str, field: Field) -> dict[str, Any]:
+def count_rows(rows: Iterable[StoreRows], name: str, field: Field) -> dict[str, Any]:
     """Count a field's statistics in some rows; statistics of image files are joined instead."""
     if not isinstance(field, ArrayField | ObjectsField):
         return joined_statistics([piece for piece in rows if isinstance(piece, Piece)], name, field)
@@ -372,7 +372,7 @@ def count_rows(rows: Iterable[Rows], name: str, field: Field) -> dict[str, Any]:
 
 
 def count_changed(
-    known: object, whole: Piece, gone: Piece, come: Iterable[Rows], name: str, field: Field
+    known: object, whole: Piece, gone: Piece, come: Iterable[StoreRows], name: str, field: Field
 ) -> dict[str, Any] | None:
     """Count a field's statistics after some rows of a split are gone, and others have come, without those that stay.
 
@@ -396,7 +396,7 @@ def count_changed(
     return dict(statistics.summary().get(name, {}))
 
 
-def _counted(rows: Iterable[Rows], name: str, field: ArrayField | ObjectsField) -> Statistics:
+def _counted(rows: Iterable[StoreRows], name: str, field: ArrayField | ObjectsField) -> Statistics:
     """The sums of a field in some rows; none if it has none."""
     statistics, sums = Statistics(), field.sums
     if type(field) is not ArrayField:
@@ -406,7 +406,7 @@ def _counted(rows: Iterable[Rows], name: str, field: ArrayField | ObjectsField) 
     return statistics
 
 
-def _parts(pieces: Iterable[Rows]) -> Iterator[Rows]:
+def _parts(pieces: Iterable[StoreRows]) -> Iterator[StoreRows]:
     for piece in pieces:
         for start in range(0, len(piece.rows), _ROWS):
             yield piece.part(start, start + _ROWS)
@@ -499,7 +499,7 @@ class FieldWriter:
         for group in self.lengths:
             self.write(f"{group}/offsets", bytes(8))
 
-    def append(self, rows: Rows, names: Iterable[str]) -> None:
+    def append(self, rows: StoreRows, names: Iterable[str]) -> None:
         """Some fields of some rows."""
         rows.append(self, names)
 

@@ -89,7 +89,7 @@ def _replaced(store: Store, texts: Mapping[str, str]) -> Store:
 
 def _text(name: str, value: str) -> str:
     """A text that can be noted; raises `OptionError`."""
-    text: str = replace(declarations(ConvertOptions)["citation"], name=name).taken(value)
+    text: str = replace(declarations(ConvertOptions)["citation"], name=name).validated(value)
     return license_expression(text) if name == "license" and text else text
 
 

@@ -56,7 +56,7 @@ from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
 
 #: Some rows of a split, (n,) int64; None: all.
-Rows = NDArray[np.int64] | None
+RowNumbers = NDArray[np.int64] | None
 #: Names of the split to evaluate on, in the order in which they are looked for.
 EVAL_SPLITS = ("val", "valid", "validation", "test")
 #: Images with a class that is in fewer than this share of all are drawn more often by the balance `repeat`.
@@ -218,7 +218,7 @@ def _kinds(split: Split) -> str:
     return ", ".join(name if name == field.kind else f"{name} ({field.kind})" for name, field in split.fields.items())
 
 
-def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
+def class_counts(task: Task, split: Split, rows: RowNumbers = None) -> Any:
     """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index."""
     classes = len(task.classes)
     if not classes:
@@ -238,7 +238,7 @@ def class_counts(task: Task, split: Split, rows: Rows = None) -> Any:
     return np.bincount(found[found != UNLABELLED], minlength=classes)
 
 
-def unlabelled_samples(task: Task, split: Split, rows: Rows = None) -> int:
+def unlabelled_samples(task: Task, split: Split, rows: RowNumbers = None) -> int:
     """How many samples have no label, where a task learns labels of samples; a `FormatError` as `class_counts`."""
     if isinstance(task, MultiLabel) and task.label_field:
         return int((checked_numbers(split, task.label_field, rows) < 0).all(axis=1).sum())
@@ -247,7 +247,7 @@ def unlabelled_samples(task: Task, split: Split, rows: Rows = None) -> int:
     return samples - int(counts.sum()) if task.label_field else 0
 
 
-def has_labels(task: Task, split: Split, rows: Rows = None) -> bool:
+def has_labels(task: Task, split: Split, rows: RowNumbers = None) -> bool:
     """Whether there is a label to learn or to compare with, where a task is about labels of samples or about boxes."""
     counts = class_counts(task, split, rows)
     return not (task.label_field or isinstance(task, Detection)) or bool(counts.any())
@@ -293,7 +293,7 @@ def train_loader(
     ranks: Ranks,
     *,
     plan: Plan | None = None,
-    rows: Rows = None,
+    rows: RowNumbers = None,
 ) -> tuple[DataLoader[Any], str]:
     """Batches to learn from, on the device, and a word on the order in which they come.
 
@@ -366,7 +366,7 @@ def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOpti
     return None, "shuffled"
 
 
-def balance_weights(split: Split, task: Task, balance: Balance, rows: Rows = None) -> NDArray[np.float64]:
+def balance_weights(split: Split, task: Task, balance: Balance, rows: RowNumbers = None) -> NDArray[np.float64]:
     """How often each of these rows is to be drawn, (n,) float64; an `OptionError` if the balance is for other tasks."""
     if balance in ("inverse", "effective") and task.label_field:
         return class_balanced_weights(split, field=task.label_field, method=balance, rows=rows)
@@ -392,7 +392,7 @@ def unseen_classes(task: Task, train: Split, evaluated: Split, fold: Fold | None
     return [task.classes[i] for i in np.flatnonzero(unseen)]
 
 
-def ignored_objects(task: Task, split: Split, rows: Rows = None) -> int:
+def ignored_objects(task: Task, split: Split, rows: RowNumbers = None) -> int:
     """How many objects are neither learned nor counted."""
     table = split.table(task.objects_field)
     flags = [np.asarray(table[name]) != 0 for name in IGNORED if name in table.values]
@@ -403,7 +403,7 @@ def ignored_objects(task: Task, split: Split, rows: Rows = None) -> int:
     return int((counts if rows is None else counts[rows]).sum())
 
 
-def crowded_samples(task: Task, split: Split, rows: Rows = None) -> int:
+def crowded_samples(task: Task, split: Split, rows: RowNumbers = None) -> int:
     """How many samples have more than one object, where a task is about one."""
     if not task.keypoints:
         return 0

@@ -41,7 +41,7 @@ SIDE = 360
 #: Colors of detections that are right or wrong, of objects that are missed, and of those that are ignored.
 RIGHT, WRONG, MISSED, IGNORED = "#22c55e", "#ff4b4b", "#ffd60a", "#9aa0a6"
 
-Rows = NDArray[np.float32]
+BoxRows = NDArray[np.float32]
 
 
 class Matches(NamedTuple):
@@ -51,8 +51,8 @@ class Matches(NamedTuple):
     counts: NDArray[np.bool_]  #: (M,) whether a detection counts: it does not where half of it lies in an ignored one.
 
     def from_score(
-        self, found: Rows, truth: Rows, score: float
-    ) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        self, found: BoxRows, truth: BoxRows, score: float
+    ) -> tuple[BoxRows, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """Detections from a score on, which of them are right, which objects are missed, which of them count."""
         kept = found[:, 2] >= score
         which, missed = self.which[kept], truth[:, 2] == 0
@@ -69,8 +69,8 @@ class StoreDetections:
 
     split: Split  #: Split of the open store.
     classes: tuple[str, ...]  #: Names of the classes.
-    detections: Rows  #: (M, 7) float32: row, class, score, and box.
-    objects: Rows | None  #: (N, 7) float32: row, class, 1 if it is ignored, and box; None if the store has no boxes.
+    detections: BoxRows  #: (M, 7) float32: row, class, score, and box.
+    objects: BoxRows | None  #: (N, 7) float32: row, class, 1 if it is ignored, and box; None if the store has no boxes.
 
     def precision(self) -> Precision:
         """Return COCO's average precision.
@@ -171,8 +171,8 @@ class StoreDetections:
         self,
         picture: Image.Image,
         scale: float,
-        found: Rows,
-        truth: Rows,
+        found: BoxRows,
+        truth: BoxRows,
         right: NDArray[np.bool_],
         missed: NDArray[np.bool_],
         counts: NDArray[np.bool_],
@@ -188,13 +188,13 @@ class StoreDetections:
         ]
         draw_boxes(picture, boxes, colors, names)
 
-    def _truth(self) -> Rows:
+    def _truth(self) -> BoxRows:
         if self.objects is None:
             raise OptionError(f"{self.split.name}: expected objects with boxes to compare with, found none.")
         return self.objects
 
     @functools.cached_property
-    def _matched(self) -> list[tuple[Rows, Rows, Matches]]:
+    def _matched(self) -> list[tuple[BoxRows, BoxRows, Matches]]:
         """The detections and the objects of each image, and how they match."""
         both = self.detections, self._truth()
         ends = [np.searchsorted(rows[:, 0], np.arange(1, len(self.split))) for rows in both]
@@ -202,7 +202,7 @@ class StoreDetections:
         return [(found, truth, matched(found, truth)) for found, truth in images]
 
 
-def matched(found: Rows, truth: Rows) -> Matches:
+def matched(found: BoxRows, truth: BoxRows) -> Matches:
     """Match the detections of an image with its objects, in the order of their scores, as COCO does."""
     other_class, crowds = found[:, 1][:, None] != truth[:, 1], truth[:, 2] != 0
     ious = box_ious(found[:, 3:], truth[:, 3:])
@@ -220,7 +220,7 @@ def matched(found: Rows, truth: Rows) -> Matches:
     return Matches(which, (which >= 0) | ~inside.any(axis=1))
 
 
-def in_stored_pixels(rows: Rows, split: Split, canvas: tuple[int, int]) -> Rows:
+def in_stored_pixels(rows: BoxRows, split: Split, canvas: tuple[int, int]) -> BoxRows:
     """Rows (M, 7) whose boxes are moved from a letterbox to the stored images."""
     moved, sizes = rows.copy(), split.image_shapes[rows[:, 0].astype(np.int64), :2]
     moved[:, 3:] = letterboxed_back(rows[:, 3:].astype(np.float64), sizes, canvas)
@@ -283,7 +283,7 @@ def predict_store(
     return StoreDetections(chosen, classes, in_stored_pixels(found, chosen, canvas), objects)
 
 
-def _found(model: Any, task: Detection, loader: Any, *, has_truth: bool) -> tuple[Rows, Rows]:
+def _found(model: Any, task: Detection, loader: Any, *, has_truth: bool) -> tuple[BoxRows, BoxRows]:
     rows: dict[str, list[torch.Tensor]] = {"detections": [], "objects": []}
     seen = 0
     with torch.inference_mode():

@@ -21,7 +21,7 @@ from tensorstore_ds.annex.training.process import device_of
 from tensorstore_ds.errors import OptionError, Problem, SourceError, TrainingError
 from tensorstore_ds.imaging import Color
 from tensorstore_ds.imaging.codecs import begins_as_image, decode_image, encode_png, is_storable, quiet_pillow
-from tensorstore_ds.imaging.placement import Placement, place
+from tensorstore_ds.imaging.placement import Placement, fit_box
 from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.normalize import Normalize
@@ -173,7 +173,7 @@ def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint
         message = f"expected uint8 with {card.vit.channels} channels, found {pixels.dtype} with {pixels.shape[2]}."
         problem = Problem(str(path), "unsupported-depth", message)
         raise SourceError(problem, "Give images such as the model was trained on.")
-    placement = place(size, card.image_size, card.fit if card.stored else "stretch")
+    placement = fit_box(size, card.image_size, card.fit if card.stored else "stretch")
     return np.ascontiguousarray(pixels if card.stored is None else resize(pixels, placement)), placement
 
 

@@ -52,7 +52,7 @@ class Target:
         runs = [{"name": run.name, "url": f"run{number}.jsonl"} for number, run in enumerate(self.runs)]
         found: dict[str, Any] = {"title": self.title, "runs": runs, "notes": self.notes}
         if self.store is not None:
-            found |= {"store": store, "path": words.place(self.store)}
+            found |= {"store": store, "path": words.shown_path(self.store)}
         if findings is not None:
             return {**found, "findings": "findings.json", "view": "findings"}
         return {**found, "view": "training"} if self.is_run else found
@@ -173,7 +173,7 @@ def find_target(
     text = os.fspath(target)
     path = Path(text)
     if is_url(text):
-        return Target(text, others, words.place(text).rpartition("/")[2], (), None)
+        return Target(text, others, words.shown_path(text).rpartition("/")[2], (), None)
     if not path.exists():
         raise OptionError(f"{text}: expected a store, a training run or a folder of images, found nothing.")
     if path.is_dir() and (path / _HISTORY).is_file():

@@ -14,7 +14,7 @@ from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.sources.list.table import NO_COLUMN, join_rows
 
 
-class Rows:
+class ListRows:
     """The rows of all lists together, in the order of reading, to see which repeat each other. A million take 100 MB.
 
     Attributes:

@@ -36,7 +36,7 @@ from tensorstore_ds.sources.list.images import ListedImages
 from tensorstore_ds.sources.list.json_lines import open_json_lines
 from tensorstore_ds.sources.list.labels import BRACKETS, ONE_HOT, divided_by, words_of
 from tensorstore_ds.sources.list.meaning import settled, unread_columns
-from tensorstore_ds.sources.list.rows import Rows
+from tensorstore_ds.sources.list.rows import ListRows
 from tensorstore_ds.sources.list.table import (
     LIST_SUFFIXES,
     NO_COLUMN,
@@ -89,7 +89,7 @@ class ListSource(Source):
         tables = [table for table, _ in divided]
         self._names = ", ".join(table.where for table in tables)[:200]
         columns = self._agreed_columns(tables)
-        rows, problems = Rows(), list[Problem]()
+        rows, problems = ListRows(), list[Problem]()
         for (table, split), each in zip(divided, columns, strict=True):
             self.ledger.use(table.where)
             self._read_table(table, each, split, rows, problems)
@@ -210,7 +210,7 @@ class ListSource(Source):
         has_labels = first.has_labels
         return [replace(each, lacks_labels=has_labels and not each.has_labels) for each in columns]
 
-    def _read_table(self, table: Table, columns: Columns, split: str, rows: Rows, problems: list[Problem]) -> None:
+    def _read_table(self, table: Table, columns: Columns, split: str, rows: ListRows, problems: list[Problem]) -> None:
         place = columns.split
         names: dict[str, str] = {}  # the text in the list -> the split's name
         is_first = True
@@ -232,7 +232,7 @@ class ListSource(Source):
             rows.add(packed, split, table.where, line)
         self._notes += notes_of_renamed(names)
 
-    def _note_of_no_labels(self, rows: Rows, columns: list[Columns]) -> str:
+    def _note_of_no_labels(self, rows: ListRows, columns: list[Columns]) -> str:
         """What to say of lists without labels; empty if they have some."""
         if self._has_labels or self._columns.values:
             return "" if self._has_labels else "".join(note_of_folders(rows.paths()))
@@ -246,7 +246,7 @@ class ListSource(Source):
             return f"{note} The images are in {found}: the `format` folders reads these as classes."
         return note
 
-    def _not_listed(self, rows: Rows) -> list[Problem]:
+    def _not_listed(self, rows: ListRows) -> list[Problem]:
         """The images of the folder that no line names; not looked for where the source is a file."""
         if not is_dir(self.path):
             return []
@@ -256,7 +256,7 @@ class ListSource(Source):
 
     def _contents(
         self,
-        rows: Rows,
+        rows: ListRows,
         keep: NDArray[np.bool_],
         firsts: NDArray[np.int64],
         problems: list[Problem],

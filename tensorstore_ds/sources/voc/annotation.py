@@ -17,7 +17,17 @@ from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.sources.base import FLAGS
 from tensorstore_ds.sources.ledger import ANY, LEAF, TEXT, USED, Known, Ledger
 from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject
-from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, keypoints_of, number, pixels, place, read_tree
+from tensorstore_ds.sources.xml import (
+    ABSENT,
+    ElementError,
+    Place,
+    flag,
+    keypoints_of,
+    number,
+    parse_point,
+    pixels,
+    read_tree,
+)
 
 #: Tags that programs give to any keypoint; another tag is the keypoint's name.
 _KEYPOINT_TAGS = frozenset({"keypoint", "landmark", "part", "point"})
@@ -200,7 +210,7 @@ def _cornered(points: Element, name: str) -> AnnotatedObject:
     corners = []
     for point in points.iterfind("point"):
         x, comma, y = (point.text or "").partition(",")
-        position = place(x, y if comma else None, "in points")
+        position = parse_point(x, y if comma else None, "in points")
         if position == ABSENT:
             raise ElementError("expected numbers in <points>, found nan")
         corners.append(position)
@@ -245,7 +255,7 @@ def _listed_keypoints(text: str) -> Sequence[tuple[str, Place]] | None:
     if not with_third and len(values) % 2:
         raise ElementError(f"expected x y or x y visible of each keypoint, found {len(values)} numbers")
     size = 3 if with_third else 2
-    places = [place(words[i], words[i + 1], str(i // size + 1)) for i in range(0, len(words), size)]
+    places = [parse_point(words[i], words[i + 1], str(i // size + 1)) for i in range(0, len(words), size)]
     seen = values[2::3] if with_third else [1] * len(places)
     return [
         (str(i), each if is_seen else ABSENT) for i, (each, is_seen) in enumerate(zip(places, seen, strict=True), 1)
@@ -259,14 +269,14 @@ def _named_keypoint(element: Element) -> tuple[str, Place]:
     visible = _value(element, "visible")
     if visible is not None and visible.strip() and not flag(visible, "visible"):
         return name, ABSENT
-    return name, place(_value(element, "x"), _value(element, "y"), name)
+    return name, parse_point(_value(element, "x"), _value(element, "y"), name)
 
 
 def _numbered_keypoints(element: Element, *, present: bool) -> Iterator[tuple[str, Place]]:
     """WIDER FACE's ``<x1> <y1> ... <xK> <yK>``, where -1 -1 means that there is none."""
     names = dict.fromkeys(match[2] for child in element if (match := _NUMBERED.fullmatch(child.tag)))
     for name in names:
-        position = place(element.findtext(f"x{name}"), element.findtext(f"y{name}"), name) if present else ABSENT
+        position = parse_point(element.findtext(f"x{name}"), element.findtext(f"y{name}"), name) if present else ABSENT
         yield name, ABSENT if position == (-1, -1) else position
 
 
