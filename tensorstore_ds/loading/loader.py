@@ -495,7 +495,10 @@ class DataLoader(data.DataLoader[Batches]):
         After another iterator has begun, the earlier one raises RuntimeError. An iterator also raises RuntimeError in a
         different process than the one that created it.
         """
-        count = lambda: len(self._index_batches(self._position.start))  # noqa: E731
+
+        def count() -> int:
+            return len(self._index_batches(self._position.start))
+
         return Epoch(self._begin, self._stats, self._transform, count, self._idle, self._static)
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
