@@ -12,7 +12,7 @@ def test_the_drawing_shows_the_layers_of_today() -> None:
     drawn = script["draw"]()
     assert script["PICTURE"].read_text("utf-8") == drawn, "run: python docs/draw_layers.py"
     assert all(f">{name.removeprefix('tensorstore_ds.')}<" in drawn for layer in script["layers"]() for name in layer)
-    annexes = ("adapters", "augment", "comparison", "device_decoding", "diagnosis", "tiles", "training")
+    annexes = ("adapters", "augment", "device_decoding", "measuring", "tiles", "training")
     assert script["needs_torch"]() == {"tensorstore_ds.loading", *(f"tensorstore_ds.annex.{name}" for name in annexes)}
 
 
