@@ -11,21 +11,6 @@ They are listed in ``__init__.pyi``. Those of a room, such as `training`, are li
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensorstore_ds import public
 
-_import, __dir__, __all__ = public.attach(__name__)
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        return _import(name)
-    except ModuleNotFoundError as error:
-        from tensorstore_ds.words import OF_TORCH
-
-        if error.name not in OF_TORCH:
-            raise
-        advice = "Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
-        message = f"tensorstore_ds.{name} needs {error.name}. {advice}"
-        raise ModuleNotFoundError(message, name=error.name) from error
+__getattr__, __dir__, __all__ = public.attach(__name__)

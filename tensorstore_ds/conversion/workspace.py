@@ -298,8 +298,10 @@ def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     >>> changes_between({"size": None, "seed": 0}, {"size": [64, 64], "seed": 0})
     '`size` was not given, is now (64, 64)'
     """
+    if before.keys() != now.keys():
+        return "it was begun by a different version of tensorstore-ds"
     changes = []
-    for name in sorted(name for name in {*before, *now} if before.get(name) != now.get(name)):
+    for name in sorted(name for name in now if before.get(name) != now.get(name)):
         old, new = before.get(name), now.get(name)
         if name == "fields":
             changes.append("the fields differ")
