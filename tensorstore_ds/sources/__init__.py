@@ -97,7 +97,7 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
 
 
 def recognized(path: Path) -> list[str]:
-    """The formats that recognize a path, and are more sure of it than all others are."""
+    """Formats whose `detect` returns the highest certainty for a path."""
     from tensorstore_ds.sources.base import Match
     from tensorstore_ds.sources.files import listed_once
 
@@ -108,9 +108,9 @@ def recognized(path: Path) -> list[str]:
 
 
 def _inside(path: Path) -> Path:
-    """The one folder at the top of a folder or archive that is around all else, as archives often have it; else `path`.
+    """The single folder around all content of a folder or archive, as archives often have it, else `path`.
 
-    One that means a split, or a class, is not.
+    A folder named as a split or a class does not count.
     """
     from tensorstore_ds.sources.files import LITTER
     from tensorstore_ds.sources.splits import SPLIT_NAMES
@@ -124,7 +124,7 @@ def _inside(path: Path) -> Path:
 
 
 def _check_images(path: Path) -> None:
-    """Raise `SourceError` if a folder has no images where formats look for them, which says where there are some."""
+    """Raise `SourceError` if a folder has no images where formats look for them; the message says where some are."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
     from tensorstore_ds.sources.files import find_file, glance
     from tensorstore_ds.sources.ledger import note_of_beside
@@ -147,7 +147,7 @@ def _check_images(path: Path) -> None:
 
 
 def _advice(path: Path) -> str:
-    """What to do about a path that no format recognizes."""
+    """Advice for a path that no format recognizes."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 
     if path.name.lower().endswith(UNREAD):

@@ -298,7 +298,7 @@ class Source(Protocol):
 
 
 def _note_of_names(path: Path) -> tuple[str, ...]:
-    """What to say of an archive whose names may have been read in another encoding than they were written in."""
+    """A note about an archive whose names may have been decoded with the wrong encoding."""
     place = archive_of(path) if ".zip" in str(path).lower() else None
     if place is None or not place[0].undeclared[0]:
         return ()
@@ -308,7 +308,7 @@ def _note_of_names(path: Path) -> tuple[str, ...]:
 
 
 def no_column(source: Source, name: str, columns: Iterable[str] = ()) -> OptionError:
-    """The error where samples are divided by a column that their source has not, but has others."""
+    """Error for a column that the source does not have; it lists the columns that exist."""
     names = list(columns)
     found = f"the format {source.name} has none" if not names else f"{', '.join(names)[:200]} are there"
     message = f"`split_by`: expected a column of {source.path.name}, found {name!r}: {found}."

@@ -14,7 +14,7 @@ from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 
 
 class AroundSource(Source):
-    """A source that answers as the one in it."""
+    """A source that delegates to the source inside."""
 
     is_audited: ClassVar[bool] = False
 
@@ -46,7 +46,7 @@ class AroundSource(Source):
 
 
 class FractionSource(AroundSource):
-    """A source whose coordinates are fractions of the image, although its format has pixels."""
+    """A source whose coordinates are fractions of the image, although its format uses pixels."""
 
     def read(self, split: str, reference: Reference) -> Sample:
         sample = self._source.read(split, reference)
@@ -55,13 +55,7 @@ class FractionSource(AroundSource):
 
 
 class ChosenSource(AroundSource):
-    """Some samples of a source.
-
-    Args:
-        source: scanned.
-        contents: what the scan returned.
-        rows: numbers of the samples, in order, of each split; a split without any is left out.
-    """
+    """Samples of a scanned source: `rows` of each split are their numbers, in order. Empty splits are left out."""
 
     def __init__(
         self, source: Source, contents: Contents, rows: Mapping[str, Sequence[int] | NDArray[np.int64]]
@@ -73,12 +67,12 @@ class ChosenSource(AroundSource):
         self._contents = replace(contents, splits=splits, labels=labels)
 
     def scan(self) -> Contents:
-        """What was chosen."""
+        """Contents of the selection."""
         return self._contents
 
 
 class _Chosen(Sequence[Reference]):
-    """Some of the references of a split. Each is made when it is asked for."""
+    """Selected references of a split, created on access."""
 
     def __init__(self, listed: Sequence[Reference], rows: NDArray[np.int64]) -> None:
         self._listed, self._rows = listed, rows

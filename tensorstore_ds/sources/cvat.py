@@ -123,7 +123,7 @@ class CvatSource(PackedSource):
         )
 
     def _entries(self, xml: str, images: ImageIndex, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
-        """Of each sound image of a file its row in `images`, its subset and its reference."""
+        """Row in `images`, subset and reference of each sound image of a file."""
         subsets: dict[str, str] = {}  # of the tasks, by their numbers
         seen: set[int] = set()
         outside: dict[str, None] = {}
@@ -167,7 +167,7 @@ class CvatSource(PackedSource):
                 self.ledger.unread(f"<{tag}>", xml)
 
     def _row(self, element: Element, subset: str, xml: str, where: str, images: ImageIndex) -> int:
-        """The number of an image: its name is a path that begins at one of several folders, as it was exported."""
+        """Number of an image: its name is a path that begins at one of several folders, depending on the export."""
         name = (element.get("name") or "").replace("\\", "/").lstrip("/")
         if not name:
             message = "expected the attribute name of <image>, found none. Add it, or remove the entry."
@@ -185,7 +185,7 @@ class CvatSource(PackedSource):
 
 
 def read_image(image: Element) -> tuple[list[AnnotatedObject], Counter[str]]:
-    """The objects of an ``<image>``, and how much of what else there is, by reason."""
+    """The objects of an ``<image>``, and the number of other shapes by reason."""
     objects: list[AnnotatedObject] = []
     groups: dict[object, list[int]] = {}  # of objects
     points: list[tuple[object, str, Place]] = []
@@ -213,7 +213,7 @@ def read_image(image: Element) -> tuple[list[AnnotatedObject], Counter[str]]:
 
 
 def _object(shape: Element) -> AnnotatedObject | None:
-    """The object that a shape is; None if it has no box."""
+    """The object of a shape; None without a box."""
     if shape.tag == "box":
         x1, y1, x2, y2 = _numbers(shape, "xtl", "ytl", "xbr", "ybr")
         degrees = number(shape.get("rotation", "0"), "rotation")
@@ -270,14 +270,14 @@ def _places(shape: Element) -> list[Place]:
 
 
 def _numbered(shape: Element) -> list[tuple[str, Place]]:
-    """Points with their names: the label, with a number where one shape has several."""
+    """Points with their names: the label, with a number if a shape has several."""
     label, places = _label(shape), _places(shape)
     names = [label] if len(places) == 1 else [f"{label}_{i}" for i in range(1, 1 + len(places))]
     return list(zip(names, places, strict=True))
 
 
 def _joint(points: Element) -> tuple[str, Place]:
-    """A point of a skeleton; one that is outside is absent."""
+    """A point of a skeleton; one that is marked outside is absent."""
     ((_, position),) = _numbered(points)[:1]
     return _label(points), ABSENT if flag(points.get("outside"), "outside") else position
 
@@ -287,7 +287,7 @@ def _group(shape: Element) -> str:
 
 
 def _unread(image: Element) -> Iterator[str]:
-    """What the shapes of an image have that is not stored, besides whole shapes."""
+    """Parts of an image's shapes that are not stored, other than whole shapes."""
     groups = Counter(_group(shape) for shape in image if shape.tag in _OBJECTS)
     for shape in image:
         if shape.tag == "tag":
@@ -311,7 +311,7 @@ def _is_set(text: str | None) -> bool:
 
 
 def _flags(shape: Element) -> dict[str, int]:
-    """The flags of a shape, also those that a project has as attributes."""
+    """The flags of a shape, including attributes of a project with the names of flags."""
     flags = {"occluded": flag(shape.get("occluded"), "occluded")}
     for attribute in shape.iter("attribute"):
         name, text = (attribute.get("name") or "").lower(), attribute.text

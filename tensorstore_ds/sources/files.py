@@ -17,28 +17,23 @@ from tensorstore_ds.regular_files import archive_of, check_machine, entries, is_
 from tensorstore_ds.sources.json_files import MemberError
 from tensorstore_ds.sources.paths import inside
 
-#: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
+#: Files of operating systems and archive programs. Hidden names (``.DS_Store``) are always skipped.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
 
-#: So many files are opened to tell whether a folder holds files of a format: the first ones may be empty or damaged.
+#: Number of files opened to detect whether a folder is of a format: the first ones may be empty or damaged.
 PROBED_FILES = 16
 
-_GLANCE_FOLDER = 1_000  # entries of one folder below the root, and of all, that `glance` looks at
+_GLANCE_FOLDER = 1_000  # entries per folder below the root, and in total, that `glance` lists
 _GLANCE_ALL = 10_000
 _ANNOTATIONS = ("_annotations.coco.json", "annotations.json", "labels.json")  # beside many images
 _glances: ContextVar[dict[str, list[str]] | None] = ContextVar("glances", default=None)
 
 
 def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | None = None) -> Iterator[str]:
-    """The files below `root` whose suffix is one of `suffixes`, as relative paths with ``/``, in string order.
+    """Files below `root` with one of these suffixes, as relative paths with ``/``, in string order.
 
-    Links to folders are followed. Hidden names and `LITTER` are passed over. A link that leads nowhere is given too, so
-    that reading it fails and nothing is lost in silence.
-
-    Args:
-        root: the folder.
-        suffixes: in lower case with their dot; a file's own may be in any case.
-        others: receives the paths of whatever else there is.
+    `suffixes` are lower case with a dot; the case of files is ignored. `others` receives all other paths. Links to
+    folders are followed. Hidden names and `LITTER` are skipped. Broken links are included, so that reading them fails.
     """
     if place := archive_of(root):
         yield from _walk_archive(*place, tuple(suffixes), others)
@@ -59,7 +54,7 @@ def _walk_archive(archive: Archive, folder: str, suffixes: tuple[str, ...], othe
 def _walk(
     root: str, prefix: str, above: tuple[tuple[int, int], ...], suffixes: tuple[str, ...], others: list[str] | None
 ) -> Iterator[list[str]]:
-    """Files in runs, so that each costs one step of a generator, not one a level of folders."""
+    """Lists of files, so that each file costs one generator step, not one per level of folders."""
     names: list[str] = []
     try:
         status = Path(root, prefix).stat()
@@ -95,7 +90,7 @@ def _walk(
 
 @contextmanager
 def listed_once() -> Iterator[None]:
-    """In this block, `glance` lists each folder once, however many formats ask for it."""
+    """In this block, `glance` lists each folder once, however many formats call it."""
     before = _glances.set({})
     try:
         yield
@@ -104,10 +99,9 @@ def listed_once() -> Iterator[None]:
 
 
 def glance(root: Path) -> list[str]:
-    """Some files below `root`, to tell its format by: those of the root and of two levels below, relative, with ``/``.
+    """Some files in `root` and up to 2 levels below, relative with ``/``, for detecting the format.
 
-    The widest view first, and never more than some ten thousand. A folder that cannot be read is passed over: the scan
-    reports it.
+    Breadth first, some 10,000 at most. Unreadable folders are skipped, because the scan reports them.
     """
     seen = _glances.get()
     if seen is None:
@@ -131,9 +125,9 @@ def _glance(root: Path) -> list[str]:
 
 
 def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
-    """A file below `root` with one of these suffixes, relative, with ``/``; and how many others were seen before it.
+    """A file below `root` with one of these suffixes, relative with ``/``, and the number of files seen before it.
 
-    None if there is none among the first hundred thousand. Links to folders are not followed.
+    None if none is among the first 100,000 files. Links to folders are not followed.
     """
     others = 0
     if archive_of(root):
@@ -152,7 +146,7 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
 
 
 def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
-    """Name, and whether it is a folder, of some entries; of a folder with more, also annotations that are likely."""
+    """Name, and whether it is a folder, of some entries; in a larger folder also of likely annotations."""
     try:
         shown = (each for each in entries(folder) if each[0][0] != "." and each[0].lower() not in LITTER)
         some = list(islice(shown, limit))
@@ -172,7 +166,7 @@ def _loop(prefix: str) -> SourceError:
 
 
 def encoding_problem(path: str) -> Problem | None:
-    """The problem `name-encoding` of a path whose bytes are not UTF-8; None for all others."""
+    """Problem `name-encoding` for a path whose bytes are not UTF-8, else None."""
     if path.isascii():
         return None
     try:
@@ -183,16 +177,14 @@ def encoding_problem(path: str) -> Problem | None:
 
 
 def encodable(paths: Iterable[str], problems: list[Problem]) -> list[str]:
-    """The paths that can be stored; `problems` receives an `encoding_problem` for each of the others."""
+    """Paths that can be stored; `problems` receives an `encoding_problem` for each other path."""
     bad = [(path, encoding_problem(path)) for path in paths]
     problems += [problem for _, problem in bad if problem]
     return [path for path, problem in bad if not problem]
 
 
 def keyed(split: str, rows: Sequence[tuple[object, str]]) -> Iterator[str]:
-    """References of a packed split from the path and the rest of each: keys are the paths if each has its own, else
-    numbers.
-    """
+    """References of a packed split from (path, rest) pairs. Keys are the paths if these are unique, else numbers."""
     paths = [inside(path) if isinstance(path, str) and path else None for path, _ in rows]
     named = len(set(paths)) == len(paths) and not any(path is None or encoding_problem(path) for path in paths)
     for i, (path, (_, rest)) in enumerate(zip(paths, rows, strict=True)):
@@ -201,8 +193,9 @@ def keyed(split: str, rows: Sequence[tuple[object, str]]) -> Iterator[str]:
 
 @contextmanager
 def damage(where: str, what: str, advice: str) -> Iterator[None]:
-    """What another library raises at a file that is not `what`, as a `SourceError` `packed-file`, or as `check_machine`
-    does. Errors of this project stay as they are.
+    """Raise errors of other libraries at a file that is not a valid `what` as `SourceError` `packed-file`.
+
+    Errors of the machine are raised as in `check_machine`; errors of this project stay as they are.
     """
     try:
         yield

@@ -61,7 +61,7 @@ class FolderSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool | Match:
-        """Whether there are images, and neither masks, XML files nor a list that names images."""
+        """Whether there are images, and no masks, XML files or list of images."""
         if not is_dir(path) or masks.find(path) or is_coco(path):
             return False
         files = glance(path)
@@ -107,13 +107,13 @@ class FolderSource(Source):
         return replace(contents, left_out=left_out, notes=(*notes, *_note_of_unknown(others, len(images))))
 
     def _empty_splits(self, tops: Collection[str]) -> list[str]:
-        """The folders beside split folders that mean a split, too, and have no images."""
+        """Folders named as splits, next to splits, without images."""
         with os_errors(str(self.path)):
             beside = [name for name, is_folder in entries(self.path) if is_folder and name not in tops]
         return sorted(name for name in beside if self._level and _split_word(name))
 
     def _with_several_labels(self, contents: Contents) -> Contents:
-        """The same with one sample for all copies of an image. Its reference names them all, the first one first."""
+        """Merge the copies of an image into one sample. Its reference lists all of them, the first one first."""
         splits: dict[str, PackedStrings] = {}
         for split, paths in contents.splits.items():
             copies: dict[str | tuple[str, bytes], list[str]] = {}
@@ -128,7 +128,7 @@ class FolderSource(Source):
         return replace(contents, fields=fields, splits=splits, labels=None)
 
     def _note_of_copies(self, images: PackedStrings) -> tuple[str, ...]:
-        """What is said of images in several class folders; a few of equal names are compared."""
+        """A note about images in several class folders; a few with equal names are compared."""
         firsts: dict[str, str] = {}
         compared = 0
         for path in islice(images, _LOOKED_AT):
@@ -144,7 +144,7 @@ class FolderSource(Source):
         return ()
 
     def _name(self, path: str) -> str:
-        """The path of an image below its class folder."""
+        """Path of an image below its class folder."""
         return path.split("/", self._level + 1)[-1]
 
     def _digest(self, path: str) -> bytes:
@@ -154,7 +154,7 @@ class FolderSource(Source):
             return path.encode()
 
     def _note_of_classes(self) -> tuple[str, ...]:
-        """What is said of class folders with names that may mean something else, or with annotations beside them."""
+        """A note about class folders whose names suggest something else, or that have annotations next to them."""
         with os_errors(str(self.path)):
             beside = sorted(name for name, is_folder in entries(self.path) if is_folder and name not in self._labels)
         classes = list(self._labels)
@@ -172,7 +172,7 @@ class FolderSource(Source):
         return (f"the classes are the names of folders: {named}. {more}",)
 
     def _note_of_no_labels(self, count: int) -> str:
-        """What is said of a folder of images and nothing else: such as the one beside its annotations."""
+        """A note about a folder of only images, such as one next to its annotations."""
         note = f"no labels: {count:,} images without class folders or annotations."
         above = self.path.parent
         with os_errors(str(above)):
@@ -185,7 +185,7 @@ class FolderSource(Source):
     def _labelled_by_paths(
         self, pattern: re.Pattern[str], images: PackedStrings, split_of: Mapping[str, str]
     ) -> Contents:
-        """The images of each split, with the labels that a pattern finds in their paths."""
+        """The images of each split, with labels that a pattern finds in their paths."""
         problems: list[Problem] = []
         splits: dict[str, PackedStrings] = {}
         for folder, paths in groupby(images, _folder):
@@ -216,7 +216,7 @@ class FolderSource(Source):
         folders: Mapping[str, _Names],
         split_of: Mapping[str, str],
     ) -> Contents:
-        """The images of each split, with their labels; `split_of` has the split's name of each top folder."""
+        """The images of each split, with their labels; `split_of` maps each top folder to its split."""
         problems: list[Problem] = []
         depth = self._level + bool(self._labels)  # of the folders that images lie in or below
         splits: dict[str, PackedStrings] = {}
@@ -262,7 +262,7 @@ class FolderSource(Source):
         return self._labels[names[self._level]] if len(names) > self._level else UNLABELLED
 
     def _check_level(self, tops: list[str], folders: Iterable[_Names]) -> None:
-        """Refuse what would give classes that nobody means: split folders beside others, a folder around it all."""
+        """Raise for folders that would become wrong classes: splits next to other folders, or one folder around all."""
         if self._level or not tops:
             return
         below = _below(folders)
@@ -277,7 +277,7 @@ class FolderSource(Source):
             raise SourceError(Problem(str(self.path), "unknown-format", message), advice)
 
     def _class_names(self, folders: Iterable[_Names], tops: list[str], others: list[str]) -> set[str]:
-        """The folders at the level of classes that hold images, or nothing at all."""
+        """Folders at the level of classes that contain images, or are empty."""
         classes = {names[self._level] for names in folders if len(names) > self._level}
         filled = {"/".join(other.split("/")[: self._level + 1]) for other in others}
         for above in [f"{top}/" * self._level for top in tops] if self._level else [""]:
@@ -290,7 +290,7 @@ class FolderSource(Source):
 
 
 def _splits(tops: list[str], folders: Collection[_Names]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The split of each folder at the top, if all of them mean splits; and what to say of it."""
+    """The split of each top folder, if all of them are splits, and notes."""
     if not tops or all(top.lower() in SPLIT_NAMES for top in tops):
         return split_names(tops), ()
     below = _below(folders)
@@ -307,7 +307,7 @@ def _splits(tops: list[str], folders: Collection[_Names]) -> tuple[dict[str, str
 
 
 def _below(folders: Iterable[_Names]) -> dict[str, set[str]]:
-    """The folders that hold images in each folder at the top, of two around them of the same name the inner one."""
+    """Folders with images in each top folder; of 2 nested folders with the same name, the inner one."""
     below: dict[str, set[str]] = {}
     for names in folders:
         if names:
@@ -317,7 +317,7 @@ def _below(folders: Iterable[_Names]) -> dict[str, set[str]]:
 
 
 def _alike(tops: Iterable[str], below: Mapping[str, set[str]]) -> list[str]:
-    """The folders with a split in their names that have folders of the same names: the classes of splits."""
+    """Top folders with a split in their names and equal subfolders: these are the classes of splits."""
     named = [top for top in tops if _split_word(top)]
     if len({_split_word(top) for top in named}) < 2:
         return []
@@ -329,7 +329,7 @@ def _words(name: str) -> list[str]:
 
 
 def _split_word(name: str) -> str:
-    """The word in a folder's name that means a split, such as ``train`` of train_set; empty if there is none."""
+    """The word in a folder's name that means a split, such as ``train`` in train_set; empty without one."""
     return next((word for word in _words(name) if word in SPLIT_NAMES), "")
 
 
@@ -338,7 +338,7 @@ def _has_image(files: Iterable[str]) -> bool:
 
 
 def _glance_doubled(root: Path) -> list[str]:
-    """Files below the first folder that has one of its own name in it, as archives unpacked by name have them."""
+    """Files below the first folder that contains a folder of its own name, as unpacked archives do."""
     tops: list[str] = []
     with suppress(OSError):
         tops = sorted(name for name, is_folder in entries(root) if is_folder and _split_word(name))
@@ -347,7 +347,7 @@ def _glance_doubled(root: Path) -> list[str]:
 
 
 def _note_of_unknown(others: Sequence[str], images: int) -> tuple[str, ...]:
-    """What is said of files of one kind that are nearly as many as the images, such as annotations."""
+    """A note about files of one type that are nearly as many as the images, such as annotations."""
     kinds = Counter(Path(other).suffix.lower() for other in others)
     suffix, count = max(kinds.items(), key=lambda each: each[1], default=("", 0))
     if suffix not in _LIKELY or count < max(2, images // _SHARE):
@@ -359,7 +359,7 @@ def _note_of_unknown(others: Sequence[str], images: int) -> tuple[str, ...]:
 
 
 def _compiled(expression: str) -> re.Pattern[str]:
-    """The pattern of `label_from`; raises `OptionError`."""
+    """Compile `label_from`; raises `OptionError`."""
     try:
         return re.compile(expression if len(expression) <= _LONGEST else "(")
     except re.error as error:
@@ -368,7 +368,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 
 def _found(pattern: re.Pattern[str], path: str) -> str:
-    """The label in a path, without white space around it; empty where there is none."""
+    """The label in a path, stripped; empty without a match."""
     match = pattern.search(path)
     group = "label" if "label" in pattern.groupindex else min(pattern.groups, 1)
     return "" if match is None else (match[group] or "").strip()

@@ -15,7 +15,7 @@ from tensorstore_ds.sources.row_table import CATEGORY_NAMES, struct_objects
 
 
 def hugging_face_rows(sequence: Any) -> Any:
-    """A `datasets.Dataset` with a column of images as samples; anything else, and one with a transform, as it is."""
+    """Wrap a `datasets.Dataset` with a column of images; other objects, and one with a transform, stay as they are."""
     features = getattr(sequence, "features", None)
     if not isinstance(features, Mapping) or not hasattr(sequence, "cast_column"):
         return sequence
@@ -26,7 +26,7 @@ def hugging_face_rows(sequence: Any) -> Any:
 
 
 class HuggingFaceRows:
-    """Its images are bytes of files, or paths; `label` and `objects` have the names of their ClassLabel."""
+    """Images are bytes of files, or paths; `label` and `objects` have the names of their ClassLabel."""
 
     def __init__(self, dataset: Any, image: str) -> None:
         features = dataset.features
@@ -81,22 +81,22 @@ class HuggingFaceRows:
 
 
 def value_feature(dtype: str) -> dict[str, Any]:
-    """A number or a text."""
+    """Feature of a number or a text."""
     return {"dtype": dtype, "_type": "Value"}
 
 
 def sequence_feature(feature: dict[str, Any]) -> dict[str, Any]:
-    """A list of these."""
+    """Feature of a list."""
     return {"feature": feature, "_type": "Sequence"}
 
 
 def class_feature(classes: tuple[str, ...]) -> dict[str, Any]:
-    """A class by its number; a number where classes have no names."""
+    """Feature of a class number; a plain number if classes have no names."""
     return {"names": list(classes), "_type": "ClassLabel"} if classes else value_feature("int64")
 
 
 def features_metadata(features: Mapping[str, Any]) -> dict[str, str]:
-    """Metadata of a schema in which `datasets` finds the features of its columns."""
+    """Schema metadata from which `datasets` reads the features of the columns."""
     return {"huggingface": json.dumps({"info": {"features": features}})}
 
 
@@ -104,12 +104,12 @@ def features_metadata(features: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _below_lists(feature: Any) -> Any:
-    """The feature of the elements of a list, as each version of the library writes it."""
+    """Feature of the elements of a list, in the form of any version of the library."""
     if isinstance(feature, list) and feature:
         return _below_lists(feature[0])
     return _below_lists(feature.feature) if hasattr(feature, "feature") else feature
 
 
 def _names(feature: Any) -> tuple[str, ...]:
-    """The names of a ClassLabel; none of anything else."""
+    """Names of a ClassLabel; empty for other features."""
     return tuple(getattr(feature, "names", None) or ()) if type(feature).__name__ == "ClassLabel" else ()

@@ -22,7 +22,7 @@ FOLDERS = frozenset(
 
 
 class ImageIndex:
-    """The paths of images, in string order, to be found by name."""
+    """Paths of images, in string order, found by name."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = PackedStrings(paths)
@@ -30,18 +30,16 @@ class ImageIndex:
         self._index: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def row(self, path: str) -> int:
-        """The index of a path in `paths`; -1 if it is not there."""
+        """Index of a path in `paths`, or -1."""
         return place_of(self.paths, path)
 
     def find(self, filename: str, annotation: str, folders: Sequence[str]) -> int:
-        """The index in `paths` of the image of an annotation file.
+        """Index in `paths` of the image of an annotation file.
 
-        It is looked for by the name that the annotation gives, of which only the part after the last ``/`` or ``\\``
-        counts, in `folders` and then everywhere; and after that by the stem of the annotation file with any suffix, in
-        the same places.
+        Looks for the last part of `filename`, after ``/`` or ``\\``, in `folders`, then everywhere. Then looks for the
+        stem of the annotation file, with any suffix, in the same order.
 
-        Raises:
-            SourceError: `no-image` or `ambiguous-image`.
+        Raises `SourceError` `no-image` or `ambiguous-image`.
         """
         name, stem = filename.replace("\\", "/").rpartition("/")[2].strip(), stem_of(annotation)
         for matches in self._searches(name, stem, folders):
@@ -59,22 +57,20 @@ class ImageIndex:
         raise SourceError(Problem(annotation, "no-image", f"{message} Add it, or name its folder with `images`."))
 
     def _closest(self, matches: Sequence[int], annotation: str) -> list[int]:
-        """Those whose path has the most folders of the annotation's: ``train`` of ``train/xml/a.xml``."""
+        """The matches that share the most folders with the annotation: ``train`` of ``train/xml/a.xml``."""
         own = {folder for folder in annotation.split("/")[:-1] if folder.lower() not in FOLDERS}
         shared = [len(own.intersection(self.paths[i].split("/")[:-1])) for i in matches]
         return [i for i, count in zip(matches, shared, strict=True) if count == max(shared)]
 
     def find_by_end(self, path: str, where: str) -> int:
-        r"""The index in `paths` of the image that has most of the last parts of a path, which another machine wrote.
+        r"""Index in `paths` of the image that shares the most last parts with a path from a different machine.
 
-        Of two with equally many, it is the one with no other parts. -1 if no image has its last part.
+        Ties go to the image without further parts. -1 if no image shares the last part. Raises `SourceError`
+        `ambiguous-image`.
 
         >>> images = ImageIndex(["a/1.png", "b/1.png"])
         >>> images.find_by_end(r"C:\photos\b\1.png", "labels.json"), images.find_by_end("2.png", "labels.json")
         (1, -1)
-
-        Raises:
-            SourceError: `ambiguous-image`.
         """
         name = path.replace("\\", "/").rpartition("/")[2].strip()
         rows = [i for i in self._anywhere(stem_of(name)) if self.paths[i].rpartition("/")[2] == name]
@@ -87,7 +83,7 @@ class ImageIndex:
         return best[0] if best else -1
 
     def find_by_stem(self, path: str, where: str) -> int:
-        """As `find_by_end`, of an image whose suffix is missing in `path`."""
+        """Like `find_by_end`, for a `path` without a suffix."""
         parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
         rows = self._anywhere(parts[-1]) if parts else []
         scores = [_common_end(parts, self.paths[i].rpartition(".")[0].split("/")) for i in rows]
@@ -98,7 +94,7 @@ class ImageIndex:
         return best[0] if best else -1
 
     def _longest(self, rows: Sequence[int], path: str) -> list[int]:
-        """Those with most of the last parts of a path; of these, those without others."""
+        """The rows that share the most last parts with a path; among these, those without further parts."""
         parts = path.replace("\\", "/").strip().split("/")
         scores = [_common_end(parts, self.paths[i].split("/")) for i in rows]
         best = max(scores, default=None)
@@ -119,7 +115,7 @@ class ImageIndex:
         yield self._anywhere(stem)
 
     def _normalized(self, name: str, stem: str) -> list[int]:
-        """The images whose names differ only in how Unicode writes them: macOS splits u with two dots into two."""
+        """Images whose names differ only in Unicode normalization, because macOS decomposes characters."""
         if self._normal is None:
             self._normal = {}
             for i, path in enumerate(self.paths):
@@ -148,7 +144,7 @@ class ImageIndex:
 
 
 def note_of_folders(paths: Iterable[str], classes: Iterable[str] = ()) -> tuple[str, ...]:
-    """What to say of images in folders that have other names than splits, parts of a data set or `classes`.
+    """A note about folders with images whose names are not splits, parts of a data set or `classes`.
 
     >>> note_of_folders(["cat/1.jpg", "dog/1.jpg"])
     ('the images are in 2 folders, such as cat: names of folders are not read as labels.',)
@@ -163,7 +159,7 @@ def note_of_folders(paths: Iterable[str], classes: Iterable[str] = ()) -> tuple[
 
 
 def _common_end(parts: Sequence[str], others: Sequence[str]) -> tuple[int, bool]:
-    """How many of the last parts are equal, and whether these are all `others`."""
+    """Number of equal last parts, and whether they are all of `others`."""
     pairs = zip(reversed(parts), reversed(others), strict=False)
     count = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     return count, count == len(others)
@@ -174,5 +170,5 @@ def _normal(name: str) -> str:
 
 
 def stem_of(path: str) -> str:
-    """A file's name without its last suffix."""
+    """File name without its last suffix."""
     return path.rpartition("/")[2].rpartition(".")[0]

@@ -58,7 +58,7 @@ _SPLITS = ("train", "test", "val")
 
 @dataclass(slots=True)
 class _ImageList:
-    """What a file lists."""
+    """Contents of a file."""
 
     xml: str  #: the file's path in the source
     listed: PackedStrings = field(default_factory=PackedStrings)  #: the paths of all its images, each once
@@ -71,7 +71,7 @@ class _ImageList:
 
     @property
     def richness(self) -> tuple[int, int]:
-        """Of two files that list the same images, the larger one counts."""
+        """Key that ranks 2 files with the same images: the larger one is used."""
         return self.keypoints, self.boxes
 
 
@@ -116,7 +116,7 @@ class ImglabSource(PackedSource):
         return Contents({"objects": field}, splits, None, tuple(problems), tuple(left_out), notes)
 
     def _not_listed(self, files: Sequence[_ImageList]) -> list[Problem]:
-        """The images that lie in the same folders as listed ones, and that no file lists."""
+        """Problems for images that no file lists, in folders with listed images."""
         listed = {image for file in files for image in file.listed}
         left_out = []
         for folder in sorted({image[: image.rfind("/") + 1] for image in listed}):
@@ -131,7 +131,7 @@ class ImglabSource(PackedSource):
 
 
 def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem]]:
-    """The files that become splits: not those that repeat what others have."""
+    """Files that become splits, without those that repeat others."""
     kept: dict[str, _ImageList] = {}
     left_out: list[Problem] = []
     numbers: dict[str, int] = {}  # of images
@@ -156,7 +156,7 @@ def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem
 
 
 def _labelled(file: _ImageList) -> PackedStrings:
-    """The entries whose boxes all have a label; the others become problems of the file."""
+    """Entries whose boxes all have a label; the others become problems of the file."""
     for i, box in file.unlabelled.items():
         message = f"{file.xml}: expected a label in every box, as in others of this source, found box {box} without."
         message = f"{message} Label it, or remove all labels."
@@ -165,7 +165,7 @@ def _labelled(file: _ImageList) -> PackedStrings:
 
 
 def _split_names(files: Sequence[_ImageList]) -> list[str]:
-    """The name of each file's split: what its stem begins with, or its stem, or its path."""
+    """Name of each file's split: a prefix of its stem, else its stem, else its path."""
     paths = [PurePosixPath(file.xml).with_suffix("") for file in files]
     short = [next((s for s in _SPLITS if path.name.lower().startswith(s)), "") for path in paths]
     if len(files) == 1:
@@ -183,12 +183,7 @@ def _split_names(files: Sequence[_ImageList]) -> list[str]:
 
 
 class _Images:
-    """The images that paths in XML files mean.
-
-    Args:
-        root: the folder of the source.
-        images: the folder of the images, if it is another one; paths begin there, else in the folder of the XML file.
-    """
+    """Resolves paths in XML files. They begin in the folder `images` if given, else in the XML file's folder."""
 
     def __init__(self, root: Path, images: Path | None) -> None:
         self.folder = root if images is None else images
@@ -197,9 +192,9 @@ class _Images:
         self._by_end: list[str] = []  # paths found by their ends
 
     def find(self, text: str | None, xml: str, where: str) -> str:
-        """The image's path relative to the folder of images, without ``.`` and ``..``.
+        """Path relative to the folder of images, without ``.`` and ``..``.
 
-        A path that leads out of the folder is found by its end: it may be of another machine.
+        A path that leads out of the folder may be from a different machine, so it is found by its last parts.
         """
         if not text:
             message = "expected the attribute file of <image>, found none. Add it."
@@ -221,7 +216,7 @@ class _Images:
         raise SourceError(Problem(where, "unsafe-path", f"{message}, and no image of this name. {advice}"))
 
     def notes(self) -> tuple[str, ...]:
-        """How many paths were found by their ends."""
+        """A note with the number of paths that were found by their last parts."""
         if not self._by_end:
             return ()
         count = "1 image is" if len(self._by_end) == 1 else f"{len(self._by_end):,} images are"
@@ -229,7 +224,7 @@ class _Images:
 
 
 def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageList:
-    """Read the file `path`, named `xml` in errors."""
+    """Read the file `path`, which errors call `xml`."""
     result = _ImageList(xml)
     seen: set[str] = set()
     outside: dict[str, None] = {}

@@ -65,11 +65,7 @@ class Sources:
 class _Part:
     """What becomes of one source.
 
-    Attributes:
-        prefix: of its keys.
-        numbers: for each of its fields with classes the new number of each class, -1 for those that are gone, (n,).
-        keypoints: for each of its keypoints the new place.
-        is_numbered: whether its references are numbers.
+    `numbers` has the new number of each class, (n,), -1 for removed ones, by field. `keypoints` are new positions.
     """
 
     prefix: str
@@ -79,14 +75,11 @@ class _Part:
 
 
 class JoinedSource(Source):
-    """The samples of sources one after the other, with the classes of all of them.
+    """Samples of sources in order, with the union of their classes.
 
-    A reference is the key, the number of its source and the source's own reference behind its path, with NUL between
-    them.
-
-    Args:
-        sources: none of them scanned; one alone keeps its keys.
-        class_map: new names of classes by old ones, in all sources; a class whose new name is empty is removed.
+    A reference is the key, the number of its source and the source's own reference behind its path, separated by NUL.
+    The sources are not scanned yet; a single one keeps its keys. `class_map` maps old class names to new ones in all
+    sources; an empty new name removes the class.
     """
 
     name: ClassVar[str] = "joined"
@@ -110,11 +103,9 @@ class JoinedSource(Source):
         self._arrays: Mapping[str, NDArray[Any]] = {}  # what stands for an unknown value of each
 
     def scan(self) -> Contents:
-        """Scan all of them, and put their classes together.
+        """Scan all sources and merge their classes; raises `SourceError` if their fields are incompatible.
 
-        Raises:
-            SourceError: as of each; or their fields do not go together.
-            OptionError: there is no class of a name in `class_map`, or one of their fields would have none.
+        Raises `OptionError` if no class has a name in `class_map`, or a field would have no class left.
         """
         contents = [source.contents() for source in self._sources]
         notes = [note for each in contents for note in each.notes]
@@ -154,9 +145,9 @@ class JoinedSource(Source):
         return Contents(self._fields, splits, known, problems, left_out, tuple(notes))
 
     def _named_splits(self, contents: list[Contents]) -> tuple[list[Contents], list[str]]:
-        """The contents with their only split named as their source, if all sources are named as splits; and a note.
+        """The contents, and notes. If all sources are named as splits, their only split gets the source's name.
 
-        So are ``d/train`` and ``d/val``, each of which alone is a data set without splits.
+        An example is ``d/train`` and ``d/val``, each of which alone is a data set without splits.
         """
         names = [source.path.name.lower() for source in self._sources]
         is_plain = all(list(each.splits) == ["train"] for each in contents)
@@ -274,7 +265,7 @@ def _within(prefix: str, problem: Problem) -> Problem:
 
 
 def _fitted(objects: Objects, field: ObjectsField, part: _Part) -> Objects:
-    """Objects of one source as those of all: with other class numbers, and with the values that others have."""
+    """Renumber the objects of one source, and add the values that others have."""
     count = len(next(iter(objects.values()), ()))
     keep = np.ones(count, np.bool_)
     values: dict[str, Any] = {}

@@ -52,16 +52,16 @@ _PART = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}:,]', re.DOTALL)
 
 
 class MemberError(Exception):
-    """A value that is not what it must be; the message says what was expected and found, but not where."""
+    """A value of the wrong form; the message says what was expected and found, but not where."""
 
 
 def read_object(path: Path, where: str, limit: int) -> dict[str, Any]:
-    """The object in a JSON file of at most `limit` bytes, which errors name `where`."""
+    """Read the object in a JSON file of at most `limit` bytes, which errors call `where`."""
     return parse_object(read_file(path, where, limit), where)
 
 
 def read_list(path: Path, where: str, limit: int, max_values: int) -> list[Any]:
-    """The list in a JSON file, likewise, of at most so many values in all its depth."""
+    """Read the list in a JSON file, with at most `max_values` values at all depths."""
     data = as_utf8(read_file(path, where, limit), where, "json")
     found = parse_object(b'{"list":' + data + b"}", where, max_values)
     values = found["list"]
@@ -71,7 +71,7 @@ def read_list(path: Path, where: str, limit: int, max_values: int) -> list[Any]:
 
 
 def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """The object that JSON in any encoding of Unicode says, or a `SourceError` of reason `json`."""
+    """Parse a JSON object in any Unicode encoding; raises `SourceError` `json`."""
     _check_empty(data, where)
     try:
         return load_object(as_utf8(data, where, "json"), max_values)
@@ -83,7 +83,7 @@ def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[
 
 
 def check_json(data: bytes, where: str) -> None:
-    """Raise `SourceError` `json` if the bytes of a file are no JSON."""
+    """Raise `SourceError` `json` unless the bytes are JSON."""
     _check_empty(data, where)
     try:
         msgspec.json.decode(as_utf8(data, where, "json"), type=msgspec.Raw)
@@ -97,11 +97,7 @@ def _check_empty(data: bytes, where: str) -> None:
 
 
 def raw_members(data: bytes, where: str) -> dict[str, msgspec.Raw]:
-    """The members of the object in a JSON file; the values are checked to be JSON, and not read.
-
-    Raises:
-        SourceError: `json`.
-    """
+    """The members of the object in a JSON file. Values are validated, not decoded. Raises `SourceError` `json`."""
     _check_empty(data, where)
     try:
         return msgspec.json.decode(as_utf8(data, where, "json"), type=dict[str, msgspec.Raw])
@@ -111,20 +107,14 @@ def raw_members(data: bytes, where: str) -> dict[str, msgspec.Raw]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some elements of a list.
-
-    Attributes:
-        text: a list of these alone, in JSON.
-        start: the place in the file of the first byte of `text`.
-        values: the elements.
-    """
+    """Some elements of a list: `text` is a JSON list of these alone, `start` the file position of its first byte."""
 
     text: bytes
     start: int
     values: list[msgspec.Raw]
 
     def begins(self) -> Iterator[int]:
-        """The place of each element in the file."""
+        """File position of each element."""
         at = 1
         for value in self.values:
             at = _GAP.match(self.text, at).end()  # type: ignore[union-attr]  # it also matches nothing
@@ -133,10 +123,9 @@ class Piece:
 
 
 class JsonPieces:
-    """The object in a JSON file. Its lists are parsed by pieces, so that only a part of the file is in memory.
+    """The object in a JSON file. Its lists are parsed in pieces, so only a part of the file is in memory.
 
-    Args:
-        start: bytes of the byte order mark.
+    `start` is the number of bytes of the byte order mark.
     """
 
     def __init__(self, file: BinaryIO, start: int = 0) -> None:
@@ -144,7 +133,7 @@ class JsonPieces:
 
     @cached_property
     def members(self) -> dict[str, tuple[int, int]]:
-        """Begin and end of the value of each member; raises as `find`, and for a name that comes twice."""
+        """Begin and end of each member's value; raises as `find`, and for a repeated name."""
         found: dict[str, tuple[int, int]] = {}
         for name, place in self.find():
             if name in found:
@@ -153,11 +142,7 @@ class JsonPieces:
         return found
 
     def find(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """The members, of which no more is parsed than is asked for.
-
-        Raises:
-            MemberError: the file is no JSON, or has no object.
-        """
+        """The members, parsed as far as iterated. Raises `MemberError` if the file is not JSON, or has no object."""
         at = self._after(self._start, b"{")
         is_open = self._read(at, 1) != b"}"
         while is_open:
@@ -177,12 +162,12 @@ class JsonPieces:
             raise MemberError(f"expected JSON, found: trailing characters (byte {end})")
 
     def read(self, name: str) -> bytes:
-        """The JSON of a member; empty if it is missing."""
+        """JSON of a member; empty if it is missing."""
         begin, end = self.members.get(name, (0, 0))
         return self._read(begin, end - begin)
 
     def pieces(self, name: str) -> Iterator[Piece]:
-        """The elements of a list; none if it is null or missing. Raises `MemberError` for other values."""
+        """Elements of a list; none if it is null or missing. Raises `MemberError` for other values."""
         begin, end = self.members.get(name, (0, 0))
         head = self._read(begin, min(1, end))
         if head not in (b"", b"n", b"["):
@@ -190,7 +175,7 @@ class JsonPieces:
         return (piece for piece, _ in self._pieces(begin, _elements)) if head == b"[" else iter(())
 
     def _end(self, at: int) -> int:
-        """The end of a value. Only long lists are parsed by pieces."""
+        """End of a value. Only long lists are parsed in pieces."""
         nbytes = _FIRST
         while True:
             data = self._read(at, nbytes)
@@ -206,7 +191,7 @@ class JsonPieces:
             nbytes *= 4
 
     def _pieces(self, at: int, decode: Callable[[bytes], Any]) -> Iterator[tuple[Piece, int]]:
-        """Elements of a list, and where the following ones begin, or what is behind the list."""
+        """Elements of a list, and the position of the following ones, or after the list."""
         nbytes, is_last = _PIECE, False
         while not is_last:
             data = b"[" + self._read(at + 1, nbytes)
@@ -232,7 +217,7 @@ class JsonPieces:
             nbytes = _PIECE
 
     def _check(self, error: Exception, at: int, data: bytes, nbytes: int) -> None:
-        """Raise `MemberError` unless more bytes than `data`, which begin at a place, could be JSON."""
+        """Raise `MemberError` unless more bytes after `data`, which begins at `at`, could make it JSON."""
         found = _BYTE.search(str(error))
         is_early = isinstance(error, RecursionError) or (found is not None and int(found[1]) < len(data) - 1)
         if is_early or self._is_last(at, data, nbytes):
@@ -242,7 +227,7 @@ class JsonPieces:
         return len(data) < nbytes or at + len(data) >= self._nbytes
 
     def _after(self, at: int, mark: bytes) -> int:
-        """The place behind a mark and the white space around it."""
+        """Position after a mark and the white space around it."""
         at = self._gap(at)
         self._expect(at, mark)
         return self._gap(at + 1)
@@ -252,7 +237,7 @@ class JsonPieces:
             raise MemberError(f"expected JSON, found: invalid character (byte {at})" if found else _CUT_SHORT)
 
     def _gap(self, at: int) -> int:
-        """The place behind white space."""
+        """Position after white space."""
         while (data := self._read(at, _FIRST)) and not data.lstrip(_WHITE):
             at += len(data)
         return at + len(data) - len(data.lstrip(_WHITE))
@@ -267,7 +252,7 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _leading(decode: Callable[[bytes], Any], text: bytes) -> tuple[Any, int]:
-    """The value that a text begins with, and where it ends."""
+    """The value at the start of a text, and its end."""
     while True:
         try:
             return decode(text), len(text.rstrip(_WHITE))
@@ -278,12 +263,12 @@ def _leading(decode: Callable[[bytes], Any], text: bytes) -> tuple[Any, int]:
 
 
 def _moved(error: BaseException, start: int) -> MemberError:
-    """The error for a text that begins at a place of the file."""
+    """The error with the position in the file, for a text that begins at `start`."""
     return MemberError(_BYTE.sub(lambda found: f"(byte {int(found[1]) + start})", unlike(error)))
 
 
 def first_members(text: str) -> set[str]:
-    """The names of the members of the object that a text begins with, as far as it goes.
+    """Names of the members of the object at the start of a text, which may be cut.
 
     >>> sorted(first_members('{"info": {"year": 1}, "images": [{"id'))
     ['images', 'info']
@@ -302,7 +287,7 @@ def first_members(text: str) -> set[str]:
 
 
 def unlike(error: BaseException, name: str = "") -> str:
-    """What msgspec found in the member `name`, in the words of this project, as the middle of a sentence.
+    """msgspec's error for the member `name` in this project's words, for the middle of a sentence.
 
     >>> unlike(msgspec.ValidationError("Expected `float`, got `str` - at `$.bbox[0]`"))
     'bbox[0]: expected a number, found a text'
@@ -333,7 +318,7 @@ def _types(said: str) -> str:
 
 
 def finite(value: object, name: str) -> float:
-    """A number; anything else is a `MemberError`, a truth value and NaN too."""
+    """A number; raises `MemberError` for anything else, including booleans and NaN."""
     with contextlib.suppress(OverflowError):  # of a whole number beyond all floats
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
@@ -341,28 +326,28 @@ def finite(value: object, name: str) -> float:
 
 
 def text(value: object, name: str) -> str:
-    """A text that is not empty, without white space around it."""
+    """A text that is not empty, stripped."""
     if isinstance(value, str) and value.strip():
         return value.strip()
     raise MemberError(f"expected {name}, a text, found {kind(value)}")
 
 
 def members(value: object, name: str) -> Mapping[str, Any]:
-    """An object; nothing is an empty one."""
+    """An object; null is an empty one."""
     if value is None or isinstance(value, dict):
         return value or {}
     raise MemberError(f"expected {name}, an object, found {kind(value)}")
 
 
 def values(value: object, name: str) -> list[Any]:
-    """A list; nothing is an empty one."""
+    """A list; null is an empty one."""
     if value is None or isinstance(value, list):
         return value or []
     raise MemberError(f"expected {name}, a list, found {kind(value)}")
 
 
 def kind(value: object) -> str:
-    """A value as an error message calls it."""
+    """Type of a value for an error message."""
     if isinstance(value, str):
         return repr(value[:40])
     return "none" if value is None else str(value)[:40] if isinstance(value, int | float) else type(value).__name__

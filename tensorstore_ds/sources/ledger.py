@@ -93,7 +93,7 @@ class Ledger:
         self._kinds.setdefault((kind, of), _Kind(where)).add(where)
 
     def element(self, element: Element, known: Known, where: str) -> None:
-        """Note the attributes, texts and elements below an element that hold data and are not `known`."""
+        """Note attributes, texts and elements below an element that contain data and are not `known`."""
         if element.attrib:
             for name, value in element.attrib.items():
                 if f"@{name}" not in known and value.strip():
@@ -110,10 +110,7 @@ class Ledger:
                 self.element(child, inner, where)
 
     def members(self, value: object, known: Known, where: str, of: str = "files") -> None:
-        """Note the members of a JSON value, or of the objects in a list, that hold data and are not `known`.
-
-        `where` and `of` are as for `unread`.
-        """
+        """Note members of a JSON value, or of the objects in a list, that contain data and are not `known`."""
         if isinstance(value, list):
             for each in value:
                 self.members(each, known, where, of)
@@ -142,7 +139,7 @@ class Ledger:
         return found
 
     def check_files(self, used: Iterable[str]) -> None:
-        """Note all files of the source that are in neither `used`, absolute, nor noted by `use`."""
+        """Note all files of the source that are neither in `used`, as absolute paths, nor noted by `use`."""
         self._used.extend(map(hash, map(_canonical, used) if os.sep != "/" else used))
         if hash(self._root) in self._used or not is_dir(self._root):  # an archive may be one file of a format
             return
@@ -167,14 +164,14 @@ class Ledger:
 
 
 def note_of_beside(root: Path, inner: Path) -> str:
-    """What to say, after the advice to convert the folder `inner` of a source, of what lies outside of it."""
+    """Advice about the content of a source outside of its folder `inner`, after the advice to convert that folder."""
     within = f"{inner.relative_to(root).as_posix()}/"
     other = next((f for f in glance(root) if not f.startswith(within) and not _is_about(f.rpartition("/")[2])), None)
     return f" That does not read the files beside it, such as {other}." if other else ""
 
 
 def _is_about(name: str) -> bool:
-    """Whether a file, by its name, says something about a data set to its readers."""
+    """Whether a file, by its name, documents a data set for readers."""
     name = name.lower()
     return name.partition(".")[0] in DOCUMENTS or name.rpartition(".")[2] in STYLES
 
@@ -184,7 +181,7 @@ def _canonical(path: str) -> str:
 
 
 def _unknown(paths: list[str], root: str, known: NDArray[np.int64]) -> Iterator[str]:
-    """The paths whose hashes are not in the sorted array `known`."""
+    """Paths whose hashes are not in the sorted array `known`."""
     hashes = np.fromiter((hash(f"{root}/{path}") for path in paths), np.int64, len(paths))
     at = np.searchsorted(known, hashes)
     there = np.zeros(len(paths), np.bool_)
@@ -194,5 +191,5 @@ def _unknown(paths: list[str], root: str, known: NDArray[np.int64]) -> Iterator[
 
 
 def _holds_data(element: Element) -> bool:
-    """Whether an element, or one within, has a text or an attribute."""
+    """Whether an element, or one within it, has a text or an attribute."""
     return any((each.text or "").strip() or any(map(str.strip, each.attrib.values())) for each in element.iter())

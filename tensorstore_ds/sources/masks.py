@@ -50,14 +50,14 @@ VOC_CLASSES = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
     "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
-#: So many masks are looked at, where classes are named, for values that can be none.
+#: Number of masks searched for values out of range, if classes have names.
 _PROBED = 16
 _FOREGROUND = 255
 _JPEG = (".jpg", ".jpeg")
 
 
 class _Folders(NamedTuple):
-    """A folder of images and one of masks, relative to the source, with ``/`` at the end; and the split they are."""
+    """A folder of images and one of masks, relative to the source, with a trailing ``/``, and their split."""
 
     images: str
     masks: str
@@ -65,7 +65,7 @@ class _Folders(NamedTuple):
 
 
 class MaskSource(Source):
-    """A reference is an image's path and that of its mask, with a NUL between, which no path can hold."""
+    """A reference is the paths of an image and its mask, separated by NUL, which paths cannot contain."""
 
     name: ClassVar[str] = "masks"
     scanned: ClassVar[tuple[str, ...] | None] = ("_colors",)
@@ -73,13 +73,13 @@ class MaskSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether there are folders of images and masks, and no annotations in XML, or COCO's, beside them."""
+        """Whether there are folders of images and masks without XML or COCO annotations next to them."""
         if not is_dir(path) or is_coco(path):
             return False
         return any(not _has_xml(path, pair) for pair in find(path))
 
     def scan(self) -> Contents:
-        """Pair images with masks, by their names; masks are read where the classes are not named."""
+        """Pair images with masks by name; reads masks if the classes have no names."""
         folders = find(self.path)
         if not folders:
             message = "expected a folder of images and a folder of masks with the same names of files, found none."
@@ -114,7 +114,7 @@ class MaskSource(Source):
         return tuple(f"{self.path}/{path}" for path in str(reference).split("\0"))
 
     def _pairs(self, folders: _Folders, problems: list[Problem]) -> Iterator[str]:
-        """References of the images that have a mask; what is alone is a problem."""
+        """References of the images with a mask; unpaired files become problems."""
         begin, endings = _endings(folders.masks)
         masks = {path.rpartition(".")[0]: path for path in _masks(self.path, folders.masks)}
         for path in walk_files(self.path / folders.images, IMAGE_SUFFIXES):
@@ -134,7 +134,7 @@ class MaskSource(Source):
     def _listed(
         self, folder: Path, references: Sequence[str], problems: list[Problem], left_out: list[Problem]
     ) -> dict[str, PackedStrings]:
-        """The splits that lists of ids say; a list that is the union of others is none."""
+        """Splits from lists of ids; a list that is the union of others is left out."""
         numbers = {Path(self.key("", reference)).stem: i for i, reference in enumerate(references)}
         rows = {}
         for path in sorted(
@@ -162,7 +162,7 @@ class MaskSource(Source):
         return {names[name]: PackedStrings(references[int(i)] for i in some) for name, some in rows.items()}
 
     def _classes(self, folders: _Folders, splits: dict[str, PackedStrings]) -> tuple[str, ...]:
-        """Class names: the user's, those of a file, of Pascal VOC, or the numbers that occur."""
+        """Class names: from the options, a file, Pascal VOC, or the values that occur."""
         named = self.options.classes
         for name in _NAMES if named is None else ():
             if named is None and (listed := self._beside(folders.masks, name)) is not None:
@@ -195,13 +195,13 @@ class MaskSource(Source):
         return tuple(map(str, range(most + 1)))
 
     def _beside(self, masks: str, name: str) -> Path | None:
-        """A file of this name at the top of the source, or in the folder that the folder `masks` is in."""
+        """A file of this name at the top of the source, or next to the folder `masks`."""
         top = masks[:-1].rpartition("/")[0]
         return next((path for path in (self.path / name, self.path / top / name) if is_file(path)), None)
 
 
 def _labels(path: Path) -> list[tuple[str, int | None]]:
-    """Names and colors of CVAT's ``name:red,green,blue:parts:actions``, in the order of the lines."""
+    """Names and colors from CVAT's ``name:red,green,blue:parts:actions``, in line order."""
     labels: list[tuple[str, int | None]] = []
     for line in read_lines(path, "class list"):
         name, _, rest = line.strip().partition(":")
@@ -213,10 +213,9 @@ def _labels(path: Path) -> list[tuple[str, int | None]]:
 
 
 def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
-    """(H, W) numbers of the classes in a mask in which each class has its color; the file itself if it has numbers.
+    """(H, W) class indices of a mask with a color per class; the file itself if it contains indices.
 
-    Raises:
-        SourceError: `mask-range` for a color of no class.
+    Raises `SourceError` `mask-range` for a color that is no class.
     """
     data = read_file(path, str(path))
     mode = open_image(data, key=str(path)).mode
@@ -238,7 +237,7 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
 
 
 def find(root: Path) -> list[_Folders]:
-    """The folders of images and masks of a source: one pair, or one for each split; none if they hold none."""
+    """Folders of images and masks of a source: one pair, or one per split; empty if there are none."""
     for prefix in ("", *(f"{path.relative_to(root).as_posix()}/" for path in _below(root))):
         if pairs := _side_by_side(root, prefix):
             if prefix[:-1].lower() not in SPLIT_NAMES:
@@ -252,7 +251,7 @@ def find(root: Path) -> list[_Folders]:
 
 
 def _has_xml(root: Path, folders: _Folders) -> bool:
-    """Whether there are annotations in XML beside the masks, which another format reads."""
+    """Whether there are XML annotations next to the masks; these are of a different format."""
     above, around = folders.images[:-1].rpartition("/")[0], folders.masks[:-1].rpartition("/")[0]
     if above == around:
         return is_dir(root / above / "Annotations")
@@ -260,7 +259,7 @@ def _has_xml(root: Path, folders: _Folders) -> bool:
 
 
 def _side_by_side(root: Path, prefix: str) -> list[_Folders]:
-    """The pair of folders in the folder `prefix`, or a pair for each split."""
+    """The pair of folders in the folder `prefix`, or one pair per split."""
     images: dict[str, list[tuple[int, str]]] = {}
     masks: dict[str, list[tuple[int, str]]] = {}
     for name in _folders(root / prefix):
@@ -277,7 +276,7 @@ def _side_by_side(root: Path, prefix: str) -> list[_Folders]:
 
 
 def _words(name: str) -> tuple[str, str]:
-    """The split in the name of a folder, empty if it has none, and the rest: ``train`` and ``masks`` of Train_Masks."""
+    """Split in a folder's name, or empty, and the rest: ``train`` and ``masks`` of Train_Masks."""
     word = re.sub(r"[-_ ]", "", name.lower())
     if word in (*_IMAGES, *_MASKS):
         return "", word
@@ -288,7 +287,7 @@ def _words(name: str) -> tuple[str, str]:
 
 
 def _pair(root: Path, images: str, masks: str, split: str) -> _Folders | None:
-    """Two folders, or one and a folder within the other, if the files in them belong together."""
+    """Pair 2 folders, or a folder and one within it, if their files match."""
     inside = (f"{masks}{name}/" for name in sorted(_folders(root / masks)))
     fitting = next((each for each in itertools.chain([masks], inside) if _fits(root, images, each)), None)
     if fitting is None and _words(masks.split("/")[-2])[1] in _SURE and find_file(root / masks, IMAGE_SUFFIXES)[0]:
@@ -309,7 +308,7 @@ def _fits(root: Path, images: str, masks: str) -> bool:
 
 
 def _masks(root: Path, masks: str) -> Iterator[str]:
-    """The files in a folder of masks that can be masks; Cityscapes has others with them."""
+    """Files in a folder of masks that can be masks; Cityscapes has other files there."""
     begin, endings = _endings(masks)
     for path in walk_files(root / masks, IMAGE_SUFFIXES):
         if not begin or path.rpartition(".")[0].endswith(endings):
@@ -317,11 +316,9 @@ def _masks(root: Path, masks: str) -> Iterator[str]:
 
 
 def note_of_masks(images: Iterable[str], level: int) -> tuple[str, ...]:
-    """What is said of images that seem to be masks of others, by their names.
+    """A note about images whose names look like masks of others.
 
-    Args:
-        images: paths of images.
-        level: how many folders are above the folders that may be of images and of masks.
+    `level` is the number of folders above those that may contain images and masks.
     """
     stems: dict[str, set[str]] = {}
     for path in images:
@@ -347,21 +344,21 @@ def _name(folder: str) -> str:
 
 
 def _most(masks: set[str], images: set[str], endings: tuple[str, ...]) -> bool:
-    """Whether most of these stems have those of an image, and one of the endings."""
+    """Whether most of these stems are stems of images with one of the endings."""
     fit = sum(any(m.endswith(end) and m.removesuffix(end) in images for end in endings) for m in masks)
     return 2 * fit > len(masks)
 
 
 def _endings(masks: str) -> tuple[str, tuple[str, ...]]:
-    """What is behind the names that images and masks have in common: of images, and any of several of masks."""
+    """What follows the common part of the names of images, and of masks, where several are possible."""
     ending = next((_CITY_MASKS[word] for word in map(str.lower, masks.split("/")) if word in _CITY_MASKS), None)
     return ("", _ENDINGS) if ending is None else (_CITY_ENDING, (ending,))
 
 
 def _below(root: Path) -> list[Path]:
-    """Folders one and two levels below that hold a folder of masks: splits, or VOCdevkit and what is in it.
+    """Folders 1 and 2 levels below with a folder of masks: splits, or VOCdevkit and its content.
 
-    Each folder below is listed once: there may be thousands of classes.
+    Each folder is listed once, because there may be thousands of classes.
     """
     found = []
     for top in _folders(root):
@@ -380,7 +377,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _by_folder(references: Sequence[str], folders: _Folders) -> dict[str, list[str]]:
-    """By the folder at the top of images, where all of these mean splits; else the split of the folders."""
+    """References by the top folder of images if all of these are splits, else by the split of the folders."""
     tops: dict[str, list[str]] = {}
     for reference in references:
         top, slash, _ = reference[len(folders.images) :].partition("\0")[0].partition("/")

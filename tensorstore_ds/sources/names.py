@@ -43,7 +43,7 @@ _SIDE = re.compile(
 
 
 def field_name(text: str) -> str:
-    """The name of a field as a store allows it: lower case, 64 characters at most, with ``_`` for all others.
+    """Name of a field as a store allows it: lower case, 64 characters at most, ``_`` for all other characters.
 
     >>> field_name("Patient ID")
     'patient_id'
@@ -54,18 +54,17 @@ def field_name(text: str) -> str:
 def order_classes(
     names: Iterable[str], wanted: tuple[str, ...] | None, where: str, class_map: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The class names in their stored order: the user's list as it is, else those that occur, by code point.
+    """Class names in stored order: the user's list as it is, else those that occur, by code point.
+
+    `class_map` has later names of classes, which must not differ in case alone either.
 
     >>> order_classes(["dog", "cat", "dog"], None, "photos")
     ('cat', 'dog')
 
-    Args:
-        class_map: names that classes get later, which must not differ in case alone either.
-
     Raises:
-        SourceError: `class-case` for two names that differ only in case, unless `wanted` has both; `unknown-class` for
-            a name that `wanted` has not.
-        OptionError: `wanted` is empty or names a class twice.
+        SourceError: `class-case` for 2 names that differ only in case, unless `wanted` contains both; `unknown-class`
+            for a name that is not in `wanted`.
+        OptionError: `wanted` is empty or has a duplicate.
     """
     ordered = tuple(sorted(set(names)))
     listed = _checked(wanted, "classes") if wanted is not None else ()
@@ -77,7 +76,7 @@ def order_classes(
 
 
 def _check_case(names: Iterable[str], listed: Sequence[str], what: str, where: str) -> None:
-    """Refuse names of classes or keypoints that differ only in case, unless the user lists both."""
+    """Raise for names of classes or keypoints that differ only in case, unless the user lists both."""
     folded: dict[str, str] = {}
     for name in names:
         other = folded.setdefault(name.casefold(), name)
@@ -90,7 +89,7 @@ def _check_case(names: Iterable[str], listed: Sequence[str], what: str, where: s
 
 
 def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where: str) -> None:
-    """Refuse names that the user's list of classes or keypoints (`what`: ``class``, ``keypoint``) has not."""
+    """Raise for names that are not in the user's list of classes or keypoints (`what`: ``class``, ``keypoint``)."""
     unknown = sorted(set(names).difference(wanted))
     if unknown:
         some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
@@ -103,23 +102,24 @@ def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where
 
 
 def shown_name(name: str) -> str:
-    """A name as an error message quotes it."""
+    """Quote a name for an error message."""
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
 
 
 def number_classes(
     labels: Sequence[int] | NDArray[np.int64], wanted: tuple[str, ...] | None, where: str
 ) -> tuple[str, ...]:
-    """The class names of labels that are numbers already: `wanted`, whose n-th name (from 0) is that of label n, else
-    the numbers themselves, which must then be 0 to n - 1 without a gap. `UNLABELLED` is the label of no class.
+    """Class names of numeric labels: `wanted`, indexed by label, else the numbers 0 to n - 1, which must have no gap.
+
+    `UNLABELLED` is the label of no class.
 
     >>> number_classes([1, 0, 2, -1, 1], None, "labels.npy")
     ('0', '1', '2')
 
     Raises:
-        SourceError: `unknown-class` for another negative number, a gap, a number that has no name in `wanted`, or
-            `UNLABELLED` alone where there are no names.
-        OptionError: `wanted` is empty or names a class twice.
+        SourceError: `unknown-class` for a different negative number, a gap, a number without a name in `wanted`, or
+            only `UNLABELLED` without names.
+        OptionError: `wanted` is empty or has a duplicate.
     """
     numbers = [number for number in np.unique(np.asarray(labels, np.int64)).tolist() if number != UNLABELLED]
     if wanted is None and len(labels) and not numbers:
@@ -192,7 +192,7 @@ def _checked(names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 def absent_keypoints(objects: int, names: int, where: str) -> NDArray[np.float64]:
-    """A new array (objects, names, 2) of NaN, to be filled with keypoints, `KEYPOINTS_LIMIT` at most."""
+    """New array (objects, names, 2) of NaN, to be filled with keypoints; raises above `KEYPOINTS_LIMIT`."""
     if objects * names > KEYPOINTS_LIMIT:
         message = f"expected at most {KEYPOINTS_LIMIT} keypoints in a sample, found {objects} objects of {names}."
         raise SourceError(Problem(where, "keypoint-count", message))
@@ -200,7 +200,7 @@ def absent_keypoints(objects: int, names: int, where: str) -> NDArray[np.float64
 
 
 def without_padding(names: Iterable[str]) -> dict[str, str]:
-    """The names that stand for each name, without the zeros before numbers, where some names differ only in these.
+    """Replacements of names without leading zeros, for names that differ only in these.
 
     >>> without_padding(["00", "0", "1"]), without_padding(["00", "01"]), without_padding(["0", "00", "nose"])
     ({'00': '0'}, {}, {'00': '0'})
@@ -213,7 +213,7 @@ def without_padding(names: Iterable[str]) -> dict[str, str]:
 
 
 def order_keypoints(names: Iterable[str]) -> tuple[str, ...]:
-    """Keypoint names, each once: by number when all are whole numbers, else by code point.
+    """Distinct keypoint names, by number if all are whole numbers, else by code point.
 
     >>> order_keypoints(["10", "9", "10"]), order_keypoints(["nose", "10", "9"])
     (('9', '10'), ('10', '9', 'nose'))
@@ -223,7 +223,7 @@ def order_keypoints(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose_keypoints(names: Iterable[str], wanted: Keypoints | None, where: str) -> Keypoints:
-    """The keypoints as the user lists them, else those that occur, in order and with the partners that names tell."""
+    """Keypoints as the user lists them, else those that occur, ordered, with pairs from their names."""
     ordered = order_keypoints(names)
     _check_case(ordered, wanted.names if wanted is not None else (), "keypoint", where)
     if wanted is None or not ordered:
@@ -233,10 +233,10 @@ def choose_keypoints(names: Iterable[str], wanted: Keypoints | None, where: str)
 
 
 def flip_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """The pairs of indices that change places when an image is mirrored left to right.
+    """Pairs of indices that are swapped when an image is mirrored left to right.
 
-    They follow from names that differ in left and right (``left_eye``, ``eye-r``, ``EarLeft``, ``LShoulder``), and, for
-    68 points numbered from 0 or 1, from the iBUG scheme.
+    They follow from left and right in names (``left_eye``, ``eye-r``, ``EarLeft``, ``LShoulder``), and, for 68 points
+    numbered from 0 or 1, from the iBUG scheme.
 
     >>> flip_pairs(("left_eye", "nose", "right_eye"))
     ((0, 2),)

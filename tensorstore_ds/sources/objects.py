@@ -27,7 +27,7 @@ NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedObject:
-    """One object as an annotation has it."""
+    """One annotated object."""
 
     label: str  #: its class; "" where it has none
     box: Box  #: x1 y1 x2 y2 in pixels, as written
@@ -39,17 +39,17 @@ class AnnotatedObject:
 
     @classmethod
     def of_polygon(cls, label: str, polygon: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
-        """One whose box is the hull of its polygon."""
+        """Create an object whose box is the hull of its polygon."""
         return cls(label, hull(polygon), flags, {}, polygon)
 
     @classmethod
     def of_corners(cls, label: str, corners: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
-        """One whose box is the hull of its oriented box, given as four corners in order, the first edge its w."""
+        """Create an object whose box is the hull of its oriented box: 4 corners in order, the first edge is w."""
         return cls(label, hull(corners), flags, oriented=corners)
 
     @classmethod
     def of_rectangle(cls, label: str, box: Box, degrees: float = 0, center: Place | None = None) -> AnnotatedObject:
-        """One whose box was turned clockwise, as it is seen, around a point, which is its center by default."""
+        """Create an object from a box rotated clockwise on screen, around its center by default."""
         if not degrees:
             return cls(label, box, is_rectangle=True)
         x1, y1, x2, y2 = box
@@ -57,7 +57,7 @@ class AnnotatedObject:
 
     @property
     def corners(self) -> Sequence[Place]:
-        """Those of its oriented box, or of its rectangle; four `ABSENT` ones where it has neither."""
+        """Corners of the oriented box, or of the rectangle; four `ABSENT` points without either."""
         x1, y1, x2, y2 = self.box
         if self.oriented:
             return self.oriented
@@ -67,13 +67,13 @@ class AnnotatedObject:
 
 
 def hull(points: Iterable[Place]) -> Box:
-    """The smallest box x1 y1 x2 y2 around points, one at least of which is not `ABSENT`."""
+    """Smallest box x1 y1 x2 y2 around points, at least one of which is not `ABSENT`."""
     columns, rows = zip(*(point for point in points if not math.isnan(point[0] + point[1])), strict=True)
     return min(columns), min(rows), max(columns), max(rows)
 
 
 def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
-    """The corners of a box that was turned clockwise, as it is seen, around a point."""
+    """Corners of a box rotated clockwise on screen around a point."""
     x1, y1, x2, y2 = box
     turn = math.radians(math.fmod(degrees, 360))
     cosine, sine, (a, b) = math.cos(turn), math.sin(turn), center
@@ -82,7 +82,7 @@ def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
 
 
 def ellipse_box(center: Place, radii: Place, degrees: float) -> Box:
-    """The smallest box around an ellipse that was turned around its center."""
+    """Smallest box around an ellipse that is rotated around its center."""
     (x, y), (rx, ry) = center, radii
     turn = math.radians(math.fmod(degrees, 360))
     width = math.hypot(rx * math.cos(turn), ry * math.sin(turn))
@@ -93,7 +93,7 @@ def ellipse_box(center: Place, radii: Place, degrees: float) -> Box:
 def attach_points(
     points: Sequence[tuple[object, str, Place]], objects: list[AnnotatedObject], groups: Mapping[object, Sequence[int]]
 ) -> int:
-    """Give points to the one object of their group; returns how many have none, or the name of another there."""
+    """Add points to the one object of their group; returns how many have none, or a repeated name."""
     alone = 0
     for group, name, place in points:
         owners = groups.get(group, ()) if group is not None else ()
@@ -119,14 +119,10 @@ _UNSTORED = {
 
 
 class ObjectTable:
-    """What the objects of a source have: collected by the scan, and in the order in which it is stored afterwards.
+    """Names and values that the objects of a source have: collected by the scan, then in stored order.
 
-    Attributes:
-        classes, keypoints: names, and after `field` their places in the store.
-        flags: those of `FLAGS` that some object has.
-        has_polygons, has_oriented: whether some object has a polygon, or an oriented box.
-        unstored: how many of what objects have besides, by reason code, such as `points`.
-        examples: an annotation that has some, by reason code.
+    `classes` and `keypoints` map names, after `field`, to their stored indices. `flags` are the `FLAGS` of some
+    object. `unstored` counts other values by reason code, such as `points`; `examples` has an annotation of each.
     """
 
     def __init__(self) -> None:
@@ -145,7 +141,7 @@ class ObjectTable:
     def note(
         self, objects: Iterable[AnnotatedObject], unstored: Mapping[str, int] = MappingProxyType({}), where: str = ""
     ) -> None:
-        """Take in the names that objects have, and count what there is besides them in the annotation `where`."""
+        """Collect the names in objects, and count other values in the annotation `where`."""
         for reason, count in unstored.items():
             self.unstored[reason] += count
             if count and where:
@@ -164,7 +160,7 @@ class ObjectTable:
 
     @classmethod
     def union(cls, tables: Iterable[ObjectTable]) -> ObjectTable:
-        """The names of all of the tables."""
+        """Merge tables."""
         union = cls()
         for table in tables:
             union.classes |= table.classes
@@ -186,13 +182,10 @@ class ObjectTable:
         classes: tuple[str, ...] | None = None,
         keypoints: Keypoints | None = None,
     ) -> ObjectsField:
-        """The field, its names ordered as the options say; with `labelled` each object has a class.
+        """The field, with names ordered as the options say.
 
-        Without, all have the class that the options name, if they name one alone.
-
-        Args:
-            classes: those of the source in the source's own order, which counts where the options name none.
-            keypoints: those that were chosen, if they were.
+        With `labelled`, each object has a class. Otherwise all have the class in the options, if there is exactly one.
+        `classes` is the source's own order, used unless the options name classes. `keypoints` are those already chosen.
         """
         if not labelled and options.classes is not None and len(options.classes) == 1:
             (self._only,), labelled = options.classes, True
@@ -222,7 +215,7 @@ class ObjectTable:
         return ObjectsField.of(*names, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
 
     def left_out(self, where: str) -> list[Problem]:
-        """What objects have and is not stored, in one problem for each reason."""
+        """A problem for each kind of value that is not stored."""
         examples = {reason: f", such as in {example}" for reason, example in self.examples.items()}
         return [
             Problem(where, reason, f"not stored: {n} {_UNSTORED[reason]}{examples.get(reason, '')}.")
@@ -231,7 +224,7 @@ class ObjectTable:
         ]
 
     def check(self, objects: Iterable[AnnotatedObject], where: str) -> None:
-        """Raise `SourceError` for objects, read again, that have names which were not there at the scan."""
+        """Raise `SourceError` for objects, read again, with names that the scan did not see."""
         for each in objects:
             names = (
                 {self._spelled.get(name, name) for name in each.keypoints} if self._spelled else each.keypoints.keys()
@@ -241,7 +234,7 @@ class ObjectTable:
                 raise SourceError(Problem(where, "annotation", f"{message} Do not change a source while it is read."))
 
     def arrays(self, objects: Sequence[AnnotatedObject], where: str) -> Objects:
-        """The objects of one sample, which errors name `where`."""
+        """The objects of one sample; errors call it `where`."""
         keypoints = absent_keypoints(len(objects), len(self.keypoints), where)
         for row, each in zip(keypoints, objects, strict=True):
             if each.keypoints:

@@ -14,11 +14,9 @@ from tensorstore_ds.sources.xml import Place
 
 
 def pack(image: str, size: tuple[int, int], objects: Sequence[AnnotatedObject]) -> str:
-    """An image with its objects as one string: some 12 bytes a keypoint, where a tuple would take 200.
+    """Encode an image with its objects as one string: some 12 bytes a keypoint, where a tuple would take 200.
 
-    Args:
-        image: its path.
-        size: its (height, width) as annotated; 0 where it is not known.
+    `size` is (height, width) as annotated; 0 if unknown.
     """
     rows = []
     for each in objects:
@@ -33,7 +31,7 @@ def pack(image: str, size: tuple[int, int], objects: Sequence[AnnotatedObject]) 
 
 
 class PackedSource(Source):
-    """A source whose references are images with their objects, as `pack` makes them: workers need no annotation."""
+    """A source whose references are images with their objects, encoded by `pack`: workers need no annotation."""
 
     scanned: ClassVar[tuple[str, ...] | None] = ("_table",)
 

@@ -8,9 +8,9 @@ _DRIVE = re.compile(r"[A-Za-z]:(/|$)")
 
 
 def inside(text: str, folder: str = "") -> str | None:
-    r"""The path `text`, which begins in `folder`, relative to the source, without ``.`` and ``..``.
+    r"""Path relative to the source, without ``.`` and ``..``, of a `text` that begins in `folder`.
 
-    ``\\`` separates folders as ``/`` does. None if it leads out of the source, or names nothing.
+    ``\\`` separates folders like ``/``. None for an empty path, or one that leads out of the source.
 
     >>> inside("../images/a.jpg", "labels/"), inside("..\\a.jpg"), inside("/etc/passwd")
     ('images/a.jpg', None, None)

@@ -37,7 +37,7 @@ _RANGES = {**dict.fromkeys((*FLAGS, "visibility"), 2**8), "rle": 2**32}
 
 @dataclass(frozen=True, slots=True)
 class RowObjects:
-    """The objects of a row: `values` as `Objects` without labels, none if there is no object; a label for each."""
+    """Objects of a row: `values` as `Objects` without labels, empty without objects, and a label for each."""
 
     values: Objects
     labels: Sequence[Label] | None
@@ -48,10 +48,9 @@ class RowObjects:
 
 
 def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> RowObjects:
-    """The objects in lists by the names of `OBJECT_VALUES`; None in them is NaN. Other members are not looked at.
+    """Objects from lists by the names of `OBJECT_VALUES`, with NaN for None; other members are ignored.
 
-    Raises:
-        MemberError: they are not M numbers, boxes, ... each.
+    Raises `MemberError` unless each has M values.
     """
     given = {name: _with_nan(members[name]) for name in OBJECT_VALUES if members.get(name) is not None}
     given.pop("labels", None)
@@ -75,15 +74,10 @@ def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> R
 
 
 def struct_objects(value: Any, *, corners: bool = False) -> RowObjects:
-    """The objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height; `polygons` are lists
-    of corners x y, any number for each object.
+    """Objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height.
 
-    Args:
-        value: the struct or the list.
-        corners: `bbox` is x1 y1 x2 y2.
-
-    Raises:
-        MemberError: something is null, or has another form.
+    With `corners`, `bbox` is x1 y1 x2 y2. `polygons` are lists of corners x y, any number for each object. Raises
+    `MemberError` for null or a different form.
     """
     if value is None:
         raise MemberError("expected objects, found null")
@@ -119,7 +113,7 @@ def struct_objects(value: Any, *, corners: bool = False) -> RowObjects:
 
 
 def _joined(polygons: Any) -> list[list[float | None]]:
-    """The corners of an object's polygons, with one of None between two."""
+    """Corners of an object's polygons, with one of None between 2 polygons."""
     if not isinstance(polygons, list) or not all(isinstance(each, list) for each in polygons):
         raise MemberError(f"expected polygons, lists of corners x y, found {kind(polygons)}")
     gap: list[float | None] = [None, None]
@@ -139,20 +133,17 @@ def _is_whole(value: Any, limit: int) -> bool:
 
 
 class BoxForm:
-    """What the four numbers of all boxes can be: x y width height, as COCO has them, or x1 y1 x2 y2.
+    """Possible forms of the numbers of all boxes: x y width height, as in COCO, or x1 y1 x2 y2.
 
-    Attributes:
-        count: the boxes with four numbers.
-        not_corners: those whose second corner would lie above or left of the first one.
-        not_sizes: those that would reach beyond their image if they were x y width height.
-        areas_of_sizes, areas_of_corners: those whose `area` is what one of the two would have, but not the other.
+    `count` is the number of boxes with 4 numbers. `not_corners` have a second corner above or left of the first.
+    `not_sizes` would exceed their image as x y width height. `areas_of_*` have the `area` of one form only.
     """
 
     def __init__(self) -> None:
         self.count = self.not_corners = self.not_sizes = self.areas_of_sizes = self.areas_of_corners = 0
 
     def note(self, objects: RowObjects, size: tuple[int, int] | None) -> None:
-        """Take in the objects of a row, read as corners, and the (height, width) of its image."""
+        """Note the objects of a row, read as corners, and the (height, width) of its image."""
         boxes = np.asarray(objects.values.get("boxes", ()), np.float64).reshape(-1, 4)
         first, second = boxes[:, :2], boxes[:, 2:]
         self.count += len(boxes)
@@ -173,7 +164,7 @@ class BoxForm:
         return self.not_sizes > 0 or self.areas_of_corners > 0
 
     def notes(self, name: str) -> tuple[str, ...]:
-        """What to say of a column of boxes: which form it has, unless it is clear that it is that of COCO."""
+        """Notes about the form of a column of boxes, unless it is clearly that of COCO."""
         if self.are_corners:
             why = f"{self.not_sizes:,} of {self.count:,} would reach beyond their image as x, y, width and height"
             if not self.not_sizes:
@@ -188,7 +179,7 @@ class BoxForm:
 
 
 class ClassNames:
-    """The classes of labels that are numbers or names: collected by the scan, and numbered by `choose`."""
+    """Classes of labels that are numbers or names: collected by the scan, numbered by `choose`."""
 
     def __init__(self, names: tuple[str, ...] | None = None) -> None:
         self.given = names  #: those of the source in its own order
@@ -198,7 +189,7 @@ class ClassNames:
         self.indices: dict[Label, int] = {}
 
     def note(self, label: Label, name: str | None = None) -> None:
-        """Take in a label, and its name where it is a number that has one; raises `MemberError` if it has two."""
+        """Note a label, and its name if a number has one; raises `MemberError` for a second name."""
         if isinstance(label, str):
             self.texts.add(label)
             return
@@ -207,8 +198,9 @@ class ClassNames:
             raise MemberError(f"expected one name of class {label}, found {self.named[label]!r} and {name!r}")
 
     def choose(self, wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
-        """The class names, as they are given or as they occur; raises as `order_classes` and `number_classes` do, and
-        `unknown-class` for a number that is given one name and has another.
+        """Class names, as given or as they occur; raises as `order_classes` and `number_classes`.
+
+        Also raises `unknown-class` for a number whose given name differs from its own.
         """
         for number, name in self.named.items() if wanted is None else ():
             if self.given and self.given[number : number + 1] not in ((), (name,)):
@@ -228,7 +220,7 @@ class ClassNames:
         return classes
 
     def index(self, label: Label, where: str) -> int:
-        """The class index of a label; raises `SourceError` for one that was not there at the scan."""
+        """Class index of a label; raises `SourceError` for one that the scan did not see."""
         if label == UNLABELLED:
             return UNLABELLED
         if label not in self.indices:
@@ -239,7 +231,7 @@ class ClassNames:
         return self.indices[label]
 
     def _known(self) -> tuple[str, ...] | None:
-        """The names of numbers, if there are any; a number that has none is its own."""
+        """Names of numbers, if there are any; a number without a name is its own."""
         count = max((*self.numbers, *self.named), default=-1) + 1
         if not self.named or not 0 < count <= _NAMED_LIMIT:
             return None
@@ -249,13 +241,10 @@ class ClassNames:
 
 
 class RowTable:
-    """What the labels and objects of all rows have, and the arrays of one row.
+    """Labels and objects of all rows, and the arrays of one row.
 
-    Attributes:
-        labels, categories: the classes of rows, and of objects.
-        several: the classes of rows that have several each.
-        values: the names of what objects have, and `keypoints` of them.
-        has_labels, has_several, has_objects: whether some row has them.
+    `labels`, `categories` and `several` are the classes of rows, of objects, and of rows with several each. `values`
+    are the names of the objects' values, and `keypoints` is their number per object.
     """
 
     def __init__(self) -> None:
@@ -269,11 +258,9 @@ class RowTable:
         self._skeleton: tuple[tuple[int, int], ...] = ()
 
     def give(self, data: object, where: str) -> None:
-        """Take in the names that a store's `label` and `objects`, each as its `dump` gives it, have for classes and
-        keypoints.
+        """Use the class and keypoint names of a store's `label` and `objects`, each as its `dump` gives it.
 
-        Raises:
-            SourceError: `annotation`: they are no such fields.
+        Raises `SourceError` `annotation` for data of a different form.
         """
         try:
             fields = parse_fields(data)
@@ -292,7 +279,7 @@ class RowTable:
                 self._skeleton = objects.skeleton
 
     def note(self, objects: RowObjects) -> None:
-        """Take in the objects of a row, but their labels' names; raises `MemberError` for other keypoints."""
+        """Note the objects of a row, except names of labels; raises `MemberError` for other numbers of keypoints."""
         self.has_objects = True
         if "keypoints" in objects.values:
             count = objects.values["keypoints"].shape[1]
@@ -304,13 +291,13 @@ class RowTable:
         self.values.update(dict.fromkeys(objects.names))
 
     def note_several(self, labels: object, name: str) -> None:
-        """Take in a row's list of labels; raises `MemberError` for anything else."""
+        """Note a row's list of labels; raises `MemberError` for anything else."""
         self.has_several = True
         for label in _labels_in(labels, name) or ():
             self.several.note(label)
 
     def several_of(self, labels: object, name: str, where: str) -> NDArray[np.int8]:
-        """A number for each class of a row's list of labels; -1, not known, for null."""
+        """A number for each class of a row's list of labels; -1, unknown, for null."""
         found = _labels_in(labels, name)
         field = self._labels_field
         if found is None:
@@ -345,7 +332,7 @@ class RowTable:
         return fields
 
     def arrays(self, objects: RowObjects | None, where: str) -> Objects | None:
-        """The objects of one row, which errors name `where`; None where no row has any."""
+        """The objects of one row, which errors call `where`; None if no row has any."""
         if not self.has_objects:
             return None
         found: dict[str, Any] = dict(objects.values) if objects is not None else {}
@@ -375,10 +362,9 @@ def _labels_in(value: object, name: str) -> list[Label] | None:
 
 
 def label_of(value: object, name: str) -> Label | None:
-    """A label: a whole number, or a text, which may be a number too; None for None and -1 for no label.
+    """A label: a whole number, or a text, which may be a number too; None for None and -1.
 
-    Raises:
-        MemberError: it is neither.
+    Raises `MemberError` for other values.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         if value is None:

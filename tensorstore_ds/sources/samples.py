@@ -38,7 +38,7 @@ _TEXTS = "texts"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A sample taken apart."""
+    """The parts of a sample."""
 
     image: Any  #: a path, the bytes of a file, a PIL image, or pixels (H, W) or (H, W, C)
     label: int | str | None = None  #: a class index, or a class name, or `UNLABELLED`
@@ -52,21 +52,20 @@ class Parts:
 
     @property
     def has_classes(self) -> bool:
-        """Whether something in it is a class index."""
+        """Whether a part is a class index."""
         more = self.labels is not None or self.mask is not None or "labels" in (self.objects or {})
         return self.label is not None or more
 
     @property
     def may_have_classes(self) -> bool:
-        """Whether something in it can be a class index, or a number for each class."""
+        """Whether a part can be a class index, or a number for each class."""
         return self.has_classes or self.unlabelled or not {*_NUMBERS_OF_CLASSES}.isdisjoint(self.arrays)
 
 
 class SampleReader:
-    """Reads Python objects as samples, which errors say come from `where`.
+    """Reads Python objects as samples; errors say that they come from `where`.
 
-    Attributes:
-        fields: of all samples but their image, size and key; `learn` or `use` says which.
+    `fields` are those of all samples except image, size and key; `learn` or `use` sets them.
     """
 
     def __init__(self, options: SourceOptions, where: str) -> None:
@@ -76,13 +75,13 @@ class SampleReader:
         self.use({})
 
     def use(self, fields: Mapping[str, Field]) -> None:
-        """Expect these fields of all samples."""
+        """Set the fields of all samples."""
         self.fields = fields
         self._shapes = _field_shapes(fields)
         self._indices = {name: {text: i for i, text in enumerate(field.classes)} for name, field in fields.items()}
 
     def learn(self, parts: Parts) -> tuple[Problem, ...]:
-        """Take the fields from the first sample; returns what of it is not stored."""
+        """Set the fields from the first sample; returns problems for parts that are not stored."""
         classes = self.classes
         if self.options.classes is not None:
             classes = number_classes((), self.options.classes, self._where)
@@ -111,10 +110,9 @@ class SampleReader:
         return self._left_out(parts)
 
     def read(self, key: str, sample: Any) -> Sample:
-        """A sample with the fields that are known. Its arrays are copies: the caller may fill one again and again.
+        """Read a sample. Its arrays are copies, because the caller may reuse its buffers.
 
-        Raises:
-            SourceError: it is none, or has other fields.
+        Raises `SourceError` if it is not a sample, or its fields differ.
         """
         parts = parts_of(key, sample)
         if parts.unlabelled and "label" in self.fields:
@@ -150,7 +148,7 @@ class SampleReader:
         return tuple(Problem(f"{self._where}: {name}", "not-listed", "not stored.") for name in parts.ignored)
 
     def _checked_name(self, name: str, array: NDArray[Any]) -> str:
-        """The field's name of an array; raises `SourceError` if no store can have it."""
+        """Field name of an array; raises `SourceError` if no store can have it."""
         field, found = field_name(name), one_line(name) or '""'
         if not NAME.fullmatch(field):
             expected = "a field's name with letters, digits, - or _"
@@ -176,7 +174,7 @@ class SampleReader:
         return ObjectsField.of(*objects, classes=classes, keypoints=names, flip_pairs=pairs)
 
     def _labels_field(self, parts: Parts, classes: tuple[str, ...]) -> LabelsField | None:
-        """The field of the labels of several classes, if the sample has some."""
+        """The field of several classes per sample, if the sample has them."""
         array = _numbers_of_classes(parts)
         if parts.labels is None and (array is None or not classes or parts.has_classes):
             return None  # the classes are those of something else
@@ -210,7 +208,7 @@ def _is_multi_hot(array: NDArray[Any] | None) -> bool:
 
 
 def _with_labels(key: str, parts: Parts, field: LabelsField) -> Parts:
-    """The sample with a row of numbers as `labels`, from the names of its classes or from its own numbers."""
+    """The sample with `labels` as a row of numbers, from names of classes or its own numbers."""
     array = _numbers_of_classes(parts)
     if parts.labels is None and array is None:
         return parts
@@ -236,7 +234,7 @@ def _own(image: Any) -> Any:
 
 
 def _parts_shapes(parts: Parts) -> dict[str, str]:
-    """The fields of a sample, and of each what must not differ."""
+    """The fields of a sample, and the property of each that must not differ."""
     shapes = {field_name(name): f"{a.dtype.name} {a.shape}" for name, a in parts.arrays.items()}
     if parts.label is not None:
         shapes["label"] = "int64 ()"
@@ -269,7 +267,7 @@ def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
 
 
 def parts_of(key: str, sample: Any) -> Parts:
-    """A sample taken apart; raises `SourceError` if it is none."""
+    """Take a sample apart; raises `SourceError` if it is not one."""
     try:
         return _parts(sample)
     except ValueError as error:
@@ -302,7 +300,7 @@ def _parts(sample: Any) -> Parts:
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
-    """A number, numbers or a tensor as an array of a type that a store has; None for all else."""
+    """A number, numbers or a tensor as an array of a dtype that stores support; None for all else."""
     is_tensor = hasattr(value, "detach")
     if not is_tensor and not isinstance(value, np.ndarray | np.generic | int | float | list | tuple):
         return None
@@ -375,7 +373,7 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
 
 
 def texts_of(value: object) -> tuple[str, ...] | None:
-    """A text, or a list of texts; none for None. None if it is something else."""
+    """A text or a list of texts as a tuple, empty for None; None for all else."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "U":
         value = value.reshape(-1).tolist()
     if value is None or isinstance(value, str):
@@ -391,7 +389,7 @@ def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:
 
 
 def object_values(values: Mapping[str, Any]) -> Objects:
-    """The values of the objects of a sample that have a meaning; raises `ValueError` if they are wrong."""
+    """The known values of a sample's objects; raises `ValueError` for a wrong form."""
     given = [name for name in OBJECT_VALUES if values.get(name) is not None]
     arrays: dict[str, Any] = {
         name: _lists(name, values[name])
@@ -416,7 +414,7 @@ def object_values(values: Mapping[str, Any]) -> Objects:
 
 
 def _lists(name: str, value: Any) -> list[NDArray[Any]]:
-    """An array for each object: polygons as corners (n, 2), with a row of NaN between two, or lengths of runs (n,)."""
+    """An array for each object: corners (n, 2) of polygons, with a row of NaN between 2, or run lengths (n,)."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"expected a list of {name}, one for each object, found {type(value).__name__}")
     lists = []
@@ -430,7 +428,7 @@ def _lists(name: str, value: Any) -> list[NDArray[Any]]:
 
 
 def _oriented(value: Any) -> NDArray[np.float64]:
-    """(M, 5) oriented boxes as they are stored: of (M, 5), of corners (M, 4, 2), or of torchvision's CXCYWHR."""
+    """(M, 5) oriented boxes as stored, from (M, 5), corners (M, 4, 2), or torchvision's CXCYWHR."""
     array = as_array(value)
     if array is None or (array.size and (array.ndim not in (2, 3) or array.shape[1:] not in ((5,), (4, 2)))):
         found = type(value).__name__ if array is None else array.shape
@@ -451,7 +449,7 @@ def _oriented(value: Any) -> NDArray[np.float64]:
 
 
 def _numbers(name: str, value: Any) -> NDArray[Any]:
-    """An array with a row for each object; no objects may be an empty array of any shape."""
+    """An array with a row for each object; without objects, an empty array of any shape is valid."""
     array = as_array(value)
     if array is None:
         raise ValueError(f"expected numbers as {name}, found {type(value).__name__}")

@@ -19,16 +19,15 @@ _COPY = 1 << 20
 
 
 class Scratch:
-    """Files that go with this object, in the process that made it and no other; copies of it only know their paths."""
+    """Temporary files, deleted with this object in the process that created it only; copies only know their paths."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None  # made for the first file
 
     def copy(self, stream: SupportsRead[bytes], nbytes: int, what: str, suffix: str = "") -> tuple[Path, int]:
-        """A file with the next `nbytes` of a stream, or fewer; and how many there were, one more if there is more.
+        """Copy the next `nbytes` of a stream to a file; returns its path and size, one more if the stream has more.
 
-        Raises:
-            ConversionError: there is no room for `what`, or a file cannot be made.
+        Raises `ConversionError` if there is no space for `what`, or a file cannot be created.
         """
         if self._folder is None:
             try:

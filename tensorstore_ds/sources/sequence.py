@@ -26,18 +26,16 @@ from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
 @runtime_checkable
 class Indexable(Protocol):
-    """What is asked of a sequence: its length, and its samples by number from 0."""
+    """A sequence: its length, and its samples by number from 0."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
 
 class SequenceSource(Source):
-    """A reference is a sample's number. The first sample of all says which fields there are.
+    """A reference is a sample's number. The first sample defines the fields.
 
-    Args:
-        sequence: the samples, or for each split its samples.
-        options: `classes` names labels that the sequence does not name itself.
+    `sequence` has the samples, or the samples of each split. `options.classes` names labels without names.
     """
 
     name: ClassVar[str] = "sequence"
@@ -51,7 +49,7 @@ class SequenceSource(Source):
         self._reader = SampleReader(options, str(self.path))
 
     def scan(self) -> Contents:
-        """Read the first sample, and the class names and labels that the sequence itself offers."""
+        """Read the first sample, and the class names and labels that the sequence offers."""
         for name, sequence in self._sequences.items():
             if not isinstance(sequence, Indexable):
                 message = f"expected __len__ and __getitem__, found {type(sequence).__name__}."
@@ -90,7 +88,7 @@ class SequenceSource(Source):
 
 
 def item_of(sequence: Indexable, index: int, key: str) -> Any:
-    """A sample of a sequence; what the sequence raises becomes a `SourceError` that names the sample by `key`."""
+    """A sample of a sequence; all exceptions of the sequence become `SourceError` with the `key`."""
     try:
         return sequence[index]
     except Exception as error:  # whatever a stranger's code raises
@@ -100,7 +98,7 @@ def item_of(sequence: Indexable, index: int, key: str) -> Any:
 
 
 def own_classes(sequences: Iterable[object]) -> tuple[str, ...] | None:
-    """The class names in the attribute ``classes`` of the first of some objects that has it."""
+    """Class names in the attribute ``classes`` of the first object that has it."""
     for sequence in sequences:
         classes = getattr(sequence, "classes", None)
         if isinstance(classes, list | tuple) and classes:
@@ -111,7 +109,7 @@ def own_classes(sequences: Iterable[object]) -> tuple[str, ...] | None:
 
 
 def _own_keypoints(sequences: Iterable[object]) -> Keypoints | None:
-    """The keypoints in the attribute ``keypoints`` of the first of some objects that has it: `Keypoints`, or names."""
+    """Keypoints in the attribute ``keypoints`` of the first object that has it: `Keypoints`, or names."""
     for sequence in sequences:
         keypoints = getattr(sequence, "keypoints", None)
         if isinstance(keypoints, Keypoints):
@@ -122,7 +120,7 @@ def _own_keypoints(sequences: Iterable[object]) -> Keypoints | None:
 
 
 def _targets(sequence: Indexable) -> NDArray[np.int64] | None:
-    """The labels of all samples, (n,) int64, where a data set offers them as torchvision's do."""
+    """Labels of all samples, (n,) int64, if a data set offers them as torchvision's do."""
     if getattr(sequence, "target_transform", None) is not None:
         return None
     for name in ("targets", "labels"):

@@ -17,7 +17,7 @@ SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "tes
 
 
 def split_name(text: str) -> str:
-    """The name of a split as a store allows it: lower case, with ``_`` for all other characters.
+    """Name of a split as a store allows it: lower case, with ``_`` for all other characters.
 
     >>> split_name("Train 2012")
     'train_2012'
@@ -33,7 +33,7 @@ def split_name(text: str) -> str:
 
 
 def split_names(texts: Iterable[str]) -> dict[str, str]:
-    """`split_name` of each text; two that get the same name are a `SourceError` `split-name`."""
+    """`split_name` of each text; raises `SourceError` `split-name` if 2 texts get the same name."""
     texts_by_name: dict[str, str] = {}
     for text in texts:
         name = split_name(text)
@@ -45,7 +45,7 @@ def split_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 def notes_of_renamed(names: Mapping[str, str]) -> tuple[str, ...]:
-    """A note for each split whose name a store cannot have, but for its case.
+    """A note for each split that is renamed, except for case.
 
     >>> notes_of_renamed({"Train": "train", "Train set!": "train_set_"})
     ("the split 'Train set!' is named train_set_ in the store.",)
@@ -55,14 +55,12 @@ def notes_of_renamed(names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
-    """The numbers of the paths of each split, and notes: by the first folder on a path that means a split, such as
-    ``val2017``, where all paths have one; else one split, `train`.
+    """Indices of the paths of each split, and notes: by the first folder that means a split, such as ``val2017``.
+
+    Without such folders there is one split, `train`. Raises `SourceError` `split-name` if only some paths have one.
 
     >>> folder_splits(["images/train/a.jpg", "images/val/b.jpg"], "photos")[0]
     {'train': [0], 'val': [1]}
-
-    Raises:
-        SourceError: `split-name`: only some paths have such a folder.
     """
     rows: dict[str, list[int]] = {}
     for i, path in enumerate(paths):
@@ -76,8 +74,9 @@ def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]
 
 
 def numbered_splits(files: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The split of each of some files that parts of a data set are in, and notes: what its name has before its number,
-    or else its folder if that means a split. One such name alone that means none is `train`.
+    """Split of each file of a data set in parts, and notes: the part of its name before its number, or its folder.
+
+    A folder counts if it means a split. A single name that means no split is `train`.
 
     >>> numbered_splits(["train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "val/0.parquet"])[0].values()
     dict_values(['train', 'train', 'val'])
@@ -90,13 +89,12 @@ def numbered_splits(files: Sequence[str]) -> tuple[dict[str, str], tuple[str, ..
 
 
 def no_samples(where: str) -> Problem:
-    """What to say of a file or folder that could be a split, or a part of one, and holds no samples."""
+    """Problem for a file or folder, perhaps a split, without samples."""
     return Problem(where, "empty-split", "not stored: it has no samples.")
 
 
 def word_split(name: str, files: int) -> str:
-    """The split's name of a file, one of `files`: the word in its own name that means one; else the whole name, or
-    train for a single file.
+    """Split of a file, one of `files`: the word in its name that means one, else the name, or train for a single file.
 
     >>> word_split("bedroom_train_lmdb", 2), word_split("photos", 2), word_split("photos", 1)
     ('train', 'photos', 'train')
@@ -117,16 +115,13 @@ def _split_folder(path: str) -> str:
 
 
 def find_unions(splits: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[str, ...]]:
-    """The splits that are exactly what smaller splits hold together, such as ``trainval``, each with those splits.
+    """Splits that are exact unions of smaller splits, such as ``trainval``, with these splits.
 
-    Two equal splits are no unions of each other: both stay.
+    `splits` has the sample numbers of each split, (n,) int64, in any order. 2 equal splits are not unions.
 
     >>> rows = {"trainval": [1, 2, 3], "train": [1, 2], "val": [3], "test": [4]}
     >>> find_unions({name: np.array(n) for name, n in rows.items()})
     {'trainval': ('train', 'val')}
-
-    Args:
-        splits: the sample numbers of each split, (n,) int64, in any order.
     """
     sets = {name: np.unique(rows) for name, rows in splits.items()}
     unions: dict[str, tuple[str, ...]] = {}

@@ -55,11 +55,11 @@ ABSENT: Place = (math.nan, math.nan)
 
 
 class ElementError(Exception):
-    """An element that does not say what it must; the message says what was expected and found, but not where."""
+    """An element of the wrong form; the message says what was expected and found, but not where."""
 
 
 def read_tree(path: Path, where: str) -> Element:
-    """The root element of a small XML file, which errors name `where`."""
+    """Root element of a small XML file, which errors call `where`."""
     ((_, root),) = iterate_elements(path, where, limit=FILE_LIMIT)
     return root
 
@@ -72,10 +72,10 @@ def iterate_elements(
     limit: int = STREAM_LIMIT,
     skipped: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[int, Element]]:
-    """The elements with one of these tags, each with the number of its line, of a file too large for one tree.
+    """Elements with one of these tags, with their line numbers, of a file too large for one tree.
 
-    The root must be named `root`, or the first of the tags and ``s``; without `tags` it is the one element. `skipped`
-    is called with the tag of each other element that is in none of these.
+    The root must be `root`, else the first tag and ``s``. Without `tags`, the root itself is the element. `skipped` is
+    called with the tag of each other element outside of these.
     """
     parser, decode = _Parser(where, root, tags, skipped), None
     try:
@@ -97,7 +97,7 @@ def iterate_elements(
 
 
 def _decoded_by_python(head: bytes) -> str | None:
-    """The encoding that Python decodes a file with, by its first bytes; None if expat can."""
+    """Encoding for decoding in Python, from the first bytes of a file; None if expat supports it."""
     if (encoding := encoding_of(head)) in ("utf-32", "utf-32-be", "utf-32-le"):
         return encoding
     declared = _DECLARED.match(head)
@@ -117,7 +117,7 @@ def _as_utf8(decode: codecs.IncrementalDecoder, data: bytes, where: str, *, fina
 
 
 class _Parser:
-    """Builds a tree of each element with one of the tags (of the root without any), and keeps nothing else."""
+    """Builds a tree of each element with one of the tags (of the root without tags), and drops the rest."""
 
     def __init__(
         self, where: str, root: str | None, tags: tuple[str, ...], skipped: Callable[[str], object] | None = None
@@ -134,7 +134,7 @@ class _Parser:
         self._create()
 
     def is_decoded(self) -> None:
-        """Read UTF-8, whatever encoding the file declares."""
+        """Expect UTF-8, whatever encoding the file declares."""
         self._create("utf-8")
 
     def _create(self, encoding: str | None = None) -> None:
@@ -146,7 +146,7 @@ class _Parser:
         self._expat.CommentHandler = self._comment
 
     def close(self) -> None:
-        """Let go of expat, which holds methods of this object: a cycle that only a garbage collection would end."""
+        """Release expat, which refers to methods of this object: a cycle that only the garbage collector would free."""
         del self._expat
 
     def parse(self, data: bytes, *, final: bool = False) -> list[tuple[int, Element]]:
@@ -170,7 +170,7 @@ class _Parser:
         return self._finished
 
     def too_large(self, expected: str, found: str = "more") -> SourceError:
-        """The error `xml-size`."""
+        """Error `xml-size`."""
         return SourceError(Problem(self.where, "xml-size", f"expected {expected}, found {found}."))
 
     def _problem(self, error: expat.ExpatError, data: bytes) -> Problem:
@@ -230,7 +230,7 @@ class _Parser:
 
 
 def number(text: str | None, name: str) -> float:
-    """The number that a text is; ``nan`` and ``inf`` are numbers. Any other text is an `ElementError`.
+    """Parse a number, including ``nan`` and ``inf``; raises `ElementError` for other text.
 
     >>> number(" 12.5\\n", "xmin")
     12.5
@@ -244,7 +244,7 @@ def number(text: str | None, name: str) -> float:
 
 
 def pixels(text: str | None) -> int:
-    """A width or height as a whole number of pixels; 0 when it is missing or no positive number."""
+    """Parse a width or height; 0 if it is missing or not positive."""
     try:
         value = number(text, "")
     except ElementError:
@@ -253,7 +253,7 @@ def pixels(text: str | None) -> int:
 
 
 def flag(text: str | None, name: str) -> int:
-    """0 or 1 for what programs write for no and yes; nothing, or ``Unspecified``, is no. Else an `ElementError`.
+    """0 or 1 for common spellings of no and yes; empty and ``Unspecified`` are 0. Raises `ElementError` for the rest.
 
     >>> [flag(text, "difficult") for text in ("1", "true", "2", " ")]
     [1, 1, 1, 0]
@@ -271,7 +271,7 @@ def flag(text: str | None, name: str) -> int:
 
 
 def parse_point(x: str | None, y: str | None, name: str) -> Place:
-    """Where a keypoint lies: `ABSENT` where a coordinate is ``nan``; an `ElementError` beyond any picture."""
+    """Position of a keypoint: `ABSENT` if a coordinate is ``nan``; raises `ElementError` if it is too far away."""
     column, row = number(x, f"x of keypoint {name}"), number(y, f"y of keypoint {name}")
     if math.isnan(column) or math.isnan(row):
         return ABSENT
@@ -281,7 +281,7 @@ def parse_point(x: str | None, y: str | None, name: str) -> Place:
 
 
 def keypoints_of(pairs: Iterable[tuple[str, Place]]) -> dict[str, Place]:
-    """Keypoints by name; an `ElementError` for a name that comes twice."""
+    """Keypoints by name; raises `ElementError` for a repeated name."""
     keypoints: dict[str, Place] = {}
     for name, position in pairs:
         if name in keypoints:
@@ -291,7 +291,7 @@ def keypoints_of(pairs: Iterable[tuple[str, Place]]) -> dict[str, Place]:
 
 
 def shown(text: str | None) -> str:
-    """A text as an error message quotes it."""
+    """Quote a text for an error message."""
     return "none" if text is None else repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
@@ -299,7 +299,7 @@ def shown(text: str | None) -> str:
 
 
 def folder_roots(path: Path) -> list[set[str]]:
-    """Which of the roots that `file_root` knows some XML files seem to have, in each folder of some below."""
+    """For some folders below, the set of roots that `file_root` detects in some of their XML files."""
     folders: dict[str, list[str]] = {}
     for name in sorted(name for name in glance(path) if name.lower().endswith(".xml")):
         folders.setdefault(name.rpartition("/")[0], []).append(name)
@@ -308,7 +308,7 @@ def folder_roots(path: Path) -> list[set[str]]:
 
 
 def file_root(path: Path) -> str | None:
-    """``annotation``, ``annotations``, ``dataset`` or imglab's ``images``, if the first bytes have such a tag."""
+    """``annotation``, ``annotations``, ``dataset`` or imglab's ``images``, if the first bytes contain such a tag."""
     head = read_head(path, _HEAD)
     match = _ROOT.search(head.replace(b"\0", b""))  # UTF-16 has a zero byte in each ASCII character
     return (match[1] or match[2]).decode().lower() if match else None

@@ -1,4 +1,4 @@
-"""What a format is that a store is exported to."""
+"""The interface of formats for export."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tensorstore_ds.imaging.outlines import dump_counts, split_polygons
 
 
 class CocoExporter(Exporter):
-    """Ids of categories count from 1, in the order of the classes; those of images and annotations too."""
+    """Ids of categories, images and annotations count from 1; categories are in the order of the classes."""
 
     name: ClassVar[str] = "coco"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField, TextField)
@@ -70,7 +70,7 @@ class CocoExporter(Exporter):
 
 
 def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    """The annotations of an image, without their ids; `values` are its objects as ``split["objects"][row]``."""
+    """Annotations of an image, without ids; `values` are its objects as ``split["objects"][row]``."""
     oriented = np.asarray(values.get("oriented_boxes", np.full((len(values["boxes"]), 5), np.nan)), np.float64)
     corners = oriented_to_corners(oriented)
     for i, (x1, y1, x2, y2) in enumerate(values["boxes"].tolist()):
@@ -102,7 +102,7 @@ def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator
 
 
 class _File:
-    """A JSON file of COCO, whose annotations are written one after the other."""
+    """A COCO JSON file; annotations are written one after the other."""
 
     def __init__(self, path: Path, categories: list[dict[str, Any]]) -> None:
         self._file = path.open("x", encoding="utf-8")
@@ -116,12 +116,12 @@ class _File:
         self._file.close()
 
     def add(self, image: int, annotations: Iterable[dict[str, Any]]) -> None:
-        """The annotations of an image, by its id."""
+        """Write the annotations of an image, by its id."""
         for each in annotations:
             self._count += 1
             line = json.dumps({"id": self._count, "image_id": image, **each})
             self._file.write(f"{',' if self._count > 1 else ''}\n{line}")
 
     def finish(self, images: list[dict[str, Any]]) -> None:
-        """All images, with which the file ends."""
+        """Write all images, at the end of the file."""
         self._file.write(f'\n], "images": {json.dumps(images)}}}\n')

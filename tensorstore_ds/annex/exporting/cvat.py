@@ -46,12 +46,12 @@ class CvatExporter(Exporter):
                 self._images += 1
 
     def finish(self) -> None:
-        """The end of the file."""
+        """Write the end of the file."""
         with (self.folder / _FILE).open("ab") as file:
             file.write(b"</annotations>\n")
 
     def _meta(self) -> bytes:
-        """The labels of the task, with the attributes that are flags."""
+        """Labels of the task, with the flags as attributes."""
         field = self.need_objects()
         meta = Element("meta")
         labels = SubElement(SubElement(meta, "task"), "labels")
@@ -103,7 +103,7 @@ def _edges(box: list[float]) -> dict[str, str]:
 
 
 def _turned(oriented: NDArray[Any]) -> dict[str, str]:
-    """The attributes of an oriented box: its edges before it is turned, and degrees clockwise around its center."""
+    """Attributes of an oriented box: its edges before rotation, and degrees clockwise around its center."""
     x, y, width, height, angle = oriented.astype(np.float64).tolist()
     edges = x - width / 2, y - height / 2, x + width / 2, y + height / 2
     numbers = dict(zip(("xtl", "ytl", "xbr", "ybr"), edges, strict=True))

@@ -39,7 +39,7 @@ class DotaExporter(Exporter):
             self.write(f"{split}/labelTxt/{sample.stem}.txt", "".join(self._rows(sample)).encode())
 
     def finish(self) -> None:
-        """Tell how many objects have the corners of their boxes."""
+        """Report how many objects have the corners of their boxes."""
         if self._upright:
             self.notes.append(f"{self._upright:,} objects have no oriented box: the corners of their boxes are written")
 

@@ -1,4 +1,4 @@
-"""Write a store as files in the format of somebody else."""
+"""Export a store to other formats."""
 
 from __future__ import annotations
 

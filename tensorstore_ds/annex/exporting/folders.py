@@ -40,13 +40,13 @@ class FoldersExporter(Exporter):
                 self.write(f"{split}/{classes[sample.label]}/{sample.name}", sample.image)
 
     def finish(self) -> None:
-        """Count the samples that are missing."""
+        """Count the missing samples."""
         if count := self.missing.total():
             self.left_out["samples without a label"] = count
             self.notes.append("to keep samples without a label beside others, export to parquet or webdataset.")
 
     def _classes(self, split: str) -> tuple[str, ...]:
-        """The names of the class folders of a split; none if its samples have no labels."""
+        """Class folders of a split; empty if its samples have no labels."""
         for name, field in of_kind(self.store.manifest.fields, LabelField).items():
             labels = np.asarray(self.store[split][name])
             return () if len(labels) and (labels == UNLABELLED).all() else field.classes

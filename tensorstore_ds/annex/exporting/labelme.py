@@ -24,10 +24,7 @@ _ROUNDING = 0.01  # pixels
 
 
 class LabelmeExporter(Exporter):
-    """An object is its polygons, or a rectangle, turned where it has an oriented box.
-
-    What is of one object, such as its keypoints, has one group.
-    """
+    """An object is its polygons, or a rectangle, rotated for an oriented box; all shapes of an object share a group."""
 
     name: ClassVar[str] = "labelme"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
@@ -55,12 +52,12 @@ class LabelmeExporter(Exporter):
             self.write(f"{split}/{sample.stem}.json", f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
 
     def finish(self) -> None:
-        """The class names, a line each, as ``labelme --labels`` and ``tsds convert --classes`` read them."""
+        """Write the class names, one per line, as ``labelme --labels`` and ``tsds convert --classes`` read them."""
         if self.classes:
             self.write("labels.txt", "".join(f"{name}\n" for name in self.classes).encode())
 
     def _shapes(self, sample: ExportedSample) -> Iterator[dict[str, Any]]:
-        """The shapes of a sample; what its objects have besides is counted."""
+        """Shapes of a sample; counts the values of its objects that are not written."""
         field, values = self.need_objects(), sample.objects or {}
         self.leave_out(values, "boxes", "oriented_boxes", "labels", "keypoints", "polygons", *FLAGS)
         unlike: set[str] = set()
@@ -104,7 +101,7 @@ def _shape(form: str, label: str, places: NDArray[Any], group: int | None, flags
 
 
 def _drawable(rings: list[NDArray[Any]], size: tuple[int, int]) -> list[NDArray[Any]]:
-    """Those polygons (k, 2) that labelme can draw; none if together they cover nothing of the image."""
+    """Polygons (k, 2) that labelme can draw; empty if together they cover nothing of the image."""
     drawn = [ring for ring in rings if len(ring) > 2]
     if not drawn:
         return []
@@ -113,7 +110,7 @@ def _drawable(rings: list[NDArray[Any]], size: tuple[int, int]) -> list[NDArray[
 
 
 def _hull(rings: list[NDArray[Any]], size: tuple[int, int]) -> NDArray[np.float64]:
-    """The box (4,) of polygons in an image of (height, width), as a conversion makes it."""
+    """Box (4,) of polygons in an image of (height, width), as a conversion computes it."""
     corners = np.concatenate(rings)
     box: NDArray[np.float64] = np.concatenate([corners.min(0), corners.max(0)]).astype(np.float64)
     return clip(box[None], size).reshape(4)

@@ -48,7 +48,7 @@ class NpyExporter(Exporter):
         self.advance(len(self.store[split]))
 
     def finish(self) -> None:
-        """The class names, a line each."""
+        """Write the class names, one per line."""
         label = self.label or self.labels
         if label is not None and label.classes:
             self.write("classes.txt", "".join(f"{name}\n" for name in label.classes).encode())

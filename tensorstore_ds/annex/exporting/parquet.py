@@ -1,4 +1,4 @@
-"""Parquet, with an image column as Hugging Face's data sets have it; and the layout of a data set on the Hub."""
+"""Parquet with an image column, as in Hugging Face's data sets, and the layout of a data set on the Hub."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ _VALUES = ("oriented_boxes", "keypoints", "visibility", "difficult", "truncated"
 class ParquetExporter(Exporter):
     """Columns: `image` (bytes and path), `label`, `labels` (a list of classes), texts, and `objects`.
 
-    These have bbox (x y width height), category, ...
-
-    The names of keypoints are in the schema's metadata, as `METADATA` has them.
+    Objects have bbox (x y width height), category, ... Names of keypoints are in the schema's metadata, under
+    `METADATA`.
     """
 
     name: ClassVar[str] = "parquet"
@@ -108,7 +107,7 @@ class ParquetExporter(Exporter):
         return pa.schema([pa.field(name, kind) for name, kind in types.items()], metadata=metadata)
 
     def _object_types(self, pa: Any) -> Iterator[tuple[str, tuple[Any, dict[str, Any]]]]:
-        """Arrow's type of each value of an object, and the feature of Hugging Face."""
+        """Arrow type of each value of an object, and its Hugging Face feature."""
         field = self.objects
         if field is None:
             return
@@ -130,13 +129,13 @@ class ParquetExporter(Exporter):
 
 
 class HuggingFaceExporter(ParquetExporter):
-    """The same files in ``data``, with a README whose front matter names them."""
+    """The same files in ``data``, with a README that lists them in its front matter."""
 
     name: ClassVar[str] = "huggingface"
     _template: ClassVar[str] = "data/{split}-{index:05d}.parquet"
 
     def finish(self) -> None:
-        """The README, which the Hub reads; `tsds card` writes a better one."""
+        """Write a README for the Hub; `tsds card` writes a better one."""
         lines = ["---", "configs:", "- config_name: default", "  data_files:"]
         for split in self.splits:
             lines += [f"  - split: {split}", f"    path: data/{split}-*.parquet"]

@@ -1,4 +1,4 @@
-"""Samples of a store as they are written to files: an image's bytes, its name, and what belongs to it."""
+"""Samples of a store for export: an image's bytes, its name, labels and objects."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[Exp
 
 
 def image_file(stored: bytes | NDArray[Any], where: str) -> bytes:
-    """The file as it is stored, or pixels (H, W, C) as a PNG file, which keeps them exactly."""
+    """The file as stored, or pixels (H, W, C) as a PNG file, which keeps them exactly."""
     pixels = netpbm_pixels(stored) if isinstance(stored, bytes) else stored
     if pixels is None:
         return bytes(stored)
@@ -143,12 +143,12 @@ def image_file(stored: bytes | NDArray[Any], where: str) -> bytes:
 
 
 def suffixes_of(image: bytes) -> tuple[str, ...]:
-    """The suffixes that an image file of these bytes may have, the usual one first."""
+    """Valid suffixes for the bytes of an image file, the usual one first."""
     return next(suffixes for signature, suffixes in (*_SIGNATURES, (b"", (".img",))) if image.startswith(signature))
 
 
 def short(value: float) -> float:
-    """The number with the fewest decimals that is the same in single precision: 0.1, and not 0.10000000149011612.
+    """The shortest decimal number with the same single-precision value: 0.1, not 0.10000000149011612.
 
     >>> short(float(np.float32(0.1))), short(2.0)
     (0.1, 2.0)
@@ -157,7 +157,7 @@ def short(value: float) -> float:
 
 
 def extent(start: float, stop: float) -> float:
-    """The shortest length that leads from `short` of a start to a stop, both in single precision."""
+    """Shortest length from `short` of a start to a stop, both in single precision."""
     first, exact = short(start), stop - short(start)
     for decimals in range(8):
         length = round(exact, decimals)

@@ -17,7 +17,7 @@ _FLAGS = tuple(flag for flag in FLAGS if flag != "iscrowd")
 
 
 class VocExporter(Exporter):
-    """Boxes are written as they are, with fractions, oriented ones as by roLabelImg; keypoints as parts with a name."""
+    """Boxes keep their fractions, oriented ones are as in roLabelImg; keypoints are named parts."""
 
     name: ClassVar[str] = "voc"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
@@ -65,7 +65,7 @@ class VocExporter(Exporter):
 
 
 def _numbers(parent: Element, tag: str, names: Sequence[str], values: Sequence[float]) -> None:
-    """An element with a number in each of its own."""
+    """Append an element with a child for each number."""
     element = SubElement(parent, tag)
     for name, value in zip(names, values, strict=True):
         SubElement(element, name).text = f"{short(value):.10g}"

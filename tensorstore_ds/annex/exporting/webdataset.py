@@ -18,10 +18,9 @@ _NBYTES = 10**9
 
 
 class WebDatasetExporter(Exporter):
-    """A sample is NAME.jpg (or .png), NAME.cls with the class index, NAME.txt with its caption where it has one, and
-    NAME.json with class names, objects and all other texts.
+    """A sample is NAME.jpg (or .png), NAME.cls (class index), NAME.txt (caption), and NAME.json (all the rest).
 
-    `NAMES_FILE` has all names of classes and keypoints. It lies beside the archives, where readers do not look.
+    `NAMES_FILE` contains all names of classes and keypoints. It is next to the archives, where readers ignore it.
     """
 
     name: ClassVar[str] = "webdataset"
@@ -56,7 +55,7 @@ class WebDatasetExporter(Exporter):
                 archive.close()
 
     def finish(self) -> None:
-        """The fields as the manifest has them."""
+        """Write the fields as in the manifest."""
         fields = {"label": self.label, "objects": self.objects}
         data = {name: field.dump() for name, field in fields.items() if field is not None}
         if data:
@@ -75,12 +74,12 @@ class WebDatasetExporter(Exporter):
 
 
 def _is_text(name: str) -> bool:
-    """Whether readers take a class name as it is, and not as a number, which would be another label."""
+    """Whether readers keep a class name as it is; they would take a number for a different label."""
     return name == name.strip() != "" and "\0" not in name and not name.lstrip("-").isdecimal()
 
 
 def _plain(values: Any) -> Any:
-    """Numbers as JSON has them: null where one is NaN."""
+    """Values for JSON, with null for NaN."""
     if isinstance(values, list):
         return [_plain(each) for each in values]
     if values.dtype.kind == "f":

@@ -20,9 +20,7 @@ _TASKS = {"oriented_boxes": "obb", "polygons": "segment"}
 
 
 class YoloExporter(Exporter):
-    """Rows are those of poses if there are keypoints; else of oriented boxes, or else of segments, if all objects have
-    one; else of boxes.
-    """
+    """Rows are poses if there are keypoints, else oriented boxes or segments if all objects have them, else boxes."""
 
     name: ClassVar[str] = "yolo"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
@@ -53,7 +51,7 @@ class YoloExporter(Exporter):
             self.write(f"labels/{split}/{sample.stem}.txt", "".join(self._rows(sample)).encode())
 
     def finish(self) -> None:
-        """``data.yaml``: JSON's texts, lists and mappings are YAML's."""
+        """Write ``data.yaml``, as JSON texts, lists and mappings, which are valid YAML."""
         field = self.need_objects()
         lines = [f"{split}: images/{split}" for split in self.splits]
         if "val" not in self.splits:  # Ultralytics wants one
@@ -91,18 +89,17 @@ class YoloExporter(Exporter):
 def centered_boxes(boxes: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float64]:
     """Boxes (M, 4) x1 y1 x2 y2 in pixels as center x, y and sides in fractions of the images.
 
-    Args:
-        scale: (2,) or (M, 2), width and height of the image of all, or of each.
+    `scale` is width and height of the image, (2,), or of each box's image, (M, 2).
     """
     low, high = boxes[:, :2] / scale, boxes[:, 2:] / scale
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
 
 def keypoint_triples(values: Mapping[str, Any], scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(M, K, 3) x and y in fractions of the images and the visibility, of the values `keypoints` and `visibility`.
+    """(M, K, 3) x and y in fractions of the images and the visibility, from `keypoints` and `visibility`.
 
-    Three zeros where a keypoint is absent, or outside of the image, which Ultralytics refuses. `scale` is that of
-    `centered_boxes`.
+    `scale` is as in `centered_boxes`. Keypoints that are absent, or outside of the image, which Ultralytics rejects,
+    are 3 zeros.
     """
     points = values["keypoints"] / scale.reshape(-1, 1, 2)
     seen = values["visibility"] if "visibility" in values else np.full(points.shape[:2], 2)
@@ -112,8 +109,9 @@ def keypoint_triples(values: Mapping[str, Any], scale: NDArray[np.float64]) -> N
 
 
 def corners_inside(corners: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Corners (M, 4, 2) in fractions of the image; cut at its edge where Ultralytics would refuse them, which looks at
-    the center and the sides of the box around them.
+    """Corners (M, 4, 2) in fractions of the image, clipped to it if Ultralytics would reject them.
+
+    Ultralytics checks the center and the sides of the box around them.
     """
     low, high = corners.min(1), corners.max(1)
     refused = ((low + high < 0) | (low + high > 2) | (high - low > 1)).any(axis=1)
@@ -121,6 +119,6 @@ def corners_inside(corners: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def flip_indices(field: ObjectsField) -> list[int]:
-    """For each keypoint the number of the one that takes its place in a mirrored image: Ultralytics' `flip_idx`."""
+    """For each keypoint, its index in a mirrored image: Ultralytics' `flip_idx`."""
     partners = {a: b for pair in field.flip_pairs for a, b in (pair, pair[::-1])}
     return [partners.get(i, i) for i in range(len(field.keypoints))]

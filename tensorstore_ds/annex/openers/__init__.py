@@ -1,1 +1,1 @@
-"""Files of images that a library opens by parts: `tensorstore_ds.imaging.parts.OPENERS` lists them."""
+"""Readers that open image files in parts with a library: `tensorstore_ds.imaging.parts.OPENERS` lists them."""

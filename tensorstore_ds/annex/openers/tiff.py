@@ -51,12 +51,12 @@ _INSTALL = "Install it with: pip install '.[tiff]' in a clone of tensorstore-ds.
 
 
 class _Odd(Exception):
-    """The header of a file is damaged; the message says how."""
+    """Damaged header of a file; the message describes the damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What the first page of a TIFF file says of itself."""
+    """Content of the first page of a TIFF file."""
 
     tags: dict[int, NDArray[np.uint64]]
     is_little: bool
@@ -96,7 +96,7 @@ class _Header:
 
     @property
     def segment(self) -> tuple[int, int]:
-        """(height, width) of a tile or a strip."""
+        """(height, width) of a tile or strip."""
         height, width = self.size
         if self.is_tiled:
             return self.one(_TILE_HEIGHT), self.one(_TILE_WIDTH)
@@ -104,7 +104,7 @@ class _Header:
 
     @property
     def planes(self) -> int:
-        """Planes that are stored one after the other."""
+        """Number of planes, stored one after the other."""
         return self.samples if self.one(_PLANAR, 1) == 2 else 1
 
     @property
@@ -113,12 +113,12 @@ class _Header:
 
     @property
     def alpha(self) -> int:
-        """What the first channel beyond the colors is: 1 and 2 are alpha, 0 is none of it."""
+        """Type of the first channel beyond the colors: 1 and 2 are alpha, 0 is not."""
         return self.one(_EXTRA)
 
     @property
     def is_for_pillow(self) -> bool:
-        """Whether Pillow reads such pixels without loss."""
+        """Whether Pillow reads these pixels without loss."""
         if self.one(_COMPRESSION) == _OLD_JPEG:
             return self.bits <= 8  # its files often lack the tags of samples and bits
         photometric, colors = self.one(_PHOTOMETRIC), {_RGB: 3, _YCBCR: 3, 5: 4, 8: 3}
@@ -127,7 +127,7 @@ class _Header:
         return self.samples in many and (self.bits <= 8 or (self.samples == 1 and self.bits < 64))
 
     def unsupported(self) -> str:
-        """What keeps it from being read by parts; empty if nothing does."""
+        """Reason why it cannot be read in parts; empty if it can."""
         photometric, compression = self.one(_PHOTOMETRIC), self.one(_COMPRESSION, 1)
         if self.dtype is None:
             return f"pixels of {self.bits} bits"
@@ -150,7 +150,7 @@ class _Header:
         return ""
 
     def problem(self) -> str:
-        """What is wrong with the sizes that it states; empty if nothing is."""
+        """Error in the sizes that the header states; empty if there is none."""
         (height, width), (tall, wide) = self.size, self.segment
         if min(height, width, tall, wide, self.samples) < 1 or max(height, width, tall, wide) >= 2**31:
             return f"expected an image and tiles with pixels, found {width}x{height} in tiles of {wide}x{tall}."
@@ -187,7 +187,7 @@ class _Header:
 
     @property
     def segments(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Where each tile or strip is, and its bytes."""
+        """Offset and number of bytes of each tile or strip."""
         none = np.empty(0, np.uint64)
         names = (_TILES, _TILE_NBYTES) if self.is_tiled else (_STRIPS, _STRIP_NBYTES)
         return self.tags.get(names[0], none), self.tags.get(names[1], none)
@@ -199,20 +199,16 @@ class _Header:
 
     @property
     def by_rows(self) -> bool:
-        """Whether any rows can be read alone: strips that are not compressed."""
+        """Whether single rows can be read: the strips are not compressed."""
         return self.one(_COMPRESSION, 1) == _UNCOMPRESSED and not self.is_tiled and self.one(266, 1) == 1
 
 
 class TiffImage:
-    """An image in a TIFF file, of which parts can be read.
+    """An image in a TIFF file that can be read in parts.
 
-    Attributes:
-        shape: (height, width, channels) as the image is shown, in the colors asked for.
-        dtype: of the pixels.
-        is_large: whether it should be read by parts.
-        is_for_pillow: whether Pillow could read it whole, too.
-        file_nbytes: of the file.
-        left_out: the note that the file has other pages that are no smaller copies, if it has.
+    `shape` is (height, width, channels) as displayed, in the requested colors. `is_large` images should be read in
+    parts. `is_for_pillow` ones can be read whole by Pillow too. `left_out` has a note if other pages are not smaller
+    copies.
     """
 
     def __init__(self, file: BinaryIO, header: _Header, color: Color, key: str, has_pages: bool) -> None:
@@ -245,11 +241,7 @@ class TiffImage:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
-        """(bottom - top, right - left, C) pixels of a part that lies inside of the image.
-
-        Raises:
-            SourceError: the file is damaged there.
-        """
+        """(bottom - top, right - left, C) pixels of a part inside the image; raises `SourceError` for damage."""
         height, width, _ = self.shape
         turned = self._orientation
         if turned in (2, 3, 6, 7):  # the right side is stored first
@@ -265,7 +257,7 @@ class TiffImage:
         return self._finished(np.ascontiguousarray(pixels))
 
     def bands(self) -> Iterator[NDArray[Any]]:
-        """The image from top to bottom, in bands (h, W, C) of all columns; raises as `read` does."""
+        """The image from top to bottom, in bands (h, W, C) of all columns; raises as `read`."""
         height, width, _ = self.shape
         header = self._header
         row_nbytes = width * header.pixel_nbytes
@@ -278,7 +270,7 @@ class TiffImage:
 
     @property
     def band_nbytes(self) -> int:
-        """About so much memory `bands` takes."""
+        """Approximate memory that `bands` needs."""
         return 3 * max(BAND_NBYTES, min(SEGMENT_NBYTES, self._header.segment[0] * self.shape[1] * 8))
 
     def _finished(self, pixels: NDArray[Any]) -> NDArray[Any]:
@@ -300,7 +292,7 @@ class TiffImage:
         return from_array(pixels, self._color, self._key)
 
     def _stored(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
-        """A part as it is stored, before the orientation, in the byte order of this machine."""
+        """A part as stored, before the orientation, in native byte order."""
         header = self._header
         tall, wide = header.segment
         own = self._stored_dtype.newbyteorder("=")
@@ -321,7 +313,7 @@ class TiffImage:
         return result
 
     def _rows(self, number: int, lines: slice) -> NDArray[Any]:
-        """Some rows of a strip that is not compressed."""
+        """Some rows of an uncompressed strip."""
         header = self._header
         offsets, counts = header.segments
         samples, width = header.samples // header.planes, header.size[1]
@@ -332,7 +324,7 @@ class TiffImage:
         return np.frombuffer(data, self._stored_dtype).reshape(-1, width, samples)
 
     def _segment(self, number: int) -> NDArray[Any]:
-        """(h, w, samples) of a tile or strip; those used last are kept."""
+        """(h, w, samples) of a tile or strip; the last ones used are cached."""
         if number in self._kept:
             self._kept.move_to_end(number)
             return self._kept[number]
@@ -376,13 +368,10 @@ class TiffImage:
 
 
 def open_tiff(file: BinaryIO, *, color: Color = "auto", key: str = "image") -> TiffImage | None:
-    """An image that is to be read by parts, or whose pixels Pillow cannot read; None of all others.
+    """An image to be read in parts, or whose pixels Pillow cannot read; None for all others.
 
-    Args:
-        file: is closed, unless the image has it.
-
-    Raises:
-        SourceError: sizes that the file states contradict each other or the file, or a library is missing.
+    Closes `file`, unless the image owns it. Raises `SourceError` if sizes contradict each other or the file, or a
+    library is missing.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(file.close)
@@ -413,7 +402,7 @@ def open_tiff(file: BinaryIO, *, color: Color = "auto", key: str = "image") -> T
 
 @functools.cache
 def _tifffile() -> Any:
-    """The library; None if the extra is missing."""
+    """The library; None without the extra."""
     try:
         import imagecodecs  # noqa: F401  # without it, a tile could expand to any size
         import tifffile
@@ -424,7 +413,7 @@ def _tifffile() -> Any:
 
 
 def _read_header(file: BinaryIO) -> tuple[_Header, tuple[int, int, bool]]:
-    """The tags of the first page; where it and the next one are, and whether this is a BigTIFF; raises `_Odd`."""
+    """Tags of the first page; positions of it and the next one, and whether it is a BigTIFF; raises `_Odd`."""
     nbytes = file.seek(0, io.SEEK_END)
     file.seek(0)
     head = file.read(16)
@@ -445,7 +434,7 @@ def _read_header(file: BinaryIO) -> tuple[_Header, tuple[int, int, bool]]:
 def _read_page(
     file: BinaryIO, order: str, is_big: bool, at: int, nbytes: int, only: int = 0
 ) -> tuple[dict[int, NDArray[np.uint64]], int]:
-    """The tags of a page that are numbers, or one of them, and where the next page is, 0 for none; raises `_Odd`."""
+    """Numeric tags of a page, or one of them, and the position of the next page, 0 for none; raises `_Odd`."""
     entry, inline = ("HHQ8s", 8) if is_big else ("HHI4s", 4)
     count_of = "Q" if is_big else "H"
     if at >= nbytes:
@@ -481,7 +470,7 @@ def _read_page(
 
 
 def _has_pages(file: BinaryIO, is_little: bool, pages: tuple[int, int, bool]) -> bool:
-    """Whether there is a page behind the first one that is no smaller copy."""
+    """Whether a page after the first is not a smaller copy."""
     first, at, is_big = pages
     nbytes, seen = file.seek(0, io.SEEK_END), {first}
     while at and at not in seen and len(seen) < _MOST_PAGES:

@@ -27,13 +27,13 @@ _UPRIGHT = re.compile(r"hbb|horizontal|reclabeltxt", re.IGNORECASE)
 
 
 class DotaSource(PackedSource):
-    """A reference is an image with its objects, as `pack` makes it."""
+    """A reference is an image with its objects, encoded by `pack`."""
 
     name: ClassVar[str] = "dota"
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether the first line of some text file, after headers, has eight numbers, a class and a difficulty."""
+        """Whether the first line of a text file, after headers, has 8 numbers, a class and a difficulty."""
         if is_file(path):
             return path.suffix.lower() == ".txt" and _looks_like_labels(read_head(path, _HEAD))
         files = [file for file in glance(path) if file.lower().endswith(".txt")]
@@ -41,7 +41,7 @@ class DotaSource(PackedSource):
         return any(_looks_like_labels(read_head(path / file, _HEAD)) for file in files[:_PROBED])
 
     def scan(self) -> Contents:
-        """Read every text file that has the name of an image."""
+        """Read every text file with the name of an image."""
         files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".txt"}))
         images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
         problems: list[Problem] = []
@@ -93,11 +93,7 @@ class DotaSource(PackedSource):
 
 
 def read_labels(data: bytes, file: str) -> list[AnnotatedObject]:
-    """The objects of a file: each an oriented box of four corners and its hull; errors name `file` and the line.
-
-    Raises:
-        SourceError: `annotation`.
-    """
+    """Objects of a file: oriented boxes with 4 corners, and their hulls; raises `SourceError` `annotation`."""
     objects: list[AnnotatedObject] = []
     for i, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
         words = line.replace(",", " ").split()
@@ -118,7 +114,7 @@ def read_labels(data: bytes, file: str) -> list[AnnotatedObject]:
 
 
 def corners_of(words: Sequence[str]) -> tuple[Place, Place, Place, Place]:
-    """The four corners x y of a line, in pixels and in the order of the file: clockwise, as DOTA has them.
+    """The 4 corners x y of a line, in pixels, in the order of the file: clockwise in DOTA.
 
     >>> corners_of("2753 2408 2861 2385 2888 2468 2805 2502 plane 0".split())[0]
     (2753.0, 2408.0)
@@ -137,7 +133,7 @@ def _looks_like_labels(head: bytes) -> bool:
 
 
 def _folders(file: str) -> tuple[str, ...]:
-    """Where the image of a text file is looked for first: in the folder ``images`` of its split, then beside it."""
+    """Folders searched first for the image of a text file: ``images`` of its split, then its own."""
     folder = file[: file.rfind("/") + 1]
     parts = folder.split("/")[:-1]
     places = []

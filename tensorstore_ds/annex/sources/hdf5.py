@@ -46,13 +46,13 @@ class Hdf5Array(ArrayFile):
     classes: tuple[str, ...] = ()  #: of labels that are texts
 
     def map(self) -> NDArray[Any]:
-        """Its rows, read when they are asked for."""
+        """Map the rows, which are read on access."""
         rows = _Rows(self)
         return cast("NDArray[Any]", rows.labels() if self.classes else rows)
 
 
 class _Rows:
-    """The rows of a dataset. The file is opened anew in each process, since HDF5 does not survive a fork."""
+    """Rows of a dataset. Each process opens the file anew, since HDF5 does not survive a fork."""
 
     def __init__(self, array: Hdf5Array) -> None:
         self._array = array
@@ -64,13 +64,13 @@ class _Rows:
             return self._dataset()[row]
 
     def reshape(self, *shape: int) -> NDArray[Any]:
-        """All rows, in another shape."""
+        """All rows in a different shape."""
         _check_fits(self._array.where, self._array.nbytes)
         with damage(self._array.where, "an HDF5 file", _ADVICE):
             return np.asarray(self._dataset()[()]).reshape(*shape)
 
     def labels(self) -> NDArray[np.int64]:
-        """(n,) of the classes of labels that are texts."""
+        """(n,) class indices of labels that are texts."""
         index = {name: i for i, name in enumerate(self._array.classes)}
         with damage(self._array.where, "an HDF5 file", _ADVICE):
             texts = _texts(self._dataset(), self._array.where)
@@ -114,7 +114,7 @@ class Hdf5Source(ArraySource):
         return any(read_head(path / file, 8) == _MAGIC for file in files if file.lower().endswith(SUFFIXES))
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
-        """The datasets of each split; those that belong to none, or have other rows, are left out and named."""
+        """Datasets of each split. Those of no split, or with a different number of rows, are reported and left out."""
         relative = list(walk_files(self.path, SUFFIXES)) if self.path.is_dir() else [self.path.name]
         top = self.path if self.path.is_dir() else self.path.parent
         self._files = tuple(top / name for name in relative)
@@ -136,7 +136,7 @@ class Hdf5Source(ArraySource):
         return splits
 
     def _chosen(self, arrays: Mapping[str, ArrayFile]) -> dict[str, ArrayFile]:
-        """The arrays of a split that can be fields; labels that are texts know their classes."""
+        """Arrays of a split that can be fields; text labels get their classes."""
         if "image" not in arrays:
             names = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())[:300]
             message = f"expected a dataset of images (named images, x or data), found {names}."
@@ -154,7 +154,7 @@ class Hdf5Source(ArraySource):
     def _datasets(
         self, root: Any, file: Path, where: str, hint: str | None, texts: dict[str, list[str]]
     ) -> Iterator[tuple[str | None, str, ArrayFile]]:
-        """The datasets at the top of a file and in its groups of splits, each with its split and its field."""
+        """Datasets at the top of a file and in its groups of splits, with split and field."""
         import h5py
 
         self._note_classes(root, where)
@@ -233,7 +233,7 @@ class Hdf5Source(ArraySource):
         )
 
     def _note_classes(self, node: Any, where: str) -> None:
-        """Take the names of the classes from the attributes of a file, a group or a dataset; note the others."""
+        """Take class names from the attributes of a file, group or dataset; note other attributes."""
         for name in node.attrs:
             if name in _CLASS_NAMES:
                 self._take_classes(node.attrs[name], name, f"{where}: {name}")
@@ -241,7 +241,7 @@ class Hdf5Source(ArraySource):
                 self.ledger.unread(f"the attribute {name}", where, "places")
 
     def _take_classes(self, values: Any, name: str, where: str) -> None:
-        """Take the names of the classes, unless others were found before."""
+        """Take class names, unless others were found before."""
         found, (first, known) = _names(values, where), self._found_classes
         if self.classes is None and found is not None:
             self.classes, self._found_classes = found, (name, where)
@@ -260,7 +260,7 @@ def _with_classes(array: ArrayFile, classes: tuple[str, ...]) -> Hdf5Array:
 
 
 def _names(values: Any, where: str) -> tuple[str, ...] | None:
-    """The texts in an attribute or a dataset; None if it has something else."""
+    """Texts in an attribute or dataset; None for other types."""
     if getattr(values, "shape", None) is not None and math.prod(values.shape) > _CLASSES_LIMIT:
         return None
     found = np.asarray(values).reshape(-1).tolist()
@@ -286,7 +286,7 @@ def _texts(dataset: Any, where: str) -> list[str]:
 
 
 def _check_readable(dataset: Any, where: str) -> None:
-    """Refuse a dataset whose data are in other files, or compressed by a filter that is not installed."""
+    """Raise for a dataset whose data are in other files, or need a filter that is not installed."""
     import h5py
 
     if dataset.is_virtual or dataset.external:
@@ -304,7 +304,7 @@ def _check_readable(dataset: Any, where: str) -> None:
 
 
 def _check_stored(dataset: Any, where: str) -> None:
-    """Refuse chunks that take more room than their data: HDF5 unpacks whatever is in them, and cuts it after that."""
+    """Raise for chunks that are larger than their data: HDF5 unpacks everything in them before it cuts."""
     if not dataset.chunks or not hasattr(dataset.id, "chunk_iter"):
         return
     nbytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
@@ -328,13 +328,13 @@ def _check_fits(where: str, nbytes: int) -> None:
 
 @contextmanager
 def opened(path: Path, where: str) -> Iterator[Any]:
-    """`open_hdf5` for a block, in which errors of HDF5 are those of the file."""
+    """`open_hdf5` as a context; errors of HDF5 in it are raised for this file."""
     with damage(where, "an HDF5 file", _ADVICE), open_hdf5(path, where) as file:
         yield file
 
 
 def open_hdf5(path: Path, where: str) -> Any:
-    """An h5py.File for reading; raises `OptionError` without h5py."""
+    """Open a file for reading as h5py.File; raises `OptionError` without h5py."""
     try:
         import h5py
     except ModuleNotFoundError:

@@ -50,7 +50,7 @@ Shapes = tuple[list[AnnotatedObject], Counter[str]]
 
 
 class LabelmeSource(PackedSource):
-    """A reference ends, where the image itself is in the JSON file, with a NUL and the path of that file."""
+    """If the image is inside the JSON file, a reference ends with a NUL and the path of that file."""
 
     name: ClassVar[str] = "labelme"
 
@@ -122,7 +122,7 @@ class LabelmeSource(PackedSource):
         return (f"{self._root}/{file}",) if file else super().files(reference)
 
     def _read(self, file: str, images: ImageIndex) -> str:
-        """The reference of a file's image; nothing if it is not labelme's."""
+        """Reference of a file's image; empty if the file is not labelme's."""
         data = read_object(self._root / file, file, FILE_LIMIT)
         if "shapes" not in data:
             return ""
@@ -156,7 +156,7 @@ class LabelmeSource(PackedSource):
 
 
 def _has_shapes(path: Path) -> bool:
-    """Whether a JSON file has shapes at its top, in any place of it."""
+    """Whether a JSON file has shapes at its top level."""
     head = read_head(path, _HEAD)
     names = first_members(decode_text(head, path.name, errors="replace").lstrip())
     if "shapes" in names or len(head) < _HEAD or not names:
@@ -168,7 +168,7 @@ def _has_shapes(path: Path) -> bool:
 
 
 def _beside(file: str, images: ImageIndex) -> list[str]:
-    """The image of a JSON file's own name."""
+    """Image with the JSON file's own name."""
     try:
         return [images.paths[images.find("", file, (file[: file.rfind("/") + 1],))]]
     except SourceError:
@@ -176,9 +176,9 @@ def _beside(file: str, images: ImageIndex) -> list[str]:
 
 
 def read_shapes(shapes: Sequence[Any]) -> Shapes:
-    """The objects of an image, and how much of what else there is, by reason.
+    """Objects of an image, and the number of other shapes by reason.
 
-    Points belong to the one object that has their group; polygons of one group and label are one object.
+    Points belong to the one object with their group. Polygons of one group and label are one object.
     """
     objects: list[AnnotatedObject] = []
     groups: dict[object, list[int]] = {}  # of objects
@@ -231,7 +231,7 @@ def _parts(shape: Mapping[str, Any]) -> tuple[str, object, list[Place]]:
 
 
 def _object(label: str, form: object, places: Sequence[Place]) -> AnnotatedObject | None:
-    """The object that a shape is; None if it has no box."""
+    """Object of a shape; None without a box."""
     if form == "polygon" and len(places) > 2:
         return AnnotatedObject.of_polygon(label, places, {})
     if form == "circle" and len(places) == 2:

@@ -72,7 +72,7 @@ _KNOWN_ANNOTATION = {**dict.fromkeys(_BOOKKEEPING, USED), "result": _KNOWN_RESUL
 
 
 class _Task(msgspec.Struct):
-    """What tells a task."""
+    """Members of a JSON file that identify it as a list of tasks."""
 
     annotations: list[msgspec.Raw]
     data: dict[str, msgspec.Raw]
@@ -80,7 +80,7 @@ class _Task(msgspec.Struct):
 
 @dataclass(slots=True)
 class Annotation:
-    """What one annotation of a task says."""
+    """Content of one annotation of a task."""
 
     objects: list[AnnotatedObject] = field(default_factory=list)
     choices: dict[str, None] = field(default_factory=dict)  #: the classes of the image
@@ -90,7 +90,7 @@ class Annotation:
 
 
 class LabelStudioSource(PackedSource):
-    """A reference ends, where the image has classes of its own, with two NUL and these, one NUL between two."""
+    """For an image with classes of its own, a reference ends with 2 NUL and these, separated by NUL."""
 
     name: ClassVar[str] = "labelstudio"
     scanned: ClassVar[tuple[str, ...] | None] = ("_table", "_has_objects", "_choices", "_several")
@@ -174,7 +174,7 @@ class LabelStudioSource(PackedSource):
         return replace(sample, label=label, objects=objects)
 
     def _fields(self) -> Mapping[str, Field]:
-        """Objects, classes of images, or both; a list of classes is for the objects where there are some."""
+        """Fields of objects, classes of images, or both; a class list applies to the objects if there are any."""
         fields: dict[str, Field] = {}
         where = str(self.path)
         self._has_objects = bool(self._table.classes) or not self._choices
@@ -200,7 +200,7 @@ class LabelStudioSource(PackedSource):
         }
 
     def _task(self, task: object, where: str, images: ImageIndex, bad: set[str]) -> tuple[str, str]:
-        """The image of a task and its reference, which is empty where nobody has annotated it.
+        """Image of a task, and its reference, which is empty without annotations.
 
         `bad` receives the image if something else is wrong.
         """
@@ -237,7 +237,7 @@ class LabelStudioSource(PackedSource):
 
 
 def _has_tasks(path: Path) -> bool:
-    """Whether a JSON file is a list of tasks with annotations: by its beginning, or the whole if that does not tell."""
+    """Whether a JSON file is a list of tasks with annotations, from its beginning, or all of it if necessary."""
     head = read_head(path, _HEAD)
     text = decode_text(head, path.name, errors="replace")
     if not _TASKS.match(text):
@@ -253,7 +253,7 @@ def _has_tasks(path: Path) -> bool:
 
 
 def _image_member(data: Mapping[str, Any]) -> str:
-    """The name of the member that is the path of a task's image; raises `MemberError`."""
+    """Name of the member with the path of a task's image; raises `MemberError`."""
     texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
     suffixes = tuple(IMAGE_SUFFIXES)
     likely = [key for key, value in texts.items() if unquote(value).partition("?")[0].lower().endswith(suffixes)]
@@ -265,11 +265,10 @@ def _image_member(data: Mapping[str, Any]) -> str:
 
 
 def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:
-    """The path of a task's image, which is an upload, a file of a local storage, or any path.
+    """Path of a task's image: an upload, a file of local storage, or any path.
 
-    Raises:
-        MemberError: there is no text that could be one.
-        SourceError: `no-image` where it is the URL of another server, or no file has its name.
+    Raises `MemberError` if no text could be one, and `SourceError` `no-image` for the URL of a different server or if
+    no file has its name.
     """
     written = str(data[_image_member(data)])
     match = _LOCAL.search(written) or _UPLOAD.search(written)
@@ -287,7 +286,7 @@ def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:
 
 
 def _chosen(annotations: Sequence[Any]) -> tuple[Mapping[str, Any] | None, int]:
-    """The annotation that counts: that marked as true, else the first; and how many others there are."""
+    """The annotation to use: the one marked as ground truth, else the first; and the number of others."""
     done = [members(each, "an annotation") for each in annotations]
     done = [each for each in done if not each.get("was_cancelled")]
     best = next((each for each in done if each.get("ground_truth")), done[0] if done else None)
@@ -295,7 +294,7 @@ def _chosen(annotations: Sequence[Any]) -> tuple[Mapping[str, Any] | None, int]:
 
 
 def read_results(results: Sequence[Any]) -> Annotation:
-    """What the results of an annotation say together: those of one id are one region."""
+    """Combine the results of an annotation; those with one id are one region."""
     annotation = Annotation()
     regions: dict[str | int, dict[str, Any]] = {}
     for i, each in enumerate(results, 1):
@@ -335,7 +334,7 @@ def _choose(choices: Sequence[Any], annotation: Annotation) -> None:
 
 
 def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObject | tuple[str, Place] | None:
-    """An object, or a keypoint with its name; None for what is neither. Percent become pixels of the image."""
+    """An object, or a keypoint with its name; None for others. Percent become pixels of the image."""
     if "rle" in region or not ({"x", "points"} & region.keys()):
         annotation.unstored["shapes"] += 1
         return None

@@ -1,4 +1,4 @@
-"""Boxes in any format that the program panlabel reads, by way of COCO's JSON: formats/sources/panlabel.md."""
+"""Boxes in any format that panlabel supports, converted to COCO's JSON: formats/sources/panlabel.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KNOWN = re.compile(r"possible values: ([^\]:]+)\]")
 
 
 class _Json(msgspec.Struct):
-    """COCO's JSON, of which only the names of images are looked at."""
+    """COCO's JSON, decoded only for the names of images."""
 
     images: list[dict[str, Any]]
     annotations: msgspec.Raw
@@ -44,7 +44,7 @@ class _Report(msgspec.Struct):
 
 
 class PanlabelSource(Source):
-    """What panlabel makes of a source, read as COCO; the scan runs the program, and finds the images by their names."""
+    """Runs panlabel during the scan, and reads its output as COCO; finds images by name."""
 
     name: ClassVar[str] = "panlabel"
 
@@ -56,11 +56,10 @@ class PanlabelSource(Source):
         self._coco: CocoSource | None = None
 
     def scan(self) -> Contents:
-        """Run panlabel, and scan what it wrote.
+        """Run panlabel, and scan its output.
 
-        Raises:
-            SourceError: as of COCO, or it cannot read the source.
-            OptionError: it is not installed, or does not know the format.
+        Raises `SourceError` as COCO does or if panlabel cannot read the source, and `OptionError` if panlabel is not
+        installed or does not know the format.
         """
         with TemporaryDirectory(prefix="tsds-") as folder:
             written = Path(folder) / "panlabel.json"
@@ -79,7 +78,7 @@ class PanlabelSource(Source):
         return self._coco.read(split, reference)
 
     def common_files(self) -> tuple[Path, ...]:
-        """All but images may hold annotations."""
+        """All files except images, because any may contain annotations."""
         if not is_dir(self.path):
             return (self.path,)
         return tuple(path for path in _files(self.path) if path.suffix.lower() not in IMAGE_SUFFIXES)
@@ -108,7 +107,7 @@ class PanlabelSource(Source):
         raise SourceError(Problem(str(self.path), "annotation", f"panlabel cannot read it: {said}."), advice)
 
     def _named(self, data: bytes, images: ImageIndex) -> bytes:
-        """COCO's JSON with the paths of images as they lie in the folder, where only one has such a name."""
+        """COCO's JSON with paths relative to the folder, for images whose name is unique there."""
         try:
             file = msgspec.json.decode(data, type=_Json)
         except msgspec.MsgspecError as error:
@@ -130,7 +129,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _program() -> str:
-    """The path of the program."""
+    """Path of the program."""
     try:
         from panlabel import find_panlabel_bin
     except ModuleNotFoundError:

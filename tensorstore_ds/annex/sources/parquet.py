@@ -51,7 +51,7 @@ Row = Mapping[str, Any]
 
 
 class ParquetSource(Source):
-    """A reference is the sample's key, and after a NUL the numbers of its file, its row group, and its row in that."""
+    """A reference is the sample's key, NUL, and the numbers of its file, row group, and row in the group."""
 
     name: ClassVar[str] = "parquet"
     scanned: ClassVar[tuple[str, ...] | None] = (
@@ -84,11 +84,11 @@ class ParquetSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether this is a Parquet file with a column of images, or a folder with some; any, without pyarrow."""
+        """Whether it is a Parquet file with images, or a folder with some; without pyarrow, any Parquet file."""
         return any(map(_has_images, _files_of(path, quick=True)[:PROBED_FILES]))
 
     def scan(self) -> Contents:
-        """Read labels, objects and paths; no images and no other numbers."""
+        """Read labels, objects and paths, but no images and no other numbers."""
         self._files = _files_of(self.path)
         if not self._files:
             raise SourceError(Problem(str(self.path), "empty-source", "expected .parquet files, found none."))
@@ -160,7 +160,7 @@ class ParquetSource(Source):
         return value
 
     def _values(self, reference: Reference, columns: tuple[str, ...]) -> tuple[Row, str]:
-        """Some columns of a row, and how errors name it."""
+        """Some columns of a row, and its name for errors."""
         file, group, row = map(int, str(reference).rpartition("\0")[2].split())
         where = f"{self._where(file)} (group {group}, row {row})"
         with os_errors(where):
@@ -191,14 +191,14 @@ class ParquetSource(Source):
         return self._image, self._label, self._several, *objects, *self._numbers, *self._texts
 
     def _objects_of(self, values: Row) -> Any:
-        """The objects of a row, as a struct or a list of structs has them."""
+        """Objects of a row, as a struct or a list of structs."""
         if not self._flat:
             return values[self._objects]
         found = {member: values[column] for member, column in self._flat.items()}
         return None if all(each is None for each in found.values()) else found
 
     def _unread(self, schema: Any) -> Iterator[tuple[str, Any]]:
-        """The columns that are not read, and the members of the image and of objects, with their types."""
+        """Columns, and members of the image and of objects, that are not read, with their types."""
         import pyarrow.types as kinds
 
         objects = _members(schema, self._objects) if self._objects in schema.names else {}
@@ -213,7 +213,7 @@ class ParquetSource(Source):
             yield from ((name, kind) for name, kind in found.items() if not kinds.is_null(element_of(kind)))
 
     def _nulls(self, parquet: Any, group: int, where: str) -> dict[str, int]:
-        """How many values are null in the columns of numbers of a group, if there are some."""
+        """Number of nulls in each numeric column of a group, if there are any."""
         if not self._numbers:
             return {}
         with _damage(where):
@@ -222,7 +222,7 @@ class ParquetSource(Source):
         return {name: count for name, count in counts.items() if count}
 
     def _learn(self, schema: Any, where: str) -> None:
-        """Decide what each column is."""
+        """Determine the meaning of each column."""
         import pyarrow.types as kinds
 
         features = _features(schema, where) or self._described()
@@ -275,7 +275,7 @@ class ParquetSource(Source):
                 fields.add(field)
 
     def _described(self) -> dict[str, Any]:
-        """What ``dataset_info.json`` beside the files says of the columns, as `datasets` writes it."""
+        """Description of the columns in ``dataset_info.json`` next to the files, as `datasets` writes it."""
         file = (self.path if self.path.is_dir() else self.path.parent) / _INFO
         if not is_file(file):
             return {}
@@ -284,7 +284,7 @@ class ParquetSource(Source):
         return found if isinstance(found, dict) else {}
 
     def _learn_flat(self, schema: Any, features: Mapping[str, Any]) -> None:
-        """Find objects whose members are columns, as tables have them that know no structs: ``objects.bbox``."""
+        """Find objects whose members are columns, as in tables without structs: ``objects.bbox``."""
         for prefix in _OBJECTS_NAMES:
             found = {name.removeprefix(f"{prefix}."): name for name in schema.names if name.startswith(f"{prefix}.")}
             if {"bbox", "keypoints"} & found.keys() and not self._flat:
@@ -310,7 +310,7 @@ class ParquetSource(Source):
                 raise SourceError(Problem(where, "packed-file", message), "Convert the files one by one.")
 
     def _classes_of(self, schema: Any, features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-        """The class names that metadata give to the columns of labels, and of objects."""
+        """Class names in the metadata of the columns of labels and objects."""
         members = self._flat or (_members(schema, self._objects) if self._objects else {})
         category = next((each for each in CATEGORY_NAMES if each in members), "")
         given = {name: features.get(name) for name in (self._label, self._several, self._flat.get(category, ""))}
@@ -318,7 +318,7 @@ class ParquetSource(Source):
         return {name: names for name, each in given.items() if name and (names := _class_names(each))}
 
     def _scanned(self, parquet: Any, group: int, where: str, problems: list[Problem]) -> Iterator[tuple[int, object]]:
-        """The good rows of a group, each with the path of its image, if it has one; labels and objects are noted."""
+        """Sound rows of a group, each with its image's path, if any; notes labels and objects."""
         import pyarrow.types as kinds
 
         has_path = kinds.is_struct(parquet.schema_arrow.field(self._image).type) and "path" in _members(
@@ -386,7 +386,7 @@ class ParquetSource(Source):
 
 
 def _null_count(column: Any) -> int:
-    """The nulls of a column of numbers, or of lists of a fixed size, also those in the lists."""
+    """Nulls of a column of numbers or of fixed-size lists, including those in the lists."""
     import pyarrow.types as kinds
 
     inner = column.combine_chunks().flatten().null_count if kinds.is_fixed_size_list(column.type) else 0
@@ -394,7 +394,7 @@ def _null_count(column: Any) -> int:
 
 
 def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """The numbers in a column; raises `MemberError` where one is null."""
+    """Numbers in a column; raises `MemberError` for null."""
     if value is None or (shape and None in value):
         raise MemberError(f"expected numbers in {name}, found null")
     return np.asarray(value).astype(dtype).reshape(shape)
@@ -411,7 +411,7 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def _image_column(schema: Any, features: Mapping[str, Any]) -> str:
-    """The column of the images; nothing if there is none."""
+    """Column of the images; empty if there is none."""
     import pyarrow.types as kinds
 
     def is_bytes(kind: Any) -> bool:
@@ -438,7 +438,7 @@ def _is_member(name: str) -> bool:
 
 
 def _members(schema: Any, name: str) -> dict[str, Any]:
-    """The types of the members of a struct, or of the structs in a list."""
+    """Types of the members of a struct, or of the structs in a list."""
     import pyarrow.types as kinds
 
     kind = element_of(schema.field(name).type)
@@ -446,14 +446,14 @@ def _members(schema: Any, name: str) -> dict[str, Any]:
 
 
 def element_of(kind: Any) -> Any:
-    """The type of the elements of a list; another type as it is."""
+    """Type of the elements of a list; other types are returned as is."""
     import pyarrow.types as kinds
 
     return kind.value_type if kinds.is_list(kind) or kinds.is_large_list(kind) else kind
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type is that of texts, also of a dictionary of texts, such as pandas writes of categories."""
+    """Whether a type is text, or a dictionary of texts, as pandas writes for categories."""
     import pyarrow.types as kinds
 
     kind = kind.value_type if kinds.is_dictionary(kind) else kind
@@ -461,7 +461,7 @@ def is_text(kind: Any) -> bool:
 
 
 def numbers_of(kind: Any) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape of a column of numbers; no dtype for others."""
+    """Dtype and shape of a numeric column; an empty dtype for others."""
     import pyarrow.types as kinds
 
     shape: tuple[int, ...] = ()
@@ -474,14 +474,14 @@ def numbers_of(kind: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def _features(schema: Any, where: str) -> dict[str, Any]:
-    """What Hugging Face's metadata say of the columns."""
+    """Hugging Face's metadata of the columns."""
     info = _metadata(schema, "huggingface", where).get("info")
     features = info.get("features") if isinstance(info, dict) else None
     return features if isinstance(features, dict) else {}
 
 
 def _metadata(schema: Any, name: str, where: str) -> dict[str, Any]:
-    """The JSON of this name in the schema's metadata; empty where there is none."""
+    """JSON with this name in the schema's metadata; empty without it."""
     data = (schema.metadata or {}).get(name.encode(), b"{}")
     if len(data) > _METADATA_LIMIT:
         message = f"expected metadata of at most {_METADATA_LIMIT:,} bytes, found {len(data):,}."
@@ -490,7 +490,7 @@ def _metadata(schema: Any, name: str, where: str) -> dict[str, Any]:
 
 
 def _below_lists(feature: Any) -> Any:
-    """The feature of the elements of a list, or of a list of lists."""
+    """Feature of the elements of a list, or of a list of lists."""
     for _ in range(8):
         if isinstance(feature, list) and feature:
             feature = feature[0]
@@ -500,13 +500,13 @@ def _below_lists(feature: Any) -> Any:
 
 
 def _inner(feature: Any, member: str) -> Any:
-    """The feature of a member, below any number of lists."""
+    """Feature of a member, inside any number of lists."""
     found = _below_lists(feature)
     return found.get(member) if isinstance(found, dict) else None
 
 
 def _class_names(feature: Any) -> tuple[str, ...] | None:
-    """The names of a ClassLabel, or of a list of them; names that occur twice get their number."""
+    """Names of a ClassLabel, or of a list of them; repeated names get their number."""
     feature = _below_lists(feature)
     names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
@@ -519,7 +519,7 @@ def _class_names(feature: Any) -> tuple[str, ...] | None:
 
 
 def _files_of(path: Path, *, quick: bool = False) -> list[Path]:
-    """The files at a path; `quick`: some of them, to tell the format by."""
+    """Files at a path; `quick`: some of them, for detecting the format."""
     if not path.is_dir():
         return [path] if path.suffix.lower() == ".parquet" else []
     names = sorted(glance(path)) if quick else walk_files(path, {".parquet"})
@@ -527,7 +527,7 @@ def _files_of(path: Path, *, quick: bool = False) -> list[Path]:
 
 
 def _has_images(file: Path) -> bool:
-    """Whether a Parquet file has a column of images; True for any, without pyarrow."""
+    """Whether a Parquet file has a column of images; True for any without pyarrow."""
     if read_head(file, len(_MAGIC)) != _MAGIC:
         return False
     try:
@@ -545,7 +545,7 @@ def _damage(where: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def opened_parquet(path: Path, where: str) -> Iterator[Any]:
-    """A pyarrow.parquet.ParquetFile, which `read_group` reads; raises `OptionError` without pyarrow."""
+    """Open a file as pyarrow.parquet.ParquetFile, for `read_group`; raises `OptionError` without pyarrow."""
     try:
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
@@ -565,9 +565,9 @@ def opened_parquet(path: Path, where: str) -> Iterator[Any]:
 
 
 def read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> Any:
-    """Some columns of a row group, a pyarrow.Table; its size is compared with the memory first.
+    """Some columns of a row group as pyarrow.Table; its size is compared with the memory first.
 
-    Texts and bytes are dictionaries: rows that refer to one value share it, also if the file has it once for a million.
+    Texts and bytes are dictionaries: rows share an equal value, even if the file stores it once for a million rows.
     """
     # not those of the columns: to look at one whose statistics are damaged aborts the process in pyarrow 26
     found, limit = parquet.metadata.row_group(group), memory_limit() // 8  # reading takes some 6 times the bytes
@@ -579,7 +579,7 @@ def read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> 
 
 
 def values_of(column: Any) -> list[Any]:
-    """The values of a column of a table of `read_group`; equal texts may be one object."""
+    """Values of a column of a table from `read_group`; equal texts may be one object."""
     found: list[Any] = []
     for chunk in column.chunks:
         if hasattr(chunk, "dictionary"):
@@ -592,7 +592,7 @@ def values_of(column: Any) -> list[Any]:
 
 @lru_cache(1)
 def _group(path: Path, where: str, identity: tuple[int, ...], group: int, columns: tuple[str, ...]) -> Any:
-    """The group that was read last, which the next samples are in, too."""
+    """The row group that was read last, cached because the next samples are in it too."""
     with opened_parquet(path, where) as parquet:
         if group >= parquet.num_row_groups:
             message = "expected the row groups of the scan, found fewer. Do not change a source while it is read."

@@ -26,13 +26,13 @@ _PLACE_LIMIT = 1e9  # pixels
 
 
 class PtsSource(PackedSource):
-    """A reference is an image with its one object, as `pack` makes it."""
+    """A reference is an image with its one object, encoded by `pack`."""
 
     name: ClassVar[str] = "pts"
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether some .pts file of a folder, or the file itself, says how many points it has."""
+        """Whether the file, or some .pts file of a folder, contains its number of points."""
         files = [path.name] if (is_one := is_file(path)) else glance(path)
         some = [file for file in files if file.lower().endswith(".pts")][:_PROBED]
         return any(_POINTS.search(read_head(path if is_one else path / file, 256)) for file in some)
@@ -82,13 +82,9 @@ class PtsSource(PackedSource):
 
 
 def read_points(data: bytes, file: str, ledger: Ledger) -> list[Place]:
-    """The points x y of a file in pixels, the first pixel of a row or column being 0; errors name `file` and the line.
+    """Points x y of a file in pixels, counted from 0; `ledger` receives other lines before the points.
 
-    Args:
-        ledger: receives other lines before the points.
-
-    Raises:
-        SourceError: `annotation`, or `keypoint-count` where the file has another number of points than it says.
+    Raises `SourceError` `annotation`, or `keypoint-count` if the number of points differs from the file's header.
     """
     lines = [(i, line.strip()) for i, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1)]
     lines = [(i, line) for i, line in lines if line]

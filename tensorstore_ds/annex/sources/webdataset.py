@@ -53,7 +53,7 @@ _ADVICE = "Write the archive again, or download it again."
 
 @dataclass(slots=True)
 class _Entry:
-    """The members of a sample as they were found: (offset, nbytes) of each that is read."""
+    """Members of a sample as found: (offset, nbytes) of each that is read."""
 
     image: str = ""  #: its path in the archive
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Entry:
 
 
 class WebDatasetSource(Source):
-    """A reference is the sample's key, and after a NUL the number of its archive, places in it, and its label."""
+    """A reference is the sample's key, NUL, the number of its archive, positions in it, and its label."""
 
     name: ClassVar[str] = "webdataset"
     scanned: ClassVar[tuple[str, ...] | None] = ("_archives", "_table", "_texts", "_members")
@@ -76,11 +76,11 @@ class WebDatasetSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether the first members of an archive are images, and .cls or .json files of the same names."""
+        """Whether the first members of an archive are images, and .cls or .json files with the same names."""
         return any(map(_is_labelled, _archives(path, quick=True)[:PROBED_FILES]))
 
     def scan(self) -> Contents:
-        """Read the headers of all members, and the labels and JSON among them."""
+        """Read the headers of all members, and labels and JSON."""
         self._archives = _archives(self.path)
         if not self._archives:
             raise SourceError(Problem(str(self.path), "empty-source", "expected .tar files, found none."))
@@ -125,7 +125,7 @@ class WebDatasetSource(Source):
         return Sample(key, data, index, self._table.arrays(objects, where), arrays=arrays, texts=texts)
 
     def column(self, name: str) -> Callable[[str, Reference], str]:
-        """As of any source: a member of each sample's JSON."""
+        """Values of a member of each sample's JSON."""
         if name not in self._members:
             raise no_column(self, name, self._members)
 
@@ -153,7 +153,7 @@ class WebDatasetSource(Source):
     def _rows(
         self, splits: Mapping[str, str], problems: list[Problem], left_out: list[Problem], *, together: bool = True
     ) -> dict[str, PackedStrings]:
-        """The references of each split; raises `_ApartError` if `together` the members of a sample are not."""
+        """References of each split; raises `_ApartError` if `together` but the members of a sample are not adjacent."""
         self._table, self._texts, self._members, self.ledger = RowTable(), {}, {}, Ledger(self.path)
         if is_file(self._names):
             self._table.give(read_object(self._names, NAMES_FILE, JSON_LIMIT), NAMES_FILE)
@@ -172,7 +172,7 @@ class WebDatasetSource(Source):
         return {split: each for split, each in rows.items() if len(each)}
 
     def _with_archive(self, reference: str) -> str:
-        """The same with the name of the archive before the key."""
+        """The reference with the name of the archive before the key."""
         return f"{self._where(int(reference.split(chr(0), 2)[1]))[:-4]}/{reference}"
 
     def _noted(
@@ -184,7 +184,7 @@ class WebDatasetSource(Source):
         problems: list[Problem],
         left_out: list[Problem],
     ) -> Iterator[str]:
-        """The references of the samples of an archive."""
+        """References of the samples of an archive."""
         where, found = self._where(number), False
         for key, entry in samples:
             found = True
@@ -195,7 +195,7 @@ class WebDatasetSource(Source):
             left_out.append(no_samples(where))
 
     def _note(self, key: str, entry: _Entry, file: BinaryIO, where: str, problems: list[Problem]) -> str | None:
-        """The end of the reference of a sample, whose label and objects are noted; None if it is left out."""
+        """End of a sample's reference, after noting its label and objects; None if it is left out."""
         here = f"{where}: {entry.image or key + next(iter(entry.places), '')}"
         if not entry.image and not entry.problems:
             message = "expected an image (.jpg, .png, .webp, ...) of the same name, found none. Add it."
@@ -237,7 +237,7 @@ class WebDatasetSource(Source):
 
 
 class _Described:
-    """What the JSON of a sample says of it."""
+    """Content of a sample's JSON."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self.members = parse_object(data, where)
@@ -256,23 +256,23 @@ class _Described:
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the member.")) from error
 
     def texts(self) -> dict[str, tuple[str, ...]]:
-        """Those of each field that is named after what it says."""
+        """Texts of each field, by the name of the member."""
         named = ((_CAPTIONS if name == "caption" else name, self.members.get(name)) for name in sorted(TEXT_NAMES))
         return {name: texts for name, value in named if value is not None and (texts := texts_of(value)) is not None}
 
     def several(self) -> list[Any] | None:
-        """The labels of the sample, if there is a list of them, and not one for each object."""
+        """Labels of the sample, if there is a list of them, and not one for each object."""
         return self.members[self._several] if self._several else None
 
     def known(self) -> Known:
-        """The members that are read, or that tell nothing of the sample."""
+        """Members that are read, or that are not about the sample."""
         of_objects = dict.fromkeys((*OBJECT_VALUES, "classes"), USED) if self.objects is not None else {}
         known: dict[str, Any] = dict.fromkeys((*_KNOWN, self._several or _KNOWN[0]), USED)
         known |= dict.fromkeys((name for name in TEXT_NAMES if texts_of(self.members.get(name)) is not None), USED)
         return known | (of_objects if self._values is self.members else {"objects": of_objects})
 
     def agreed(self, label: Label | None) -> tuple[Label | None, str | None]:
-        """The label of the sample, where .cls says `label`, and its name."""
+        """Label of the sample and its name, where .cls contains `label`."""
         members = ((name, self.members.get(name)) for name in ("label", "class"))
         labels = {label, *(label_of(value, name) for name, value in members)} - {None}
         numbers = [each for each in labels if isinstance(each, int)]
@@ -282,7 +282,7 @@ class _Described:
         return (numbers[0], next(iter(texts), None)) if numbers else (next(iter(texts), None), None)
 
     def note_names(self, table: RowTable) -> None:
-        """Take in the names of the objects' numbers."""
+        """Note the names of the objects' class numbers."""
         if self.objects is None or not self.objects.labels or not isinstance(self._texts, list):
             return
         for number, name in zip(self.objects.labels, self._texts, strict=True):
@@ -309,7 +309,7 @@ class _Described:
 
 
 def _archives(path: Path, *, quick: bool = False) -> list[Path]:
-    """The archives at a path, in the order of their names; `quick`: some of them, to tell the format by."""
+    """Archives at a path, by name; `quick`: some of them, for detecting the format."""
     if not path.is_dir():
         return [path] if path.suffix.lower() in (".tar", ".tgz", ".gz") else []
     names = sorted(glance(path)) if quick else walk_files(path, {".tar"})
@@ -317,7 +317,7 @@ def _archives(path: Path, *, quick: bool = False) -> list[Path]:
 
 
 def _is_labelled(archive: Path) -> bool:
-    """Whether an image and a .cls or .json file, or a text, of the same name are among the first members."""
+    """Whether the first members include an image and a .cls, .json or text file with the same name."""
     if read_head(archive, 512)[257:262] != b"ustar":
         return False
     images, labels = set(), set()
@@ -338,23 +338,24 @@ def _is_labelled(archive: Path) -> bool:
 
 
 def _key_of(name: str) -> tuple[str, str]:
-    """The name of a sample, up to the first dot of a member's last part, and what follows, in lower case."""
+    """Name of a sample, up to the first dot of a member's last part, and the rest in lower case."""
     folder, slash, last = name.rpartition("/")
     stem, dot, suffix = last.partition(".")
     return f"{folder}{slash}{stem}" if stem else "", f"{dot}{suffix}".lower()
 
 
 class _ApartError(Exception):
-    """The members of a sample are not beside each other."""
+    """The members of a sample are not adjacent."""
 
 
 _Member = tuple[str, str, TarMember]
 
 
 def _samples(file: BinaryIO, where: str, ledger: Ledger, together: bool) -> Iterator[tuple[str, _Entry]]:
-    """The samples of an archive, by name, in the order of their first members; `ledger` receives the other members.
+    """Samples of an archive by name, in the order of their first members; `ledger` receives the other members.
 
-    If `together` is false, all are in memory at once. Else `_ApartError` is raised at the end if members are apart.
+    Without `together`, all are in memory at once. With it, `_ApartError` is raised at the end if members are not
+    adjacent.
     """
     named = ((*_key_of(each.name.removeprefix("./")), each) for each in _members(file, where) if each.kind != FOLDER)
     members = (each for each in named if each[0])  # without hidden names, such as those that macOS adds
@@ -415,7 +416,7 @@ def _entries(members: Iterable[_Member], where: str, ledger: Ledger) -> dict[str
 
 
 def _problem(member: TarMember, name: str, suffix: str, where: str) -> Problem | None:
-    """What is wrong with a member that is to be read."""
+    """Problem of a member to be read."""
     limit = _READ.get(suffix, FILE_LIMIT)
     if name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         return Problem(where, "unsafe-path", "expected a plain relative name of a member. Write the archive again.")
@@ -432,11 +433,7 @@ def _problem(member: TarMember, name: str, suffix: str, where: str) -> Problem |
 
 
 def _members(file: BinaryIO, where: str) -> Iterator[TarMember]:
-    """The headers of an archive, which must be whole; no content is read.
-
-    Raises:
-        SourceError: `packed-file`: it is compressed, damaged or cut short.
-    """
+    """Headers of an archive, without contents; raises `SourceError` `packed-file` if compressed, damaged or cut."""
     if file.read(2) == b"\x1f\x8b":
         message = "expected a plain tar file, found one that gzip has compressed."
         raise SourceError(Problem(where, "packed-file", message), "Decompress it with gunzip first.")
@@ -472,7 +469,7 @@ def _place(text: str) -> tuple[int, int]:
 
 
 class _Descriptor:
-    """An archive that stays open for the next member."""
+    """Keeps an archive open for the next member."""
 
     def __init__(self, path: Path, where: str) -> None:
         self.file = open_file(path, where, 0)
@@ -488,7 +485,7 @@ def _opened(path: Path, where: str, identity: tuple[int, ...]) -> _Descriptor:
 
 
 def _pread(path: Path, start: int, nbytes: int, where: str) -> bytes:
-    """The bytes of a member; raises `SourceError` if the archive has changed and has them no more."""
+    """Bytes of a member; raises `SourceError` if the archive has changed and no longer contains them."""
     with os_errors(where):
         status = path.stat()
         data = b""

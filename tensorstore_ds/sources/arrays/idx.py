@@ -37,13 +37,13 @@ class IdxSource(ArraySource):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether the folder, or its folder ``raw``, has files with the names of MNIST's."""
+        """Whether the folder, or its folder ``raw``, has files named like MNIST's."""
         return path.is_dir() and any(
             match["what"].lower() == "images" for folder in (path, path / "raw") for match, _ in _named(folder)
         )
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
-        """The images of each split and, unless there are none at all, their labels."""
+        """Images and labels of each split; without labels if no split has any."""
         folder = self.path if _named(self.path) else self.path / "raw"
         splits: dict[str, dict[str, Path]] = {}
         prefixes: set[str] = set()
@@ -78,7 +78,7 @@ class IdxSource(ArraySource):
         return arrays
 
     def _open(self, file: Path) -> ArrayFile:
-        """The array in an IDX file, from its header; what is compressed is decompressed."""
+        """The array in an IDX file, from its header; compressed files are decompressed."""
         compressed = file.suffix.lower() == ".gz"
         try:
             with open_file(file, file.name) as raw, gzip.open(raw) if compressed else raw as stream:
@@ -97,7 +97,7 @@ class IdxSource(ArraySource):
 
 
 def _read_header(stream: SupportsRead[bytes], file: Path) -> ArrayFile:
-    """dtype and shape: two zero bytes, a type, the number of dimensions, and each of them as a big-endian uint32."""
+    """Parse dtype and shape: 2 zero bytes, a type, the number of dimensions, and each as a big-endian uint32."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or not 1 <= magic[3] <= _MAX_DIMENSIONS:
         raise bad_file(file.name, f"expected an IDX file of 1 to {_MAX_DIMENSIONS} dimensions, found {magic.hex()}.")

@@ -58,7 +58,7 @@ class ArraysSource(ArraySource):
         return arrays and not any(file.endswith((*IMAGE_SUFFIXES, ".xml")) for file in files)
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
-        """The arrays of each split; those that belong to none, or have other rows, are left out and named."""
+        """The arrays of each split. Arrays of no split or with a different number of rows are reported, not read."""
         named = list(self._named())
         if not named:
             raise SourceError(Problem(str(self.path), "unknown-format", "expected .npy or .npz files, found none."))
@@ -68,7 +68,7 @@ class ArraysSource(ArraySource):
         return {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
 
     def _named(self) -> Iterator[tuple[str | None, str, ArrayFile]]:
-        """Every array, with the split and the field that its name and its folder say."""
+        """Every array, with the split and field from its name and folder."""
         relative = list(walk_files(self.path, _SUFFIXES)) if self.path.is_dir() else [self.path.name]
         top = self.path if self.path.is_dir() else self.path.parent
         self._files = tuple(top / name for name in relative)
@@ -95,7 +95,7 @@ class ArraysSource(ArraySource):
                 raise bad_file(name, "expected a .npy or .npz file, found another suffix.")
 
     def _members(self, file: Path, where: str) -> Iterator[tuple[str, ArrayFile]]:
-        """The arrays in a .npz file, by name; their data stay where they are."""
+        """The arrays in a .npz file, by name; their data are not read."""
         with _archive(file, where) as archive:
             for info in archive.infolist():
                 place = f"{where}:{info.filename}"
@@ -110,7 +110,7 @@ class ArraysSource(ArraySource):
                     yield name, replace(array, member=info)
 
     def _header(self, stream: IO[bytes], where: str, file: Path, name: str) -> ArrayFile | None:
-        """The array in a stream; None, and reported, if it has no numbers and its name is no image or label."""
+        """The array in a stream; None, and reported, if it is not numeric and its name is not for images or labels."""
         try:
             return read_npy_header(stream.read(NPY_HEAD), where, file)
         except NotNumbersError as error:
@@ -120,7 +120,7 @@ class ArraysSource(ArraySource):
             return None
 
     def _unpack(self, array: ArrayFile) -> ArrayFile:
-        """The array in a file of its own, if it is packed."""
+        """Unpack an array to its own file if it is compressed."""
         if array.member is None:
             return array
         with _archive(array.path, array.where) as archive, archive.open(array.member) as stream:
@@ -128,7 +128,7 @@ class ArraysSource(ArraySource):
             return self.unpack(stream, array)  # at the end zipfile compares the checksum
 
     def _choose(self, arrays: dict[str, ArrayFile]) -> None:
-        """Leave the arrays that can be fields."""
+        """Keep only the arrays that can be fields."""
         if "image" not in arrays:
             names = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())
             message = f"expected an array of images (named images, x or data), found {names}."
@@ -141,7 +141,7 @@ class ArraysSource(ArraySource):
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The split that a name says, or nothing, and what else it says."""
+    """Split a name into the name of a split, or nothing, and the rest."""
     if name.lower() in SPLIT_NAMES:
         return name, "images"
     match = _NAME.fullmatch(name)
@@ -149,10 +149,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None, str]:
-    """The split and the field that a name such as ``train_images``, ``x_test`` or ``val`` says.
-
-    The split of the folder goes before that of the name.
-    """
+    """The split and the field of a name such as ``train_images``, ``x_test`` or ``val``; the folder's `split` wins."""
     own, rest = _parts(name)
     if own and split not in (None, split_name(own)):
         message = f"expected one split, found {split} in the path and {own} in the name."
@@ -171,7 +168,7 @@ def meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None,
 
 @contextlib.contextmanager
 def _archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
-    """A .npz file, opened; whatever is wrong with it while it is read is a `SourceError`."""
+    """Open a .npz file; all errors while it is read become `SourceError`."""
     try:
         with os_errors(where), open_file(file, where) as packed, zipfile.ZipFile(packed) as archive:
             yield archive

@@ -40,10 +40,9 @@ _AXIS_LIMIT = 10**18
 
 
 class ArraySource(Source):
-    """Samples are rows of arrays, one array a field; a reference is a row's number.
+    """Samples are rows of arrays, one array per field; a reference is a row's number.
 
-    A format derives from this, and its `find` says which arrays there are. `image` and `label` have a meaning;
-    whatever else a split has is a field of its own.
+    Formats derive from this and implement `find`. `image` and `label` have a meaning; other arrays are further fields.
     """
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
@@ -56,7 +55,7 @@ class ArraySource(Source):
         self.classes: tuple[str, ...] | None = None  # as `find` has them
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
-        """For each split its arrays by field: `image` with (N, H, W) or (N, H, W, C) or (N, C, H, W), and others."""
+        """The arrays of each split, by field: `image` with (N, H, W) or (N, H, W, C) or (N, C, H, W), and others."""
         raise NotImplementedError
 
     def scan(self) -> Contents:
@@ -83,7 +82,7 @@ class ArraySource(Source):
         return Contents(fields, splits, labels, left_out=tuple(self._left_out))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """A row of each array; the image is a view of the file."""
+        """Read a row of each array; the image is a view of the file."""
         maps = self._maps.get(split) or self._map(split)
         row = int(reference)
         label = int(maps["label"][row].item()) if "label" in maps else None
@@ -99,20 +98,20 @@ class ArraySource(Source):
         return self._files
 
     def unpack(self, stream: SupportsRead[bytes], array: ArrayFile) -> ArrayFile:
-        """The array in a file of its own, copied from `stream`, which must hold nothing else from here on.
+        """Copy the array to a temporary file from `stream`, which must end with it.
 
-        The file goes with this object, in the process that made it and no other.
+        This object deletes the file, in the process that created it only.
         """
         path, found = self._scratch.copy(stream, array.nbytes, "an array")
         array.check_nbytes(array.offset + found)
         return replace(array, path=path, offset=0, member=None)
 
     def leave_out(self, where: str, why: str) -> None:
-        """Report something that is not read."""
+        """Report data that is not read."""
         self._left_out.append(Problem(where, "not-listed", f"not read: {why}."))
 
     def divided(self, named: Sequence[tuple[str | None, str, ArrayFile]], what: str) -> dict[str, dict[str, ArrayFile]]:
-        """The arrays by split and field; those of no split are left out if others have one. Errors say `what` it is."""
+        """Group by split and field. Arrays without a split are left out if others have one. Errors say `what` it is."""
         has_splits = any(split is not None for split, _, _ in named)
         splits: dict[str, dict[str, ArrayFile]] = {}
         for split, field, array in named:
@@ -134,7 +133,7 @@ class ArraySource(Source):
 
 
 def _others(arrays: Mapping[str, ArrayFile]) -> list[tuple[str, ArrayFile]]:
-    """The arrays that are neither the images nor the labels."""
+    """Arrays that are neither images nor labels."""
     return [(name, array) for name, array in arrays.items() if name not in ("image", "label")]
 
 
@@ -146,7 +145,7 @@ def _read_labels(array: ArrayFile) -> NDArray[np.int64]:
 
 
 def _check_images(array: ArrayFile) -> None:
-    """Refuse what is not (N, H, W), or clearly (N, H, W, C) or (N, C, H, W)."""
+    """Raise unless the shape is (N, H, W), or clearly (N, H, W, C) or (N, C, H, W)."""
     shape = array.shape
     if array.is_encoded and len(shape) == 1:
         return
@@ -167,7 +166,7 @@ def _check_images(array: ArrayFile) -> None:
 
 
 def _axes_of_channels(shape: tuple[int, ...]) -> list[int]:
-    """The axes that may hold the channels: of up to four by their number, of more where each image has more pixels."""
+    """Axes that may hold channels: sizes up to 4, and larger ones if each image has more pixels than channels."""
     if len(shape) != 4:
         return []
     usual = [axis for axis, counts in ((3, (1, 2, 3, 4)), (1, (1, 3, 4))) if shape[axis] in counts]
@@ -177,7 +176,7 @@ def _axes_of_channels(shape: tuple[int, ...]) -> list[int]:
 
 
 def _check(arrays: Mapping[str, ArrayFile], first: Mapping[str, ArrayFile]) -> None:
-    """Refuse fields whose rows are not as many as the images, or not as in the first split."""
+    """Raise if a field has a different number of rows than the images, or differs from the first split."""
     image = arrays["image"]
     _check_images(image)
     missing = next((name for name in first if name not in arrays), None)
@@ -203,7 +202,7 @@ def _check(arrays: Mapping[str, ArrayFile], first: Mapping[str, ArrayFile]) -> N
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """An array in a file, of which only the header has been read."""
+    """An array in a file. Only its header has been read."""
 
     where: str  #: how messages name it
     path: Path  #: the file that is mapped
@@ -216,23 +215,23 @@ class ArrayFile:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, without the header."""
+        """Size in bytes, without the header."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def native(self) -> np.dtype[Any]:
-        """The type as it is stored: in this machine's byte order, and `uint8` for booleans."""
+        """Stored dtype, in native byte order; `uint8` for booleans."""
         dtype = np.dtype(self.dtype).newbyteorder("=")
         return np.dtype(np.uint8) if dtype == np.bool_ else dtype
 
     def check_nbytes(self, file_nbytes: int) -> None:
-        """Refuse, with `array-file`, a file that is longer or shorter than its header says."""
+        """Raise `array-file` if the file's size differs from its header's."""
         nbytes = self.offset + self.nbytes
         if file_nbytes != nbytes:
             raise bad_file(self.where, f"expected {nbytes:,} bytes, found {file_nbytes:,}.")
 
     def map(self) -> NDArray[Any]:
-        """The array, mapped read-only."""
+        """Map the array, read-only."""
         with os_errors(self.where), open_file(self.path, self.where) as file:
             self.check_nbytes(os.fstat(file.fileno()).st_size)
             if not self.nbytes:
@@ -242,7 +241,7 @@ class ArrayFile:
 
 
 def read_npy_header(head: bytes, where: str, path: Path) -> ArrayFile:
-    """The array in a .npy file, from its first `NPY_HEAD` bytes, which NumPy parses; no pickled object is read."""
+    """Parse the header of a .npy file from its first `NPY_HEAD` bytes with NumPy; pickled objects are never read."""
     stream = io.BytesIO(head)  # not the file: NumPy takes as much memory as a header says that it is long
     try:
         with warnings.catch_warnings():
@@ -263,17 +262,17 @@ def read_npy_header(head: bytes, where: str, path: Path) -> ArrayFile:
 
 
 class NotNumbersError(SourceError):
-    """The error `array-file` for a sound array of something else than numbers."""
+    """Error `array-file` for a valid array that is not numeric."""
 
     def __init__(self, where: str, message: str) -> None:
         super().__init__(Problem(where, "array-file", message), "Save numbers, or remove the array.")
 
 
 def bad_file(where: str, message: str) -> SourceError:
-    """The error `array-file`."""
+    """Error `array-file`."""
     return SourceError(Problem(where, "array-file", message), "Save it again, or download it again.")
 
 
 def bad_shape(where: str, message: str, advice: str = "") -> SourceError:
-    """The error `array-shape`."""
+    """Error `array-shape`."""
     return SourceError(Problem(where, "array-shape", message), advice)

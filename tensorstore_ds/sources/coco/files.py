@@ -44,7 +44,7 @@ FILE_LIMIT = 8 << 30  # a place in it has 33 bits
 
 
 class Kind(Enum):
-    """What a JSON file is."""
+    """Type of a JSON file."""
 
     COCO = 0
     OTHER = 1
@@ -52,10 +52,9 @@ class Kind(Enum):
 
 
 def is_coco(path: Path) -> bool:
-    """Whether `path` is a JSON file of COCO, or a folder that holds one in it or up to two levels below.
+    """Whether `path` is a COCO JSON file, or a folder that contains one, up to 2 levels below.
 
-    A folder of nothing but images and JSON is one of COCO even if its JSON files cannot be parsed, so that the scan
-    names them.
+    A folder of only images and JSON counts even if its JSON files cannot be parsed, so that the scan reports them.
     """
     if is_file(path):
         return path.suffix.lower() == ".json" and kind_of(path) != Kind.OTHER
@@ -75,10 +74,9 @@ def is_coco(path: Path) -> bool:
 
 
 def find(path: Path) -> list[str]:
-    """The JSON files of COCO at `path`, in it or below, relative to it or to its folder; none if there are none.
+    """The COCO JSON files at or below `path`, relative to it or its folder; empty if there are none.
 
-    Raises:
-        SourceError: `json`, a file is no JSON, and so it may have been one of COCO.
+    Raises `SourceError` `json` for a file that is not JSON, because it may have been COCO.
     """
     root, files = (path.parent, [path.name]) if is_file(path) else (path, list(walk_files(path, {".json"})))
     kinds = {file: kind_of(root / file) for file in files}
@@ -94,7 +92,7 @@ def find(path: Path) -> list[str]:
 
 
 def kind_of(path: Path) -> Kind:
-    """What a JSON file is, by its beginning if that tells."""
+    """Type of a JSON file, from its first bytes if possible."""
     head = read_head(path, _HEAD)
     text = decode_text(head, path.name, errors="replace").strip()
     if not text.startswith("{"):
@@ -123,7 +121,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def short_name(json: str) -> str:
-    """The name of a file without what COCO's own begin with; of one whose name says nothing, that of its folder.
+    """Stem of a file without COCO's prefixes; a generic stem is replaced by the name of its folder.
 
     >>> short_name("annotations/instances_train2017.json"), short_name("valid/_annotations.coco.json")
     ('train2017', 'valid')
@@ -136,7 +134,7 @@ def short_name(json: str) -> str:
 
 
 def stem_of(json: str) -> str:
-    """The name of a file without suffixes and without what COCO's own begin with."""
+    """Stem of a file without suffixes and COCO's prefixes."""
     stem = _name(json).split(".")[0]
     for prefix in (*_PREFIXES, *_OTHERS):
         stem = stem.removeprefix(prefix)
@@ -144,10 +142,9 @@ def stem_of(json: str) -> str:
 
 
 def choose(jsons: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[Problem]]:
-    """The file of each split, and that of its captions, which may be the same; and those that are not read.
+    """The file of each split and of its captions, perhaps the same, and a problem for each file that is not read.
 
-    Raises:
-        SourceError: `split-name`, two files are of one split, or a file's name is no split's.
+    Raises `SourceError` `split-name` if 2 files are of one split, or a file's name is no split's.
     """
     left_out: list[Problem] = []
     others = {json: what for json in jsons for prefix, what in _OTHERS.items() if _name(json).startswith(prefix)}
@@ -181,7 +178,7 @@ def choose(jsons: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[Probl
 
 
 def _short_names(jsons: Sequence[str]) -> dict[str, str]:
-    """The short name of each file; its own name if others are in its folder, which means no split."""
+    """Short name of each file; its own name if its folder has several files, because that is no split."""
     folders = Counter(json.rpartition("/")[0] for json in jsons)
     shorts = {json: short_name(json) for json in jsons}
     for json, short in shorts.items():
@@ -204,7 +201,7 @@ def _rank(json: str) -> int:
 
 
 def _split_of(short: str, files: int) -> str:
-    """The split that a name tells of, or the name."""
+    """The split that a name contains, else the name."""
     words = re.split(r"[^a-z]+", short.lower())
     known = next((word for word in words if word in SPLIT_NAMES), "")
     return known or ("train" if files == 1 else short)

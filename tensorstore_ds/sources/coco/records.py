@@ -31,7 +31,7 @@ _NONE = msgspec.Raw()
 
 
 class Category(msgspec.Struct):
-    """An entry of the list of categories."""
+    """Entry of the list of categories."""
 
     id: Id
     name: str
@@ -41,7 +41,7 @@ class Category(msgspec.Struct):
 
 
 class Image(msgspec.Struct):
-    """An entry of the list of images."""
+    """Entry of the list of images."""
 
     id: Id
     file_name: str | None = None
@@ -53,7 +53,7 @@ class Image(msgspec.Struct):
     date_captured: msgspec.Raw = _NONE
 
     def path(self) -> str:
-        """The path as the file has it."""
+        """Path as written in the file."""
         if self.file_name is not None:
             return self.file_name
         if isinstance(self.coco_url, str):  # http://images.cocodataset.org/train2017/000000391895.jpg
@@ -61,13 +61,13 @@ class Image(msgspec.Struct):
         raise MemberError("expected the member file_name, found none")
 
     def size(self) -> tuple[int, int]:
-        """(height, width); zeros where they are not known, as tools write it in several ways."""
+        """(height, width); zeros if unknown, because tools write this in several ways."""
         height, width = _side(self.height, "height"), _side(self.width, "width")
         return (height, width) if height and width else (0, 0)
 
 
 class Annotation(msgspec.Struct):
-    """What the scan looks at."""
+    """Members of an annotation that the scan reads."""
 
     image_id: Id
     category_id: Id | None = None
@@ -83,7 +83,7 @@ class Annotation(msgspec.Struct):
 
 
 class Owner(msgspec.Struct):
-    """The ids in an entry of which another member is wrong."""
+    """The ids in an entry whose other members are invalid."""
 
     id: Id | None = None
     image_id: Id | None = None
@@ -105,11 +105,7 @@ _Entry = TypeVar("_Entry", bound=msgspec.Struct)
 
 
 def note_members(file: JsonPieces, ledger: Ledger, where: str) -> None:
-    """Note the members of a file, of `info` and of `licenses` that COCO does not have.
-
-    Raises:
-        MemberError: it is another JSON.
-    """
+    """Note members of a file, of `info` and of `licenses` that are not COCO's; raises `MemberError` for other JSON."""
     if "images" not in file.members:
         raise MemberError("expected the member images, found none")
     for name, (begin, end) in file.members.items():
@@ -126,12 +122,9 @@ def note_members(file: JsonPieces, ledger: Ledger, where: str) -> None:
 
 
 class Decoder(Generic[_Entry]):
-    """Decodes entries, and notes their members that hold data and are not in the class: quickly where there are none.
+    """Decodes entries, and notes members with data that the class does not have. Fast if there are none.
 
-    Args:
-        what: such entries, in messages.
-        entry: the class.
-        ledger: receives the members.
+    Messages call the entries `what`.
     """
 
     def __init__(self, what: str, entry: type[_Entry], ledger: Ledger) -> None:
@@ -143,7 +136,7 @@ class Decoder(Generic[_Entry]):
         self._members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
     def pieces(self, file: JsonPieces) -> Iterator[tuple[int, Piece, list[_Entry | MemberError]]]:
-        """The number of the first entry of each piece, from 1; and the entries, for `checked`."""
+        """For each piece, the number of its first entry, from 1, and its entries, which `checked` takes."""
         first = 1
         for piece in file.pieces(self._what):
             try:
@@ -154,7 +147,7 @@ class Decoder(Generic[_Entry]):
             first += len(entries)
 
     def checked(self, entry: _Entry | MemberError, raw: msgspec.Raw, where: str) -> _Entry:
-        """The entry, whose other members are noted; raises the `MemberError` if it is one."""
+        """Note the entry's unknown members and return it; raises the `MemberError` if it is one."""
         if isinstance(entry, MemberError):
             raise entry
         if type(entry) is self._entry:
@@ -175,7 +168,7 @@ class Decoder(Generic[_Entry]):
 
 
 def holds_data(raw: msgspec.Raw) -> bool:
-    """Whether JSON is something else than nothing, zero or false."""
+    """Whether a JSON value is not empty, zero or false."""
     if raw is _NONE:
         return False
     view = memoryview(raw)
@@ -183,12 +176,12 @@ def holds_data(raw: msgspec.Raw) -> bool:
 
 
 def is_given(raw: msgspec.Raw) -> bool:
-    """Whether a member is there, and not null."""
+    """Whether a member is present and not null."""
     return raw is not _NONE and bytes(memoryview(raw)[:5]) not in (b"", b"null")
 
 
 def begins(raw: msgspec.Raw, bracket: bytes) -> bool:
-    """Whether it is an object or a list that holds something."""
+    """Whether JSON is an object or a list that is not empty."""
     if raw is _NONE:
         return False
     head = bytes(memoryview(raw)[:2])
@@ -196,7 +189,7 @@ def begins(raw: msgspec.Raw, bracket: bytes) -> bool:
 
 
 def is_crowd(each: Annotation) -> bool:
-    """Whether it is of a crowd; raises `MemberError`."""
+    """Whether an annotation is a crowd; raises `MemberError`."""
     try:
         return _CROWD[each.iscrowd]
     except (KeyError, TypeError) as error:
@@ -204,7 +197,7 @@ def is_crowd(each: Annotation) -> bool:
 
 
 def box_of(each: Annotation) -> list[float] | None:
-    """Its bbox, or else the box around its polygons or keypoints; None if it has none; raises `MemberError`."""
+    """The bbox, or else the box around the polygons or keypoints; None if there are none; raises `MemberError`."""
     if not each.bbox:
         return _box_around(each)
     if len(each.bbox) != 4:
@@ -226,7 +219,7 @@ def _box_around(each: Annotation) -> list[float] | None:
 
 
 def outline_of(each: Annotation) -> str | None:
-    """Whether its outline is ``rle`` or ``polygons``, None if it has none; raises `MemberError`."""
+    """Form of the outline, ``rle`` or ``polygons``; None without an outline; raises `MemberError`."""
     if begins(each.segmentation, b"["):
         return "polygons"
     if begins(each.segmentation, b"{"):
@@ -237,7 +230,7 @@ def outline_of(each: Annotation) -> str | None:
 
 
 def has_keypoints(each: Annotation) -> bool:
-    """Whether it has some; raises `MemberError`."""
+    """Whether an annotation has keypoints; raises `MemberError`."""
     if begins(each.keypoints, b"["):
         return True
     if holds_data(each.keypoints):
@@ -256,7 +249,7 @@ def note_attributes(each: Annotation, ledger: Ledger, where: str) -> None:
 
 
 def rotation_of(each: Annotation) -> float:
-    """Degrees by which the box of an annotation is turned, as CVAT has them; 0 of one with an outline."""
+    """Rotation of the box in degrees, as CVAT writes it; 0 for an object with an outline."""
     if not begins(each.attributes, b"{") or begins(each.segmentation, b"[") or begins(each.segmentation, b"{"):
         return 0.0
     degrees = _decoded(each.attributes, _Attributes, "attributes").rotation
@@ -265,7 +258,7 @@ def rotation_of(each: Annotation) -> float:
 
 
 class _Attributes(msgspec.Struct):
-    """What CVAT writes of an object besides COCO's own."""
+    """Attributes that CVAT adds to COCO's."""
 
     rotation: Any = 0  #: degrees clockwise around the center of the box; or whatever a user calls so
 
@@ -283,7 +276,7 @@ def _side(value: object, name: str) -> int:
 
 
 def _area(value: object, box: Sequence[float]) -> float:
-    """The area of an object, by default of its box; some tools write it as text."""
+    """Area of an object, by default the area of its box; some tools write it as text."""
     if value is None:
         return box[2] * box[3]
     try:
@@ -301,7 +294,7 @@ def _shown(raw: msgspec.Raw) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CocoObject:
-    """An annotation as it is stored."""
+    """An annotation in its stored form."""
 
     where: str  #: names it in errors
     category: Id
@@ -316,11 +309,7 @@ class CocoObject:
 
 
 def read_object(text: bytes, json: str) -> CocoObject:
-    """An annotation of its JSON.
-
-    Raises:
-        MemberError: what is wrong, and where.
-    """
+    """Decode an annotation from JSON; raises `MemberError`, which says where the value is."""
     where = f"{json}: an annotation"
     try:
         each = msgspec.json.decode(text, type=Annotation)
@@ -351,7 +340,7 @@ def read_object(text: bytes, json: str) -> CocoObject:
 
 
 def read_category(text: bytes, json: str) -> Id | None:
-    """The category in an annotation of its JSON; raises `MemberError`."""
+    """Decode the category of an annotation; raises `MemberError`."""
     try:
         return msgspec.json.decode(text, type=Annotation).category_id
     except JSON_ERRORS as error:
@@ -359,7 +348,7 @@ def read_category(text: bytes, json: str) -> Id | None:
 
 
 def read_caption(text: bytes, json: str) -> str:
-    """The caption in an annotation of its JSON; raises `MemberError`."""
+    """Decode the caption of an annotation; raises `MemberError`."""
     try:
         caption: str = _decoded(msgspec.json.decode(text, type=Annotation).caption, str, "caption")
     except (*JSON_ERRORS, MemberError) as error:
@@ -369,7 +358,7 @@ def read_caption(text: bytes, json: str) -> str:
 
 
 def _decoded(raw: msgspec.Raw | bytes, type: Any, name: str) -> Any:
-    """A member of an annotation."""
+    """Decode a member of an annotation."""
     try:
         return msgspec.json.decode(raw, type=type)
     except JSON_ERRORS as error:
@@ -389,7 +378,7 @@ def _keypoints(raw: msgspec.Raw) -> NDArray[np.float64]:
 
 
 def _runs(given: _Runs) -> NDArray[np.uint32]:
-    """(n,) runs, which must add up to the size that is given with them."""
+    """(n,) run lengths; they must add up to the size that is given with them."""
     if isinstance(given.counts, str):
         runs = parse_counts(given.counts)
     else:
@@ -402,7 +391,7 @@ def _runs(given: _Runs) -> NDArray[np.uint32]:
 
 
 def _polygons(rings: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], bool]:
-    """(n, 2) corners of all polygons, with a row of NaN between two; and whether some have too few to be one."""
+    """(n, 2) corners of all polygons, with a row of NaN between two; and whether some have fewer than 3 corners."""
     if any(len(ring) % 2 for ring in rings):
         raise MemberError("segmentation: expected polygons of x and y, found one with an odd number of coordinates")
     kept = [np.array(ring).reshape(-1, 2) for ring in rings if len(ring) >= 2 * _CORNERS]

@@ -67,14 +67,10 @@ _PLACE = (1 << _PLACE_BITS) - 1
 
 @dataclass(slots=True)
 class _Json:
-    """A file that is read by pieces.
+    """A file that is read in pieces.
 
-    Attributes:
-        path: its path in the source.
-        members: what is in it, in UTF-8.
-        encoding: of each part of the file, without a byte order mark.
-        mark: bytes of the mark.
-        data: all of the file in UTF-8, if it is in another encoding.
+    `members` are in UTF-8. `mark` is the number of bytes of the byte order mark, which `encoding` excludes. `data` is
+    the whole file in UTF-8 if it has a different encoding.
     """
 
     path: str
@@ -84,7 +80,7 @@ class _Json:
     data: bytes = b""
 
     def in_file(self, table: Table) -> Table:
-        """The annotations with their places in the file, from their places in what was read."""
+        """Convert positions of annotations in the decoded data to positions in the file."""
         if not self.data or not len(table[0]):
             return table
         unit = 2 if self.encoding.startswith("utf-16") else 4
@@ -99,7 +95,7 @@ class _Json:
 
 
 class _Ids:
-    """Rows by their ids: 16 bytes for each, unless an id is no whole number."""
+    """Rows by id: 16 bytes each, unless an id is not a whole number."""
 
     def __init__(self) -> None:
         self._ids, self._rows = array("q"), array("q")
@@ -108,7 +104,7 @@ class _Ids:
         self._sorted: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def add(self, id: Id, row: int) -> None:
-        """Add a row, behind all that were added."""
+        """Append a row."""
         if (whole := _whole([id])) is not None:
             self._ids += whole
             self._rows.append(row)
@@ -117,12 +113,12 @@ class _Ids:
             self._first.setdefault(id, row)
 
     def id(self, row: int) -> Id | None:
-        """The id of a row; None if it has none."""
+        """The id of a row, or None."""
         at = bisect_left(self._rows, row)
         return self._ids[at] if at < len(self._rows) and self._rows[at] == row else self._others.get(row)
 
     def repeated(self) -> set[int]:
-        """The rows with an id that several rows have."""
+        """The rows whose id is not unique."""
         ids, rows = self._in_order()
         twins = np.flatnonzero(ids[1:] == ids[:-1])
         again = {id for row, id in self._others.items() if self._first[id] != row}
@@ -130,7 +126,7 @@ class _Ids:
         return {*rows[twins].tolist(), *rows[twins + 1].tolist(), *others}
 
     def rows(self, ids: Sequence[Id | None]) -> list[int]:
-        """The first row of each id; -1 for none."""
+        """The first row of each id, or -1."""
         if (whole := _whole(ids)) is None:
             if len(ids) > 1:
                 return [self.rows([id])[0] for id in ids]
@@ -151,7 +147,7 @@ class _Ids:
 
 
 def _whole(ids: Sequence[Id | None]) -> array[int] | None:
-    """Ids that are whole numbers of 64 bits, though written as 1.0; None if others are among them."""
+    """Ids as 64-bit integers, even if written as 1.0; None if some are not."""
     numbers = [int(id) if isinstance(id, float) and id.is_integer() else id for id in ids]
     try:
         return array("q", numbers)  # type: ignore[arg-type]
@@ -161,7 +157,7 @@ def _whole(ids: Sequence[Id | None]) -> array[int] | None:
 
 @dataclass(slots=True)
 class _Images:
-    """The list of images: their paths as the file has them, "" if an entry is wrong; height and width; ids."""
+    """The images of a file: paths as written, "" for an invalid entry; heights and widths; ids."""
 
     names: PackedStrings = field(default_factory=PackedStrings)
     sizes: array[int] = field(default_factory=lambda: array("i"))
@@ -170,26 +166,19 @@ class _Images:
 
 @dataclass(slots=True)
 class _Split:
-    """What one file says.
+    """Contents of one file.
 
     Attributes:
-        json: its path in the source.
-        captions: the path of the file that has the captions, which may be the same.
-        ledger: of the scan.
-        names: class names by the ids of categories, in the order of the ids.
-        keypoints: the keypoints of each category that has some.
+        captions: path of the file with the captions, which may be the same file.
+        names: class names by id of the category, ordered by id.
         unnamed: for a category without names of keypoints, how many annotations have how many numbers.
-        skeleton: pairs of their names.
-        paths: of the images, in the order of the file.
-        ids: the numbers of the images by their ids.
-        by_end: the paths that were found by their ends, and what the file says.
-        bad: what is wrong with an image, by its number; nothing of one that is listed twice.
-        references: of the images that are sound.
-        values: those of `OBJECT_VALUES` that some object has.
-        used: the ids of the categories that some object has.
-        around: how many boxes were made from polygons or keypoints.
-        has_objects, has_captions: whether there are some.
-        has_labels, has_several: whether annotations are categories of whole images, and of some image several.
+        skeleton: pairs of names of keypoints.
+        by_end: paths that were found by their last parts, and the paths as written.
+        bad: problems by number of the image; an image that is listed twice has an empty list.
+        references: of the sound images.
+        values: the `OBJECT_VALUES` that some object has.
+        around: number of boxes computed from polygons or keypoints.
+        has_labels, has_several: whether annotations are classes of whole images, and whether some image has several.
     """
 
     json: str
@@ -216,9 +205,9 @@ class _Split:
 
 
 class CocoSource(Source):
-    """A reference is an image's path, its height and width, and begin and end of each of its objects and captions.
+    """A reference is an image's path, its height and width, and the byte range of each of its objects and captions.
 
-    `read` reads these alone, so that no process keeps the annotations of all images.
+    `read` parses these alone, so no process holds the annotations of all images.
     """
 
     name: ClassVar[str] = "coco"
@@ -246,7 +235,7 @@ class CocoSource(Source):
         return is_coco(path)
 
     def scan(self) -> Contents:
-        """Read every file once: its images, and of its annotations all but segmentations and captions."""
+        """Read every file once: all images, and all annotations except segmentations and captions."""
         jsons = find(self.path)
         if not jsons:
             message = "expected JSON files of COCO in this folder or below, found none."
@@ -329,7 +318,7 @@ class CocoSource(Source):
         )
 
     def _read_at(self, json: str, places: str) -> Iterator[bytes]:
-        """The annotations at some places of a file, in UTF-8."""
+        """Read the annotations at some byte ranges of a file, in UTF-8."""
         if not places:
             return
         encoding = self._encodings[json]
@@ -341,7 +330,7 @@ class CocoSource(Source):
                 yield text if encoding == "utf-8" else text.decode(encoding, "replace").encode()
 
     def _class_names(self, splits: Mapping[str, _Split]) -> tuple[str, ...]:
-        """The classes of all splits; notes the label of each category."""
+        """The classes of all splits; sets the label of each category."""
         names = tuple(dict.fromkeys(name for each in splits.values() for name in each.names.values()))
         where, classes = str(self.path), self.options.classes
         order_classes(names, classes, where, self.options.class_map)
@@ -352,7 +341,7 @@ class CocoSource(Source):
         return classes
 
     def _field(self, splits: Mapping[str, _Split]) -> ObjectsField:
-        """The field of the objects of all splits; notes what `read` needs for it."""
+        """The field of the objects of all splits; sets what `read` needs for it."""
         where, classes = str(self.path), self._class_names(splits)
         for each in splits.values():
             self._name_keypoints(each)
@@ -379,7 +368,7 @@ class CocoSource(Source):
         )
 
     def _name_keypoints(self, split: _Split) -> None:
-        """Names for the keypoints of categories that name none: those of the options, or numbers from 1."""
+        """Name the keypoints of categories without names: from the options, or numbers from 1."""
         for id, counts in split.unnamed.items():
             count = counts.most_common(1)[0][0] // 3
             names = list(map(str, range(1, count + 1)))
@@ -418,7 +407,7 @@ class CocoSource(Source):
     # --- one file ---
 
     def _read_file(self, split: str, json: str, captions: str, finder: _Finder) -> _Split:
-        """What a file says, and of its images the captions in another one, where there is another one."""
+        """Read a file, and the captions of its images if they are in a different file."""
         with self._opened(json) as opened:
             found = _Split(json, captions, self.ledger)
             _note_categories(opened, found)
@@ -449,7 +438,7 @@ class CocoSource(Source):
 
     @contextmanager
     def _opened(self, json: str) -> Iterator[_Json]:
-        """A file, of which the members are known; raises `SourceError` if it is not COCO's."""
+        """Open a file and find its members; raises `SourceError` if it is not COCO."""
         with os_errors(json), open_file(self._root / json, json, limit=FILE_LIMIT) as file:
             head = file.read(4)
             encoding, data = encoding_of(head), b""
@@ -474,7 +463,7 @@ class CocoSource(Source):
             yield _Json(json, pieces, encoding, mark, data)
 
     def _read_captions(self, json: str, prefix: str, found: _Split) -> Table:
-        """The captions in a file of the same images, which need not have the same ids: as of `_places`."""
+        """Read captions from a file of the same images, whose ids may differ; returns a table like `_places`."""
         rows, written = _Ids(), {name: path for path, name in found.by_end.items()}
         for i, path in enumerate(found.paths):
             if path:
@@ -503,7 +492,7 @@ class CocoSource(Source):
             return _places(opened, own)[1]
 
     def _find_images(self, split: str, json: str, names: Sequence[str]) -> tuple[str, bool]:
-        """The folder, with ``/`` at its end, in which most images of these names are; and whether none is in any."""
+        """The folder, with a trailing ``/``, that contains most of these images; and whether no folder contains any."""
         own = "" if self.options.images is not None else json[: json.rfind("/") + 1]
         words = dict.fromkeys((stem_of(json), short_name(json), split, PurePosixPath(own).name))
         above = [f"{folder}/" for folder in map(str, PurePosixPath(own).parents) if folder != "."] if own else []
@@ -524,7 +513,7 @@ class CocoSource(Source):
 
 
 class _Finder:
-    """The files of folders, each of which is listed once; and images by the ends of their paths."""
+    """Finds files in folders, each listed once, and images by the last parts of their paths."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -532,7 +521,7 @@ class _Finder:
         self._index: ImageIndex | None = None
 
     def has(self, path: str) -> bool:
-        """Whether there is a file at `path` below the root."""
+        """Whether a file exists at `path` below the root."""
         folder, _, name = path.rpartition("/")
         if folder not in self._folders:
             with os_errors(folder or str(self._root)):
@@ -541,7 +530,7 @@ class _Finder:
         return _has(self._folders[folder], hash(name))
 
     def by_end(self, path: str, where: str) -> str | None:
-        """The image that has most of the last parts of a path of another machine; raises `SourceError`."""
+        """The image that shares the most last parts with a path from a different machine; raises `SourceError`."""
         if self._index is None:
             self._index = ImageIndex(walk_files(self._root, IMAGE_SUFFIXES))
         row = self._index.find_by_end(path, where)
@@ -549,7 +538,7 @@ class _Finder:
 
 
 def _hashes(names: Iterable[str]) -> array[int]:
-    """The hashes of names, in order: 8 bytes for each, where a set of names takes 130."""
+    """Sorted hashes of names: 8 bytes each, where a set of names takes 130."""
     hashes = array("q", map(hash, names))
     np.asarray(hashes).sort()
     return hashes
@@ -564,7 +553,7 @@ def _has(hashes: array[int], hashed: int) -> bool:
 
 
 def _images(json: _Json, found: _Split) -> _Images:
-    """The list of images; what is wrong with an entry is noted."""
+    """Read the list of images; problems of entries are noted."""
     images = _Images()
     decode = Decoder("images", Image, found.ledger)
     for first, piece, listed in decode.pieces(json.members):
@@ -587,7 +576,7 @@ def _images(json: _Json, found: _Split) -> _Images:
 
 
 def _owner(raw: msgspec.Raw) -> Owner:
-    """The ids in an entry that is not as it should be."""
+    """The ids in an invalid entry."""
     try:
         return msgspec.json.decode(raw, type=Owner)
     except JSON_ERRORS:
@@ -595,10 +584,10 @@ def _owner(raw: msgspec.Raw) -> Owner:
 
 
 def _note_images(images: _Images, prefix: str, found: _Split, finder: _Finder, *, is_foreign: bool) -> None:
-    """The path of each image; what is wrong with an entry, or where there is no such file.
+    """Resolve the path of each image; problems of entries and missing files are noted.
 
-    A path that leads out of the source is of another machine, and so are all paths if `is_foreign`: the images are
-    found by the ends of these.
+    A path that leads out of the source is from a different machine. So are all paths if `is_foreign`. These images are
+    found by the last parts of their paths.
     """
     wrong = set(found.bad)  # entries, and paths that lead to no image
     hashes = _Ids()
@@ -616,7 +605,7 @@ def _note_images(images: _Images, prefix: str, found: _Split, finder: _Finder, *
 
 
 def _path_of(row: int, name: str, prefix: str, found: _Split, finder: _Finder, is_foreign: bool) -> str | None:
-    """The path of an image; None if there is none in the source. What is wrong is noted."""
+    """Path of an image, or None if the source does not contain it. Problems are noted."""
     where = f"{found.json}: image {row + 1}"
     path, problem = inside(name, prefix), None
     if path is None or (is_foreign and not finder.has(path)):
@@ -640,7 +629,7 @@ def _path_of(row: int, name: str, prefix: str, found: _Split, finder: _Finder, i
 
 
 def _note_repeated(rows: Sequence[int], wrong: Set[int], found: _Split) -> None:
-    """Note which of these images are listed twice, or have the id of others. Those that are `wrong` have no path."""
+    """Note images that are listed twice or whose id is not unique. Images in `wrong` have no path."""
     by_path: dict[str, int] = {}
     by_id: dict[Id | None, int] = {}
     for i in rows:
@@ -663,7 +652,7 @@ def _note_repeated(rows: Sequence[int], wrong: Set[int], found: _Split) -> None:
 
 
 def _check_claims(splits: Mapping[str, _Split]) -> None:
-    """Refuse annotated images that were found by the end of a path, and that another file lists by another path."""
+    """Raise if an annotated image was found by the end of its path, and another file lists it by a different path."""
     for split in splits.values():
         annotated = split.by_end and (split.has_objects or split.has_captions)
         others = [each for each in splits.values() if annotated and each is not split]
@@ -683,7 +672,7 @@ def _check_claims(splits: Mapping[str, _Split]) -> None:
 
 
 def _not_listed(root: Path, listed: Sequence[PackedStrings]) -> list[Problem]:
-    """The images that lie in the same folders as listed ones, and that no file lists."""
+    """Problems for images that no file lists, in folders with listed images."""
     left_out = []
     folders = {path[: path.rfind("/") + 1] for paths in listed for path in paths}
     known = _hashes(chain.from_iterable(listed))
@@ -734,12 +723,12 @@ def _note_categories(json: _Json, found: _Split) -> None:
 
 
 def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
-    """The objects and the captions of a file; notes what they have."""
+    """Positions of the objects and captions in a file; notes which values they have."""
     rows, bare, texts = ((array("q"), array("i")) for _ in range(3))
-    bare_numbers = array("q")  # of the annotations in `bare`, which have no box
+    bare_numbers = array("q")  # numbers of the annotations in `bare`, which have no box
     decode = Decoder("annotations", Annotation, found.ledger)
     others = 0
-    missing: dict[Id, list[int]] = {}  # the number of the first annotation, and how many more have this id
+    missing: dict[Id, list[int]] = {}  # number of the first annotation, and how many more have this id
     for first, piece, listed in decode.pieces(json.members):
         owners = found.ids.rows([None if isinstance(each, MemberError) else each.image_id for each in listed])
         lists = piece.values, listed, owners, piece.begins()
@@ -812,7 +801,7 @@ def _read_some(each: Annotation, where: str, found: _Split) -> tuple[bool, bool]
 
 
 def _note_bad(image: Id | None, where: str, reason: str, message: str, found: _Split) -> None:
-    """Note an annotation that cannot be read, which makes its image bad, so that no object becomes background."""
+    """Note an unreadable annotation. Its image becomes bad, so that no object becomes background."""
     (owner,) = found.ids.rows([image])
     if owner < 0:
         found.problems.append(Problem(where, reason, f"{message} Correct it, or remove it."))
@@ -821,7 +810,7 @@ def _note_bad(image: Id | None, where: str, reason: str, message: str, found: _S
 
 
 def _by_image(table: Table, images: int) -> Iterator[str]:
-    """The places of each image's annotations, as a text."""
+    """Byte ranges of each image's annotations, as text."""
     keys, sizes = table
     order = np.argsort(keys)
     for first in range(0, images, _AT_ONCE):
@@ -834,7 +823,7 @@ def _by_image(table: Table, images: int) -> Iterator[str]:
 
 
 def _check_labels(splits: Mapping[str, _Split]) -> None:
-    """Refuse files of which some have categories of whole images, and others have objects."""
+    """Raise if some files have classes of whole images, and others have objects."""
     boxed = next((each.json for each in splits.values() if each.has_objects), None)
     labelled = next(each.json for each in splits.values() if each.has_labels)
     if boxed is not None:
@@ -846,7 +835,7 @@ def _check_labels(splits: Mapping[str, _Split]) -> None:
 
 
 def _notes_of_common(splits: Mapping[str, _Split]) -> list[str]:
-    """A note for each two splits that have images in common."""
+    """A note for each two splits that share images."""
     notes = []
     hashes = {name: _hashes(split.paths) for name, split in splits.items()}
     for one, other in combinations(splits, 2):
@@ -857,7 +846,7 @@ def _notes_of_common(splits: Mapping[str, _Split]) -> list[str]:
 
 
 def _notes_of_classes(splits: Mapping[str, _Split]) -> list[str]:
-    """A note about categories that no object has."""
+    """A note about categories without objects."""
     used = {each.names[id] for each in splits.values() for id in each.used}
     unused = [n for n in dict.fromkeys(n for each in splits.values() for n in each.names.values()) if n not in used]
     more = ", ..." if len(unused) > _NAMED else ""
@@ -865,7 +854,7 @@ def _notes_of_classes(splits: Mapping[str, _Split]) -> list[str]:
 
 
 def _notes_of_keypoints(splits: Mapping[str, _Split]) -> list[str]:
-    """A note for each category whose keypoints have numbers for names."""
+    """A note for each category whose keypoints are named by number."""
     numbered = {(each.names[id], len(each.keypoints[id])) for each in splits.values() for id in each.unnamed}
     what = "have no names in the JSON file and are numbered from 1. To name them, use `keypoints`."
     return [f"the {count} keypoints of {name} {what}" for name, count in sorted(numbered)]

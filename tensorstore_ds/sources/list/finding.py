@@ -23,9 +23,9 @@ _NAMES_IMAGE = re.compile(rf"(?:{'|'.join(re.escape(s) for s in sorted(IMAGE_SUF
 
 
 def find_lists(root: Path, files: Sequence[str]) -> list[str]:
-    """The lists among some files of a folder, in order: those at its top, or else those in its split folders.
+    """The lists among some files of a folder, in order: at its top, else in its split folders.
 
-    A file that has the name of a split, or the name of another split's list, is one too, though it may be damaged.
+    A file named as a split, or as the list of a different split, is a list even if it is damaged.
     """
     stems = {stem_of(file) for file in files if file.lower().endswith(_SUFFIXES)}
     own = [file for file in files if file.lower().endswith(tuple(LIST_SUFFIXES))]
@@ -42,11 +42,9 @@ def find_lists(root: Path, files: Sequence[str]) -> list[str]:
 
 
 def names_images(file: Path, stems: Collection[str] | None = None) -> bool:
-    """Whether a file looks like a list: an image's suffix is in all of its first lines but a header.
+    """Whether a file looks like a list: all of its first lines, except a header, contain the suffix of an image.
 
-    Args:
-        file: the file.
-        stems: names of images without their suffixes, which lines may have. None: a header is enough.
+    Lines may also contain `stems`, names of images without suffixes. With None, a header is enough.
     """
     suffix = file.suffix.lower()
     if suffix not in LIST_SUFFIXES:
@@ -78,7 +76,7 @@ def _is_split(stem: str) -> bool:
 
 
 def _cells(lines: Sequence[str], suffix: str) -> list[list[str]]:
-    """The cells of some lines, divided by what divides the first into most."""
+    """Split lines into cells with the separator that divides the first line into the most cells."""
     separators = [",", ";", "\t", "|", *([None] if suffix == ".txt" else [])]
     if not lines:
         return []
@@ -87,7 +85,7 @@ def _cells(lines: Sequence[str], suffix: str) -> list[list[str]]:
 
 
 def _objects(lines: Sequence[str]) -> list[list[str]]:
-    """The names of the members of JSON objects, and the values of each as a row."""
+    """Names of the members of JSON objects, and the values of each object as a row."""
     found: list[dict[str, object]] = []
     for line in lines:
         with suppress(ValueError, RecursionError):

@@ -22,7 +22,7 @@ _NAME = "<dataframe>"
 
 
 def has_frames(source: object) -> bool:
-    """Whether this is a data frame, or has one for each split."""
+    """Whether `source` is a data frame, or has one for each split."""
     frames = list(source.values()) if isinstance(source, Mapping) else [source]
     return bool(frames) and all(map(_is_frame, frames))
 
@@ -32,11 +32,7 @@ def _is_frame(value: object) -> bool:
 
 
 class FrameSource(ListSource):
-    """A list whose rows are those of data frames. Paths begin in `images` of the options, else in the current folder.
-
-    Args:
-        frames: one, or for each split one.
-    """
+    """A list from data frames, one or one per split. Paths begin in the option `images`, else in the current folder."""
 
     name: ClassVar[str] = "dataframe"
 
@@ -58,7 +54,7 @@ class FrameSource(ListSource):
 
 @dataclass(frozen=True)
 class FrameTable(Table):
-    """A data frame as a list. Rows are numbered from 0, by their place."""
+    """A data frame as a list. Rows are numbered from 0."""
 
     columns: tuple[list[Any], ...] = ()
 
@@ -83,7 +79,7 @@ def _table(frame: Any, where: str) -> FrameTable:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column: pyarrow's, pandas' and Polars', NumPy's, or any other's."""
+    """Values of a column of pyarrow, pandas, Polars, NumPy or similar."""
     for name in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, name):
             return list(getattr(column, name)())
@@ -91,7 +87,7 @@ def _values(column: Any) -> list[Any]:
 
 
 def _cell(value: Any) -> str:
-    """A value as a list has it: nothing for what is missing, and no decimals for whole numbers."""
+    """A value as text, as in a list: empty for a missing value, and whole numbers without decimals."""
     if hasattr(value, "tolist"):  # NumPy's, and so of any number of dimensions
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -16,13 +16,9 @@ _SUFFIXES = tuple(IMAGE_SUFFIXES)
 
 
 class ListedImages:
-    """The images below a folder, which is walked once a path in a list does not lead to an image.
+    """Images below the folder `root`, which is walked when a path in a list is not an image.
 
-    Args:
-        root: the folder; None: paths are taken as they are.
-
-    Attributes:
-        moved: the images that are not where their lists say, and how often.
+    With None, paths are not resolved. `moved` counts the images that are not where their lists say.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -36,12 +32,12 @@ class ListedImages:
 
     @property
     def paths(self) -> list[str] | None:
-        """All images, if they were looked for."""
+        """All images, or None if the folder was not walked."""
         return None if self._index is None else list(self._index.paths)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How many images were found elsewhere than lists say."""
+        """Notes with the number of images found elsewhere than lists say."""
         if not self._moved:
             return ()
         text, path = self._example
@@ -49,7 +45,7 @@ class ListedImages:
         return (f"{self._moved:,} {what}, such as {text} at {path}.",)
 
     def expect(self, text: str, folder: str) -> None:
-        """Look at the first path of a list, to tell whether its paths lead to images."""
+        """Check the first path of a list, to detect whether paths lead to images."""
         try:
             path = folder + clean_path(text)
         except RowError:
@@ -61,11 +57,7 @@ class ListedImages:
             self._walk()
 
     def path(self, text: str, folder: str) -> str:
-        """The path of the image that a list in `folder` names, below the root.
-
-        Raises:
-            RowError: it names none, or several.
-        """
+        """Path below the root of the image that a list in `folder` names; raises `RowError` for none or several."""
         try:
             path = folder + clean_path(text)
         except RowError as error:
@@ -85,7 +77,7 @@ class ListedImages:
         raise RowError(f"expected an image named {text}, or {text} with a suffix, found none.", "no-image")
 
     def _found(self, text: str) -> str:
-        """The one image that a path means by its end; empty if there is none."""
+        """The single image whose path ends as `text`; empty if there is none."""
         if self._root is None:
             return ""
         index = self._walk()

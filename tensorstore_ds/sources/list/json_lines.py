@@ -31,7 +31,7 @@ class JsonTable(Table):
 
 
 def open_json_lines(file: Path, where: str) -> JsonTable:
-    """Read all lines, to learn the names of their members."""
+    """Open JSON Lines; reads all lines to collect the names of members."""
     names: dict[str, None] = {}
     inner: dict[str, None] = {}
     number = 0
@@ -53,7 +53,7 @@ def open_json_lines(file: Path, where: str) -> JsonTable:
 
 
 def _objects(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """Each object, of lists in an object or of a list of objects."""
+    """Each object, from an object of lists or a list of objects."""
     if value is None:
         return []
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
@@ -69,7 +69,7 @@ def _objects(value: Any, where: str) -> list[Mapping[str, Any]]:
 
 
 def _cell(value: Any) -> str:
-    """A value as a list has it."""
+    """A value as text, as in a list."""
     if value is None or isinstance(value, bool):
         return "" if value is None else str(int(value))
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

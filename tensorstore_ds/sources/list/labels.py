@@ -15,17 +15,13 @@ _SEPARATORS = "|;, "
 
 
 def divided_by(texts: Collection[str], is_plural: bool) -> str:
-    """What stands between the labels in cells; empty if each cell is one label.
+    """Separator of the labels in some distinct cells; empty if each cell is one label.
 
-    A space counts only if the column is named as one of several labels, and most words of cells with several occur in
-    other cells as well. In a column of another name, all of them must do so, whatever divides them.
+    A space counts only if `is_plural`, which means that the column's name stands for several labels, and if most words
+    of cells with several words occur in other cells. In other columns all words must do so, whatever the separator.
 
     >>> divided_by(["sky animal", "animal night", "sky"], True), divided_by(["golden retriever", "tabby cat"], True)
     (' ', '')
-
-    Args:
-        texts: cells that differ.
-        is_plural: whether the column is named as one of several labels.
     """
     filled = [text for text in texts if text]
     if filled and all(text[0] == "[" and text[-1] == "]" for text in filled):

@@ -28,7 +28,7 @@ _SHOWN = 40  # characters of a cell in a message
 
 @dataclass(slots=True)
 class _Cells:
-    """The cells of a column: how many have something, one of them, and some that differ."""
+    """Cells of a column: the number of non-empty ones, an example, and some distinct values."""
 
     count: int = 0
     example: str = ""
@@ -49,11 +49,11 @@ class _Cells:
 
 
 def settled(tables: Sequence[Table], columns: Sequence[Columns]) -> list[Columns]:
-    """The columns of lists, and among them those whose cells tell what they are.
+    """The columns of lists, completed by what the cells of other columns mean.
 
-    A column whose cells are all names of splits says the split of an image, if no other column does. Columns of 0 and
-    1, perhaps with -1, say which classes apply to an image, if no other column does and there are two or more. One
-    column of texts beside the paths is the label. The four numbers in a cell are corners if they cannot be a size.
+    A column of only split names is the split of an image, if no other column is. 2 or more columns of 0 and 1, perhaps
+    with -1, are class flags, if no other columns are. A single column of texts next to the paths is the label. 4
+    numbers in a cell are corners if they cannot be a size.
     """
     surveys = [_survey(table, each) for table, each in zip(tables, columns, strict=True)]
     seen: dict[str, _Cells] = {}  # of each unread column in all lists
@@ -93,7 +93,7 @@ def _note(table: Table, place: int, what: str) -> str:
 
 
 def unread_columns(table: Table, columns: Columns) -> list[Problem]:
-    """What is said of columns that hold something and are not read."""
+    """Problems about columns that have values and are not read."""
     found = ((name, f"a column of {count:,} values, such as {_short(text)}") for name, count, text in columns.unread)
     return [Problem(f"{table.where}: {name}", NOT_READ, f"not read: {what}.") for name, what in found]
 
@@ -117,7 +117,7 @@ def _survey(table: Table, columns: Columns) -> Mapping[str, _Cells]:
 
 
 def _flags(columns: Columns, seen: Mapping[str, _Cells]) -> dict[str, Flag]:
-    """The columns that say whether a class applies, in the order of a list that has all."""
+    """Columns of class flags, in the order of a list that has all."""
     flags: dict[str, Flag] = {}
     for name, place in columns.ignored:
         cells = seen[column_name(name)]
@@ -128,7 +128,7 @@ def _flags(columns: Columns, seen: Mapping[str, _Cells]) -> dict[str, Flag]:
 
 
 def _with_form(table: Table, columns: Columns) -> Columns:
-    """Columns with the form that the numbers in cells of boxes have."""
+    """Set the form of the boxes from the numbers in cells."""
     names = list(map(column_name, table.header))
     sides = [names.index(name) for name in ("height", "width") if name in names]
     form, as_they_are = BoxForm(), replace(columns, form="corners")

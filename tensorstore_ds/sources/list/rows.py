@@ -15,11 +15,9 @@ from tensorstore_ds.sources.list.table import NO_COLUMN, join_rows
 
 
 class ListRows:
-    """The rows of all lists together, in the order of reading, to see which repeat each other. A million take 100 MB.
+    """Rows of all lists in reading order, for finding repeated ones. A million take 100 MB.
 
-    Attributes:
-        packed: each row as `Columns.pack` makes it.
-        splits, labels: the names and texts that occur, in the order of their first occurrence.
+    `packed` are rows from `Columns.pack`. `splits` and `labels` are distinct names and texts by first occurrence.
     """
 
     def __init__(self) -> None:
@@ -30,7 +28,7 @@ class ListRows:
         self._split, self._label, self._hash, self._list, self._line = (array("q") for _ in range(5))
 
     def add(self, packed: str, split: str, where: str, line: int) -> None:
-        """Add a row that stands on a line (from 1) of the list `where`."""
+        """Add a row from line `line` (from 1) of the list `where`."""
         path, label = packed.split("\0", 2)[:2]
         self.packed.extend((packed,))
         self._split.append(self.splits.setdefault(split, len(self.splits)))
@@ -41,37 +39,37 @@ class ListRows:
 
     @property
     def hashes(self) -> NDArray[np.int64]:
-        """Of the path of each row: (rows,) int64."""
+        """Hash of the path of each row: (rows,) int64."""
         return np.asarray(self._hash, np.int64)
 
     def paths(self) -> Iterator[str]:
-        """The path of each row."""
+        """Path of each row."""
         return (row.partition("\0")[0] for row in self.packed)
 
     def in_split(self, split: str) -> NDArray[np.bool_]:
-        """Which rows a split has: (rows,) bool."""
+        """Mask of the rows of a split: (rows,) bool."""
         chosen: NDArray[np.bool_] = np.asarray(self._split, np.int64) == self.splits[split]
         return chosen
 
     def count(self, label: str, keep: NDArray[np.bool_]) -> int:
-        """How many of some rows have this label."""
+        """Number of selected rows with a label."""
         return int(np.count_nonzero(keep & (np.asarray(self._label) == self.labels.get(label, -1))))
 
     def of_split(self, split: str, keep: NDArray[np.bool_]) -> tuple[PackedStrings, NDArray[np.int64]]:
-        """The rows of a split and, for each, the place of its label in `labels`: (n,) int64."""
+        """The rows of a split, and the index of each label in `labels`: (n,) int64."""
         chosen = keep & self.in_split(split)
         rows = self.packed if chosen.all() else PackedStrings(self.packed[int(i)] for i in np.flatnonzero(chosen))
         return rows, np.asarray(self._label, np.int64)[chosen]
 
     def joined(self, split: str, keep: NDArray[np.bool_], firsts: NDArray[np.int64]) -> PackedStrings:
-        """The rows of a split, those of one image together, in the order of the first of each."""
+        """The rows of a split, grouped by image, in the order of the first row of each."""
         chosen = np.flatnonzero(keep & self.in_split(split))
         chosen = chosen[np.argsort(firsts[chosen], kind="stable")]
         images = np.split(chosen, np.flatnonzero(np.diff(firsts[chosen])) + 1) if len(chosen) else []
         return PackedStrings(join_rows(self.packed[row] for row in image.tolist()) for image in images)
 
     def firsts(self, keep: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """For each row the first one of those kept that has the same path: (rows,) int64."""
+        """For each row, the first kept row with the same path: (rows,) int64."""
         firsts = np.arange(len(self.packed))
         rows = np.flatnonzero(keep)
         order = rows[np.argsort(self.hashes[rows], kind="stable")]
@@ -90,15 +88,10 @@ class ListRows:
         is_merged: bool,
         numbers: int,
     ) -> Iterator[tuple[int, Problem]]:
-        """Rows that cannot be used, and why: repeated ones; or those of objects, if they do not go with the others.
+        """Rows that cannot be used, with problems: repeated ones, or objects that do not fit the others.
 
-        Args:
-            firsts: as of `firsts`.
-            keep: the rows that are used so far.
-            repeated: rows of images that an earlier row has.
-            has_labels: whether rows have labels.
-            is_merged: whether an image may have several rows.
-            numbers: of the object in each row; 0 if rows are images.
+        `repeated` are rows of images that an earlier row has. `is_merged` allows several rows per image. `numbers` is
+        the count of numbers of the object in each row, 0 if rows are images.
         """
         for row in repeated.tolist():
             first = int(firsts[row])

@@ -84,7 +84,7 @@ class ListSource(Source):
         return Match.MAYBE if listed and not has_xml else Match.NO
 
     def scan(self) -> Contents:
-        """Read all lines; no image is opened or looked for."""
+        """Read all lines, but no images and no folders."""
         divided = self.tables()
         tables = [table for table, _ in divided]
         self._names = ", ".join(table.where for table in tables)[:200]
@@ -137,7 +137,7 @@ class ListSource(Source):
         return Sample(path, f"{self.images}/{path}", index, objects, arrays=arrays, texts=texts)
 
     def _labels_of(self, text: str) -> NDArray[np.int8]:
-        """A number for each class, from a cell with several labels or from the flags of a row."""
+        """A number for each class, from a cell with several labels or the flags of a row."""
         if text == NO_COLUMN or (self._divided == BRACKETS and not text):
             return np.full(self._count, NOT_KNOWN, np.int8)
         if self._divided != ONE_HOT:
@@ -154,7 +154,7 @@ class ListSource(Source):
         return self._columns.has_labels
 
     def column(self, name: str) -> Callable[[str, Reference], str]:
-        """As of any source; reads the lists once more."""
+        """Values of a column; reads the lists again."""
         tables = [table for table, _ in self.tables()]
         numbers = {"": 0}
         values: dict[int, int] = {}  # by the hash of the path, a third of the path's memory
@@ -197,7 +197,7 @@ class ListSource(Source):
         raise SourceError(Problem(str(self.path), "ambiguous-format", message), "Name one of them, or rename them.")
 
     def _agreed_columns(self, tables: list[Table]) -> list[Columns]:
-        """The columns of each list, and `_columns`: those of the first with labels, if any list has."""
+        """Columns of each list; sets `_columns` to those of the first list with labels, if there is one."""
         columns = settled(tables, [read_columns(table, self.options.keypoints) for table in tables])
         first = self._columns = next((each for each in columns if each.has_labels), columns[0])
         for table, each in zip(tables, columns, strict=True):
@@ -233,7 +233,7 @@ class ListSource(Source):
         self._notes += notes_of_renamed(names)
 
     def _note_of_no_labels(self, rows: ListRows, columns: list[Columns]) -> str:
-        """What to say of lists without labels; empty if they have some."""
+        """A note about lists without labels; empty if they have some."""
         if self._has_labels or self._columns.values:
             return "" if self._has_labels else "".join(note_of_folders(rows.paths()))
         note = f"no labels: {self._names} has no column of them."
@@ -247,7 +247,7 @@ class ListSource(Source):
         return note
 
     def _not_listed(self, rows: ListRows) -> list[Problem]:
-        """The images of the folder that no line names; not looked for where the source is a file."""
+        """Problems for images of the folder that no line names; none if the source is a file."""
         if not is_dir(self.path):
             return []
         images = self._images.paths or list(walk_files(self.images, IMAGE_SUFFIXES))
@@ -293,7 +293,7 @@ class ListSource(Source):
         return Contents(fields, splits, labels, tuple(problems), tuple(left), tuple(self._notes))
 
     def _class_names(self, texts: list[str]) -> tuple[str, ...]:
-        """The class names, and `_labels`: numbers are class indices, unless the class list has them as names."""
+        """Class names; sets `_labels`. Numbers are class indices, unless the class list contains them as names."""
         wanted, where = self.options.classes, str(self.path)
         if self._columns.flags:
             flags = [flag.name for flag in self._columns.flags]
@@ -326,7 +326,7 @@ class ListSource(Source):
         return classes
 
     def _divide(self, texts: list[str]) -> None:
-        """Learn whether cells have several labels, and note it."""
+        """Detect whether cells contain several labels."""
         columns = self._columns
         if columns.flags:
             first, last = columns.flags[0].name, columns.flags[-1].name
@@ -360,7 +360,7 @@ class ListSource(Source):
         return ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs if names else ())
 
     def _objects(self, rows: list[list[str]]) -> Objects:
-        """The objects of rows: label, and cells of box and keypoints; there is none where all these are empty."""
+        """Objects of rows of label, box and keypoints; rows whose cells are all empty have none."""
         n, k = 4 * bool(self._columns.box), len(self._columns.keypoints)
         rows = [row for row in rows if any(row[1 : 1 + n + 2 * k])]
         numbers = [[float(text or "nan") for text in row[1 : 1 + n + 2 * k]] for row in rows]

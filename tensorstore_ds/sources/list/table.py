@@ -76,7 +76,7 @@ _POINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A list, of which only the first line has been read."""
+    """A list. Only its first line has been read."""
 
     file: Path
     where: str  #: how messages name it
@@ -87,7 +87,7 @@ class Table:
     folder: str = ""  #: that paths begin in, with a slash at its end
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The number of the line (from 1) and the cells, without white space around, of each row that is not blank."""
+        """Line number (from 1) and stripped cells of each row that is not blank."""
         rows = self._quoted_rows() if self.quoted else self._plain_rows()
         if self.header:
             next(rows, None)
@@ -112,7 +112,7 @@ class Table:
 
 
 def open_table(file: Path, where: str) -> Table:
-    """Look at the first line of a list, to tell its separator and whether it is a header."""
+    """Open a list; detects the separator and the header in its first line."""
     number, first = next(lines_of(file, where), (0, ""))
     if not first:
         raise SourceError(Problem(where, "empty-source", "expected lines that name images, found none."))
@@ -131,13 +131,13 @@ def open_table(file: Path, where: str) -> Table:
 
 
 def is_header(cells: Iterable[str]) -> bool:
-    """Whether cells of a first line are names of columns, one of them the images'."""
+    """Whether cells are a header, with a column of images."""
     names = set(map(column_name, cells))
     return not names.isdisjoint(PATH_NAMES) or (len(names) > 1 and not names.isdisjoint(ID_NAMES))
 
 
 def _separator(first: str, suffix: str) -> str:
-    """What stands between the cells of a CSV or TSV file, by its first line."""
+    """Separator of a CSV or TSV file, from its first line."""
     usual = "\t" if suffix == ".tsv" else ";" if ";" in first and "," not in first else ","
     found: list[tuple[str, list[str]]] = [
         (each, [cell.strip(" \"'") for cell in first.split(each)]) for each in (usual, *",;\t|")
@@ -163,7 +163,7 @@ def _open_text(file: Path, where: str, number: int, first: str) -> Table:
 
 
 def column_name(text: str) -> str:
-    """A header's cell as names are compared: lower case, ``_`` for spaces.
+    """Normalize a header's cell for comparison: lower case, ``_`` for spaces.
 
     >>> column_name("Image Path")
     'image_path'
@@ -172,7 +172,7 @@ def column_name(text: str) -> str:
 
 
 def lines_of(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """Numbered lines with their ends, those that are blank only if asked for; none may fill the memory."""
+    """Numbered lines with their ends, without blank ones unless `blank`. The length of a line is limited."""
     number = 1
     try:
         encoding = encoding_of(read_head(file, 4))
@@ -189,7 +189,7 @@ def lines_of(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[i
 
 
 def bad_line(where: str, number: int, message: str) -> SourceError:
-    """The error of a line of a list."""
+    """Error for a line of a list."""
     return SourceError(Problem(f"{where}:{number}", "list-line", message), "Correct the list.")
 
 
@@ -213,14 +213,14 @@ class Flag:
     others: Literal["0", "?"] = "?"  #: what an empty cell and -1 say: that it does not, or that this is not known
 
     def of(self, cells: Sequence[str]) -> str:
-        """A character: ``1`` if the class applies, ``0`` if not, ``?`` if that is not known."""
+        """``1`` if the class applies, ``0`` if not, ``?`` if unknown."""
         text = cells[self.place].lower()
         return "1" if text in TRUE else "0" if text in FALSE else self.others
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which cell of a row is what; None or nothing where there is no such column."""
+    """Indices of the cells of a row by meaning; None or empty for missing columns."""
 
     width: int  #: cells of a row
     path: int = 0
@@ -240,27 +240,24 @@ class Columns:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """What the rows have, to compare lists."""
+        """Values of the rows, for comparing lists."""
         box = ("a box",) if self.box else ()
         return (*box, *(name for name, _, _ in self.keypoints), *(name for name, _ in self.texts))
 
     @property
     def has_labels(self) -> bool:
-        """Whether a column says what classes a row has."""
+        """Whether a column gives the classes of a row."""
         return self.label is not None or bool(self.flags)
 
     @property
     def count(self) -> int:
-        """Numbers of a row: four of the box and two of each keypoint."""
+        """Count of numbers per row: 4 of the box and 2 of each keypoint."""
         return 4 * bool(self.box) + 2 * len(self.keypoints)
 
     def pack(self, cells: Sequence[str], path: str | None = None) -> str:
-        """Path, label, box (always two corners), keypoints and texts as one string, for `unpack`.
+        """Path, label, box (always 2 corners), keypoints and texts as one string, for `unpack`; needs no header.
 
-        It holds all that is known of the sample: nothing of the header is needed to read it.
-
-        Args:
-            path: of the image, if it is not the one in its cell.
+        `path` replaces the path in the image's cell.
         """
         if len(cells) != self.width:
             raise RowError(f"expected {self.width} columns, found {len(cells)}.")
@@ -287,7 +284,7 @@ class Columns:
         return row
 
     def corners(self, cells: Sequence[str]) -> list[str]:
-        """x1 y1 x2 y2 of a row's box: four empty texts if it has none, nothing if there is no column of boxes."""
+        """x1 y1 x2 y2 of a row's box: 4 empty texts without a box, an empty list without columns of boxes."""
         numbers = [cells[place] for place in self.box]
         if len(numbers) == 1:
             parts = [part for part in re.split(r"[\s,;]+", numbers[0].strip("[](){} ")) if part]
@@ -317,27 +314,24 @@ def is_number(text: str) -> bool:
 
 
 def join_rows(rows: Iterable[str]) -> str:
-    """Several rows of one image as one string, for `unpack`."""
+    """Join packed rows of one image to one string, for `unpack`."""
     first, *others = rows
     return _MARK.join([first, *(row.partition(_MARK)[2] for row in others)])
 
 
 def unpack(row: str, cells: int) -> tuple[str, list[list[str]]]:
-    """Path; and for each row its label, the numbers of its box and of its keypoints, and its texts.
+    """Path, and for each row its label, its numbers and its texts, which are `cells` together.
 
     >>> columns = Columns(4, 0, 1, keypoints=(("nose", 2, 3),))
     >>> unpack(join_rows([columns.pack(["a.png", "cat", "1", "2.5"]), columns.pack(["a.png", "dog", "3", "4"])]), 2)
     ('a.png', [['cat', '1', '2.5'], ['dog', '3', '4']])
-
-    Args:
-        cells: numbers of a row, and texts.
     """
     path, *found = row.split(_MARK)
     return path, [found[i : i + 1 + cells] for i in range(0, len(found), 1 + cells)]
 
 
 def clean_path(text: str) -> str:
-    """A path of a list as the store names it: ``/`` between its parts, and no ``.`` among them."""
+    """Normalize a path for the store: ``/`` between parts, no ``.`` parts."""
     path = text.replace("\\", "/")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if not parts:
@@ -349,7 +343,7 @@ def clean_path(text: str) -> str:
 
 
 def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
-    """What the header of a list says; without one, a path and perhaps a label."""
+    """Columns from the header of a list; without one, a path and perhaps a label."""
     if not table.header:
         return Columns(table.width, 0, 1 if table.width == 2 else None)
     names = [column_name(cell) for cell in table.header]
@@ -382,7 +376,7 @@ def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
 
 
 def _box(names: list[str]) -> tuple[tuple[int, ...], Literal["corners", "sized", "centered"]]:
-    """The places of a box in a header, and what its numbers are; x1 y1 x2 y2 are no box if x3 or x0 is beside them."""
+    """Indices and form of a box in a header. With x3 or x0, x1 y1 x2 y2 are not a box."""
     plain = [_BOX_PREFIX.sub("", name) for name in names]
     numbered = [_NUMBERED.fullmatch(name) for name in plain]
     plain = [found[1] + found[2] if found else name for name, found in zip(plain, numbered, strict=True)]
@@ -407,10 +401,7 @@ def _one(table: Table, names: list[str], wanted: frozenset[str]) -> int | None:
 def _keypoints(
     table: Table, columns: Sequence[int], wanted: Keypoints | None
 ) -> tuple[tuple[tuple[str, int, int], ...], tuple[str, ...]]:
-    """Pairs of columns of x and y, in the order of the header, or in that of `wanted`; and notes on how they are read.
-
-    A number of columns x1, y1, x2, ... is read as keypoints, too.
-    """
+    """x and y columns of keypoints, in the order of the header or of `wanted`, and notes. x1, y1, x2, ... count too."""
     places: dict[str, dict[str, int]] = {}
     sure = set[str]()  # names of which one column alone is an error
     numbered: list[str] = []

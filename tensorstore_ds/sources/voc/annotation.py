@@ -72,7 +72,7 @@ class Annotation:
 
 
 def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Annotation:
-    """Read one file, named `where` in errors, and note in `ledger` what in it is not used."""
+    """Read one file, which errors call `where`, and note unused parts in `ledger`."""
     root = read_tree(path, where)
     for element in root.iter():
         if element.tag not in _TAGS and (tag := element.tag.lower()) in _TAGS:
@@ -98,7 +98,7 @@ def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Ann
 
 
 def _find_objects(element: Element, objects: list[Element]) -> set[str]:
-    """Append all objects, also those within other elements, whose tags are returned."""
+    """Append all objects, including nested ones; returns the tags of the elements around these."""
     wrappers: set[str] = set()
     for child in element:
         if child.tag == "object":
@@ -111,7 +111,7 @@ def _find_objects(element: Element, objects: list[Element]) -> set[str]:
 
 
 def _beside(root: Element, objects: Sequence[Element]) -> Element | None:
-    """Keypoints beside the only object, which has none of its own."""
+    """Keypoints next to the only object, if it has none of its own."""
     found = [child for child in root if child.tag in _CONTAINERS]
     if len(found) != 1 or len(objects) != 1 or _keypoints(found[0], root) is None:
         return None
@@ -149,7 +149,7 @@ def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject
 
 
 def _note(element: Element, ledger: Ledger, where: str) -> None:
-    """Note what of an object is not used."""
+    """Note unused parts of an object."""
     for child in element:
         text = (child.text or "").strip()
         if child.tag.lower() in FLAGS and NUMBER.fullmatch(text) and float(text) not in (0, 1):
@@ -178,7 +178,7 @@ def _only(element: Element, tag: str) -> Element | None:
 
 
 def _text(element: Element, tag: str) -> str:
-    """The text of a child. If several children have this tag, they must have the same text."""
+    """Text of a child. Several children with this tag must have the same text."""
     texts = {(each.text or "").strip() for each in element.findall(tag)} - {""}
     if len(texts) > 1:
         raise ElementError(f"expected one <{tag}>, found {' and '.join(map(repr, sorted(texts)))}")
@@ -194,7 +194,7 @@ def _upright(box: Element, name: str) -> AnnotatedObject:
 
 
 def _turned(box: Element, name: str) -> AnnotatedObject:
-    """The object of a ``<robndbox>`` of roLabelImg: center, sides, and radians clockwise."""
+    """Object from roLabelImg's ``<robndbox>``: center, sides, and radians clockwise."""
     values = [number(box.findtext(tag), tag) for tag in ("cx", "cy", "w", "h", "angle")]
     if not all(map(math.isfinite, values)) or min(values[2:4]) < 0:
         found = " ".join(f"{value:g}" for value in values)
@@ -206,7 +206,7 @@ def _turned(box: Element, name: str) -> AnnotatedObject:
 
 
 def _cornered(points: Element, name: str) -> AnnotatedObject:
-    """The object of FAIR1M's ``<points><point>x,y</point>``: an oriented box of four corners, or a polygon."""
+    """Object from FAIR1M's ``<points><point>x,y</point>``: an oriented box of 4 corners, or a polygon."""
     corners = []
     for point in points.iterfind("point"):
         x, comma, y = (point.text or "").partition(",")
@@ -224,7 +224,7 @@ def _cornered(points: Element, name: str) -> AnnotatedObject:
 
 
 def _keypoints(child: Element, element: Element) -> Sequence[tuple[str, Place]] | None:
-    """The keypoints that an element within an object has; None if it has none that can be read."""
+    """Keypoints of an element within an object; None if it has none that can be read."""
     tag = child.tag
     if tag == "lm" or (tag in _CONTAINERS and child.find("x1") is not None):
         return list(_numbered_keypoints(child, present=bool(flag(element.findtext("has_lm", "1"), "has_lm"))))
@@ -246,7 +246,7 @@ def _has_place(element: Element) -> bool:
 
 
 def _listed_keypoints(text: str) -> Sequence[tuple[str, Place]] | None:
-    """Numbers ``x,y,visible,...`` as of COCO, or ``x,y,...`` if no third of them can be a visibility."""
+    """Numbers ``x,y,visible,...`` as in COCO, or ``x,y,...`` if no third number can be a visibility."""
     words = text.replace(",", " ").split()
     if not words:
         return []
@@ -273,7 +273,7 @@ def _named_keypoint(element: Element) -> tuple[str, Place]:
 
 
 def _numbered_keypoints(element: Element, *, present: bool) -> Iterator[tuple[str, Place]]:
-    """WIDER FACE's ``<x1> <y1> ... <xK> <yK>``, where -1 -1 means that there is none."""
+    """WIDER FACE's ``<x1> <y1> ... <xK> <yK>``; -1 -1 is an absent point."""
     names = dict.fromkeys(match[2] for child in element if (match := _NUMBERED.fullmatch(child.tag)))
     for name in names:
         position = parse_point(element.findtext(f"x{name}"), element.findtext(f"y{name}"), name) if present else ABSENT

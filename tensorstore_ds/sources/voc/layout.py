@@ -26,7 +26,7 @@ _SPLITS = SPLIT_NAMES | {"trainval"}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things are, relative to the source: folders are ``""`` or end with ``/``."""
+    """Paths relative to the source: folders are ``""`` or end with ``/``."""
 
     annotations: str = ""  #: the folder that all XML files lie in or below
     images: str = ""  #: the folder that all images lie in or below
@@ -34,7 +34,7 @@ class Layout:
 
 
 def find_layout(root: Path) -> Layout:
-    """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere."""
+    """Find the layout of a VOCdevkit, of one of its data sets, or of XML files anywhere."""
     with os_errors(str(root)):
         base = _base(root)
         folder = base or ""
@@ -79,7 +79,7 @@ def _base(root: Path) -> str | None:
 
 
 def image_folders(xml: str) -> tuple[str, ...]:
-    """Where the image of an XML file is looked for first: beside it, and in the JPEGImages that belongs to its folder.
+    """Folders searched first for the image of an XML file: its own, and the matching JPEGImages.
 
     >>> image_folders("VOC2012/Annotations/a.xml")
     ('VOC2012/Annotations/', 'VOC2012/JPEGImages/')
@@ -97,7 +97,7 @@ def image_folders(xml: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Splits:
-    """The splits, as numbers of XML files, and what was noticed on the way."""
+    """The splits, as indices of XML files, and what was found on the way."""
 
     rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: of each split (n,), in stored order
     lists: list[str] = field(default_factory=list)  #: files that were read; without any, all XML files are samples
@@ -115,7 +115,7 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """What a file lists: the XML file of each line, and its number, or -1 if it is not there."""
+    """A list: the XML file of each line, and its index, or -1 if it does not exist."""
 
     path: str
     xmls: tuple[str, ...]
@@ -128,13 +128,13 @@ class _List:
 
     @property
     def split(self) -> str:
-        """The split's name behind the name of a class, as of ``cat_train``; none in ``train``."""
+        """Split after the name of a class, as in ``cat_train``; empty in ``train``."""
         before, _, last = self.name.rpartition("_")
         return last if before and last.lower() in _SPLITS else ""
 
 
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
-    """The splits of all XML files (in string order) that the lists say, or else the folders, or else `train`."""
+    """Splits of all XML files (in string order): from lists, else folders, else `train`."""
     ids = _Ids(layout.annotations, xmls)
     lists = [_read_list(root, path, ids) for path in layout.lists]
     splits = Splits(lists=[each.path for each in lists])
@@ -189,16 +189,16 @@ def _read_list(root: Path, path: str, ids: _Ids) -> _List:
 
 
 class _Ids:
-    """The XML files, in string order, to be found by the lines of lists."""
+    """XML files, in string order, found by the lines of lists."""
 
     def __init__(self, folder: str, xmls: Sequence[str]) -> None:
         self._folder, self._xmls = folder, xmls
         self._by_name: dict[str, list[int]] | None = None
 
     def find(self, line: str) -> tuple[str, int, bool]:
-        """The XML file of a line, its number or -1, and whether whole numbers follow the id.
+        """XML file of a line, its index or -1, and whether whole numbers follow the id.
 
-        Of a line such as ``JPEGImages/a.jpg Annotations/a.xml`` the last path counts.
+        The last path in a line counts, such as in ``JPEGImages/a.jpg Annotations/a.xml``.
         """
         row, id, has_numbers = self._row(line), line, False
         words = line.rsplit(None, 2) if row < 0 else []
@@ -219,7 +219,7 @@ class _Ids:
         return self._by_end(line)
 
     def _by_end(self, line: str) -> int:
-        """The one XML file whose path ends as the line, or the line as the path, without the names in `FOLDERS`."""
+        """The single XML file whose path ends with the line, or vice versa, ignoring the names in `FOLDERS`."""
         if self._by_name is None:
             self._by_name = {}
             for i, xml in enumerate(self._xmls):
@@ -237,7 +237,7 @@ class _Ids:
 
 
 def _id(line: str) -> str:
-    """A line of a list as a path below ``Annotations``: some lists have this folder, or that of the images, before it.
+    """Path of a line below ``Annotations``; removes this folder, or the folder of images, which some lists include.
 
     >>> _id("./VOC2012/JPEGImages/a.jpg"), _id("a")
     ('a.jpg', 'a')
@@ -262,12 +262,12 @@ def _has_suffix(line: str) -> bool:
 
 
 def _without_suffix(line: str) -> str:
-    """An id without the suffix of an image or annotation, which it may have and should not."""
+    """Remove a superfluous suffix of an image or annotation from an id."""
     return line.rpartition(".")[0] if _has_suffix(line) else line
 
 
 def _listed(listed: _List, splits: Splits) -> NDArray[np.int64]:
-    """The rows of one list, each once; what is wrong with the others goes to `splits`."""
+    """Distinct rows of one list; problems of the others go to `splits`."""
     path, kept = listed.path, dict[int, None]()
     for xml, row in zip(listed.xmls, listed.rows, strict=True):
         if row >= 0 and row not in kept:
@@ -285,5 +285,5 @@ def _listed(listed: _List, splits: Splits) -> NDArray[np.int64]:
 
 
 def _folder_splits(folder: str, xmls: Sequence[str], where: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
-    """The splits that `folder_splits` finds, where all XML files are in folders of splits; otherwise one, `train`."""
+    """Splits from `folder_splits` if all XML files are in folders of splits, else `train`."""
     return folder_splits([xml[len(folder) :] for xml in xmls], where)

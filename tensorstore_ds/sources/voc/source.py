@@ -28,7 +28,7 @@ _MASKS_TOO = 'There are also masks, which are not stored; boxes are. For the mas
 
 
 class VocSource(Source):
-    """A reference is the path of an image and that of its XML file, with a NUL between."""
+    """A reference is the paths of an image and its XML file, separated by NUL."""
 
     name: ClassVar[str] = "voc"
     scanned: ClassVar[tuple[str, ...] | None] = ("_table",)
@@ -40,11 +40,11 @@ class VocSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether in some folder there are XML files whose root is ``annotation``, and none whose root is imglab's."""
+        """Whether some folder has XML files with the root ``annotation``, and none with imglab's root."""
         return is_dir(path) and {"annotation"} in folder_roots(path)
 
     def scan(self) -> Contents:
-        """Read every XML file once: for the classes, the keypoints and the flags that there are, and for its faults."""
+        """Read every XML file once, for classes, keypoints, flags and errors."""
         layout = find_layout(self.path)
         walk = walk_files(self.path / layout.annotations, {".xml"})
         xmls = PackedStrings(layout.annotations + xml for xml in walk)
@@ -88,7 +88,7 @@ class VocSource(Source):
         return (f"{self.path}/{xml}", f"{self.images}/{image}")
 
     def _beside(self, layout: Layout) -> list[Problem]:
-        """The XML files and images of the source that lie outside of the folders of the data set, but its masks."""
+        """XML files and images outside of the folders of the data set, except its masks."""
         if not layout.annotations or self.options.images is not None:
             return []  # all XML files are looked at; images lie elsewhere
         base = layout.annotations.removesuffix(f"{ANNOTATIONS}/")
@@ -104,22 +104,22 @@ class VocSource(Source):
         return beside
 
     def _near(self, layout: Layout, xml: str) -> Sequence[str]:
-        """The folders in which the image of an XML file is looked for first."""
+        """Folders searched first for the image of an XML file."""
         if self.options.images is None:
             return image_folders(xml)
         return xml[len(layout.annotations) : xml.rfind("/") + 1], ""
 
     def _has_own_image(self, xml: str, images: ImageIndex, layout: Layout) -> bool:
-        """Whether there is an image of the XML file's own name."""
+        """Whether an image has the XML file's own name."""
         try:
             return stem_of(images.paths[images.find("", xml, self._near(layout, xml))]) == stem_of(xml)
         except SourceError as error:
             return error.reason == "ambiguous-image"
 
     def _match(self, xmls: Sequence[str], images: ImageIndex, layout: Layout, splits: Splits) -> array[int]:
-        """Read the annotations that belong to a split, and say what becomes of all other files.
+        """Read the annotations of all splits, and report all other files.
 
-        Returns the number of the image of each XML file that is sound, and `_NO_IMAGE` for the others.
+        Returns the index of the image of each sound XML file, and `_NO_IMAGE` for the others.
         """
         image_of = array("q", [_NO_IMAGE]) * len(xmls)
         # by image: the first XML file that it belongs to; of one that is not sound, any number

@@ -43,7 +43,7 @@ _CORRECT = "Correct the file."
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is known of a data set besides its images and labels."""
+    """Properties of a data set besides images and labels."""
 
     file: str = ""  #: that says so, relative to the source; none where there is none
     names: Mapping[int, str] | None = None  #: of the classes; None where they are numbers
@@ -58,18 +58,18 @@ class Config:
 
     @property
     def folder(self) -> str:
-        """That of the file, with ``/`` at its end."""
+        """Folder of the file, with a trailing ``/``."""
         return self.file[: self.file.rfind("/") + 1]
 
 
 def is_config(path: Path) -> bool:
-    """Whether a file looks like a ``data.yaml``: it names a split and the classes, or how many there are."""
+    """Whether a file looks like a ``data.yaml``: it names a split, and the classes or their number."""
     head = read_head(path, _YAML_LIMIT) if path.suffix.lower() in (".yaml", ".yml") else b""
     return bool(re.search(rb"^(train|val)\s*:", head, re.M) and re.search(rb"^(names|nc)\s*:", head, re.M))
 
 
 def find_config(root: Path) -> str | None:
-    """The ``data.yaml`` of a folder, whatever its name, relative to it: the one highest up."""
+    """The ``data.yaml`` of a folder, whatever its name, as a relative path; the topmost one."""
     files = [file for file in glance(root) if file.lower().endswith((".yaml", ".yml")) and is_config(root / file)]
     depth = min((file.count("/") for file in files), default=0)
     highest = [file for file in files if file.count("/") == depth]
@@ -82,7 +82,7 @@ def find_config(root: Path) -> str | None:
 
 
 def read_config(root: Path, where: str | None) -> Config:
-    """What the file `where` says, or a list of names where there is no file."""
+    """Read the file `where`, or without it a list of names."""
     if where is None:
         listed, names = _listed_names(root)
         return _darknet(root) or Config(listed, names, names_file=listed)
@@ -107,7 +107,7 @@ def read_config(root: Path, where: str | None) -> Config:
 
 
 def _load(path: Path, where: str) -> Mapping[str, Any]:
-    """The mapping in a YAML file, whose values are texts, lists and mappings alone: ``no`` is a text too."""
+    """Mapping in a YAML file. Values are texts, lists and mappings only: ``no`` is a text."""
     data = read_file(path, where, _YAML_LIMIT)
     try:
         # All that YAML can do beyond that is in other loaders: types, merged mappings, objects of Python.
@@ -140,7 +140,7 @@ def _paths(value: object, where: str) -> tuple[str, ...]:
 
 
 def _names(value: object, where: str) -> dict[int, str] | None:
-    """Class names by their numbers, of a list or of a mapping."""
+    """Class names by number, from a list or a mapping."""
     if not value or value in ("null", "~"):
         return None
     if isinstance(value, dict):
@@ -177,7 +177,7 @@ def _is_text(name: str) -> bool:
 
 
 def _darknet(root: Path) -> Config | None:
-    """What the one ``obj.data`` of a folder says: lists of images, and the list of names."""
+    """Read the single ``obj.data`` of a folder: lists of images, and the list of names."""
     files = [file for file in glance(root) if file.lower().endswith(".data")]
     files = [file for file in files if {"train", "names"} <= _assigned(read_head(root / file, _YAML_LIMIT)).keys()]
     if len(files) != 1:
@@ -191,13 +191,13 @@ def _darknet(root: Path) -> Config | None:
 
 
 def _assigned(data: bytes) -> dict[str, str]:
-    """The values of lines ``key = value``, by their keys."""
+    """Values of lines ``key = value``, by key."""
     lines = (line.partition("=") for line in data.decode("utf-8-sig", "surrogateescape").splitlines())
     return {key.strip(): value.strip() for key, equals, value in lines if equals}
 
 
 def _listed_names(root: Path, files: Sequence[str] = _LISTS_OF_NAMES) -> tuple[str, dict[int, str] | None]:
-    """``classes.txt`` or the like, if there is one, and its names, a line each: the first is class 0."""
+    """``classes.txt`` or similar, and its names, one per line from class 0."""
     file = next((file for file in files if is_file(root / file)), "")
     if not file:
         return "", None
@@ -211,7 +211,7 @@ def _listed_names(root: Path, files: Sequence[str] = _LISTS_OF_NAMES) -> tuple[s
 
 
 def _keypoints(data: Mapping[str, Any], where: str) -> tuple[Keypoints | None, int]:
-    """Keypoints as ``kpt_shape``, ``kpt_names`` and ``flip_idx`` say, and the numbers of each: 2 or 3."""
+    """Keypoints from ``kpt_shape``, ``kpt_names`` and ``flip_idx``, and the numbers of each: 2 or 3."""
     shape = data.get("kpt_shape")
     if not shape:
         return None, 0
@@ -237,7 +237,7 @@ def _keypoints(data: Mapping[str, Any], where: str) -> tuple[Keypoints | None, i
 
 
 def candidates(path: str, folder: str) -> Iterator[str]:
-    """What a path in a file of `folder` may mean, relative to the root; ``""`` is the root itself."""
+    """Possible meanings of a path in a file of `folder`, relative to the root; ``""`` is the root."""
     parts = _normal(path)
     if folder:
         yield "/".join(_normal(f"{folder}{path}"))
@@ -245,7 +245,7 @@ def candidates(path: str, folder: str) -> Iterator[str]:
 
 
 def _normal(path: str) -> list[str]:
-    """The folders on a path without ``.``, ``..``, a drive or a slash at its beginning."""
+    """Folders of a path without ``.``, ``..``, a drive or a leading slash."""
     parts: list[str] = []
     for part in path.replace("\\", "/").split("/"):
         if part == "..":

@@ -20,7 +20,7 @@ ORIENTED = 9  #: numbers of a row with an oriented box: class, and x and y of fo
 
 
 class _RowError(Exception):
-    """A row that does not say what it must; the message says what was expected and found, but not where."""
+    """A row of the wrong form; the message says what was expected and found, but not where."""
 
     def __init__(self, message: str, reason: str = "annotation") -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class _RowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """One file: its objects, in fractions of the image; the numbers of lines that repeat others; the rows' lengths."""
+    """One file: objects in fractions of the image, numbers of repeated lines, and lengths of rows."""
 
     objects: Sequence[AnnotatedObject] = ()
     repeated: Sequence[int] = ()
@@ -37,11 +37,7 @@ class Labels:
 
 
 def parse_labels(data: bytes, where: str, config: Config) -> Labels:
-    """The objects of a label file, which errors name `where`.
-
-    Raises:
-        SourceError: `annotation` or `unknown-class`, with the line.
-    """
+    """Objects of a label file, which errors call `where`; raises `SourceError` `annotation` or `unknown-class`."""
     objects: list[AnnotatedObject] = []
     repeated: list[int] = []
     seen: set[str] = set()
@@ -65,7 +61,7 @@ def parse_labels(data: bytes, where: str, config: Config) -> Labels:
 
 
 def looks_like_labels(head: bytes) -> bool:
-    """Whether a file's first bytes are a row: a class and four numbers or more, none of them beyond the image."""
+    """Whether the first bytes of a file are a row: a class and 4 or more numbers within the image."""
     line = head.decode("utf-8-sig", "replace").strip().partition("\n")[0].split()
     if len(line) < _BOX or not _NUMBERS.fullmatch(" ".join(line)) or not line[0].isdigit():
         return False

@@ -28,7 +28,7 @@ _LISTS = ("train.txt", "val.txt", "valid.txt", "test.txt")
 
 @dataclass(slots=True)
 class Splits:
-    """The rows of `Files.images` that each split has, and what is wrong or left out."""
+    """Rows of `Files.images` in each split, and what is wrong or left out."""
 
     rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Splits:
 
 
 class Files:
-    """The images and text files of a source, each in string order, relative to their folders."""
+    """Images and text files of a source, each in string order, relative to their folders."""
 
     def __init__(self, images: Path, labels: Path) -> None:
         suffixes = IMAGE_SUFFIXES | {".txt"}
@@ -50,7 +50,7 @@ class Files:
             self.images = PackedStrings(walk_files(images, IMAGE_SUFFIXES))
 
     def label(self, image: str) -> str | None:
-        """The label file of an image: below ``labels`` instead of the last ``images``, else beside it."""
+        """Label file of an image: in ``labels`` instead of the last ``images``, else next to it."""
         stem = image.rpartition(".")[0]
         head, found, tail = f"/{stem}".rpartition("/images/")
         paths = [f"{head}/labels/{tail}"[1:] if found else stem, *([f"labels/{stem}", stem] if self._apart else [])]
@@ -58,15 +58,15 @@ class Files:
         return next((text for text in texts if place_of(self.texts, text) >= 0), None)
 
     def below(self, folder: str) -> range:
-        """The rows of the images in a folder, which has ``/`` at its end, or in the root where it is empty."""
+        """Rows of the images in a folder with a trailing ``/``, or in the root if it is empty."""
         end = f"{folder[:-1]}0" if folder else ""  # 0 comes after the slash
         return range(bisect_left(self.images, folder), bisect_left(self.images, end) if end else len(self.images))
 
     def resolve(self, path: str, folder: str) -> range:
-        """The rows of the image, or of the folder of images, that a text means which stands in a file in `folder`.
+        """Rows of the image, or folder of images, that `path` in a file in `folder` means.
 
-        It is looked for from there, then from the root, and then without its first folders, one after the other:
-        the data set may have been written where it lay in other folders.
+        It is searched relative to that folder, then to the root, then without its first folders, one by one, because
+        the data set may have been moved since it was written.
         """
         for some in candidates(path, folder):
             if (row := place_of(self.images, some)) >= 0:
@@ -77,7 +77,7 @@ class Files:
 
 
 def has_labels(root: Path) -> bool:
-    """Whether some text file of a folder has rows of numbers, and lies where the label file of an image would."""
+    """Whether some text file of a folder has rows of numbers, and is at the path of an image's label file."""
     texts = [file for file in glance(root) if file.lower().endswith(".txt")]
     texts.sort(key=lambda file: "/labels/" not in f"/{file}")
     for text in texts[:_PROBED]:
@@ -90,7 +90,7 @@ def has_labels(root: Path) -> bool:
 
 
 def find_splits(root: Path, files: Files, config: Config) -> Splits:
-    """The splits that ``data.yaml`` names, else those of lists in the root, else those of folders."""
+    """Splits from ``data.yaml``, else from lists in the root, else from folders."""
     splits = Splits()
     named: Mapping[str, Sequence[str]] = config.splits
     if not named:
@@ -115,9 +115,9 @@ def find_splits(root: Path, files: Files, config: Config) -> Splits:
 
 
 def _drop_repeated(splits: Splits, named: Mapping[str, Sequence[str]]) -> None:
-    """Leave out the splits that hold nothing of their own: unions, and one of two that are equal.
+    """Leave out splits without own samples: unions, and one of 2 equal splits.
 
-    That is the later one, unless the path of both has its name: `val` where both are ``images/test``.
+    That is the later one, unless the path of both has its name: `val` if both are ``images/test``.
     """
     for name, parts in find_unions(splits.rows).items():
         message = f"not stored twice: it is the union of {', '.join(parts)}."
@@ -136,7 +136,7 @@ def _drop_repeated(splits: Splits, named: Mapping[str, Sequence[str]]) -> None:
 
 
 def _rows(root: Path, files: Files, config: Config, path: str, splits: Splits) -> NDArray[np.int64]:
-    """The rows of one entry of a split: a folder of images, or a list of them."""
+    """Rows of one entry of a split: a folder of images, or a list of them."""
     full = f"{config.path}/{path}" if config.path else path
     if not path.lower().endswith(".txt"):
         return np.asarray(files.resolve(full, config.folder), np.int64)
@@ -160,7 +160,7 @@ def _rows(root: Path, files: Files, config: Config, path: str, splits: Splits) -
 
 
 def _folder_splits(where: str, files: Files, splits: Splits) -> Splits:
-    """By the first folder on the way to an image that means a split, if all have one; else one split, `train`."""
+    """Split by the first folder on a path that means a split, if all have one; else one split, `train`."""
     inside = [i for i, image in enumerate(files.images) if "/images/" in f"/{image}"] or range(len(files.images))
     by_folder, splits.notes = folder_splits([files.images[i] for i in inside], where)
     splits.rows = {name: np.array([inside[i] for i in some], np.int64) for name, some in by_folder.items()}

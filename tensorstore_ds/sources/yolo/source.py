@@ -18,7 +18,7 @@ from tensorstore_ds.sources.yolo.layout import Files, Splits, find_splits, has_l
 
 
 class YoloSource(Source):
-    """A reference is the path of an image and that of its label file, if it has one, with a NUL between."""
+    """A reference is the paths of an image and its label file, if it has one, separated by NUL."""
 
     name: ClassVar[str] = "yolo"
     scanned: ClassVar[tuple[str, ...] | None] = ("_config", "_table")
@@ -32,13 +32,13 @@ class YoloSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether it is a ``data.yaml``, or a folder with one, or with images and label files where they belong."""
+        """Whether `path` is a ``data.yaml``, a folder with one, or one with images and label files at their places."""
         if is_file(path):
             return is_config(path)
         return is_dir(path) and (has_labels(path) or find_config(path) is not None)
 
     def scan(self) -> Contents:
-        """Read every label file: for the classes, and for what is wrong."""
+        """Read every label file, for the classes and for errors."""
         config = read_config(self._root, self.path.name if is_file(self.path) else find_config(self.path))
         self._config = config = _with_options(config, self.options)
         files = Files(self.images, self._root)
@@ -81,7 +81,7 @@ class YoloSource(Source):
         return parse_labels(read_file(self._root / label, label, FILE_LIMIT), label, self._config)
 
     def _read_all(self, files: Files, splits: Splits) -> tuple[str, ...]:
-        """Read the labels of all splits, of which only the sound samples remain; returns what the user should know."""
+        """Read the labels of all splits, which keep only sound samples; returns notes."""
         is_sound: dict[int, bool] = {}
         bare, lengths = 0, set[int]()
         for row in dict.fromkeys(row for rows in splits.rows.values() for row in rows.tolist()):
@@ -115,7 +115,7 @@ class YoloSource(Source):
 
 
 def _with_options(config: Config, options: SourceOptions) -> Config:
-    """The same with the names that the user gives to classes and keypoints which have only numbers."""
+    """Config with the user's names for numbered classes and keypoints."""
     if config.names is None and options.classes:
         config = replace(config, names=dict(enumerate(options.classes)))
     if config.keypoints is None or options.keypoints is None:
@@ -139,7 +139,7 @@ def _notes(bare: int, lengths: Collection[int], config: Config) -> Iterator[str]
 
 
 def _without_image(files: Files) -> list[Problem]:
-    """The label files that belong to no image."""
+    """Problems for label files without an image."""
     used = {files.label(image) for image in files.images}
     labels = (text for text in files.texts if "/labels/" in f"/{text}" and text not in used)
     message = "not stored: no image has this name."

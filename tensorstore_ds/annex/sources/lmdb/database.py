@@ -33,7 +33,7 @@ _number = struct.Struct("<Q")
 
 
 class Entry(NamedTuple):
-    """A key, and where its value lies in the file."""
+    """A key, and the position of its value in the file."""
 
     key: bytes
     start: int
@@ -41,12 +41,12 @@ class Entry(NamedTuple):
 
 
 def is_database(head: bytes) -> bool:
-    """Whether a file begins as a data file of LMDB."""
+    """Whether a file begins like an LMDB data file."""
     return head[_HEAD : _HEAD + 4] == _MAGIC.to_bytes(4, "little")
 
 
 def map_file(path: Path, where: str) -> NDArray[np.uint8]:
-    """(n,) of the bytes of a file, mapped read-only."""
+    """(n,) bytes of a file, mapped read-only."""
     with os_errors(where), open_file(path, where) as file:
         try:
             return np.memmap(file, np.uint8, "r")
@@ -55,10 +55,9 @@ def map_file(path: Path, where: str) -> NDArray[np.uint8]:
 
 
 def read_entries(data: memoryview, where: str) -> Iterator[Entry]:
-    """The entries of the main database in the order of their keys.
+    """Entries of the main database in the order of their keys.
 
-    Raises:
-        SourceError: `packed-file`: the file is damaged, cut short, or has values of duplicate keys or named databases.
+    Raises `SourceError` `packed-file` for a damaged or cut file, duplicate keys, and named databases.
     """
     page_size, root = _root(data, where)
     if root == _NO_PAGE:
@@ -86,12 +85,12 @@ def read_entries(data: memoryview, where: str) -> Iterator[Entry]:
 
 
 def damaged(where: str, message: str) -> SourceError:
-    """The error `packed-file`."""
+    """Error `packed-file`."""
     return SourceError(Problem(where, "packed-file", message), "Write the database again, or download it again.")
 
 
 def _root(data: memoryview, where: str) -> tuple[int, int]:
-    """The size of a page, and the number of the root's, by the newer one of the two first pages."""
+    """Size of a page, and number of the root page, from the newer of the first 2 pages."""
     found: list[tuple[int, int, int]] = []
     place = 0
     for _ in range(2):
@@ -118,7 +117,7 @@ def _root(data: memoryview, where: str) -> tuple[int, int]:
 
 
 def _child(page: memoryview, place: int, where: str) -> int:
-    """The number of the page that a node of a branch leads to."""
+    """Number of the page that a node of a branch points to."""
     if place + _node.size > len(page):
         raise damaged(where, "expected nodes inside of their page, found one outside.")
     low, high, highest, _ = _node.unpack_from(page, place)

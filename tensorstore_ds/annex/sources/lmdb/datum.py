@@ -14,7 +14,7 @@ _AXIS_LIMIT = 1 << 31
 
 
 class DatumError(Exception):
-    """Bytes that are no Datum; the message says what was expected and found."""
+    """Bytes that are not a Datum; the message says what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,9 @@ class Datum:
     encoded: bool
 
     def image(self) -> bytes | NDArray[np.uint8] | NDArray[np.float32]:
-        """The bytes of an image file, or pixels (H, W, C) in this machine's byte order, three channels as RGB.
+        """Bytes of an image file, or pixels (H, W, C) in native byte order, with 3 channels as RGB.
 
-        Raises:
-            DatumError: the pixels are not as many as the shape says.
+        Raises `DatumError` if the number of pixels differs from the shape.
         """
         channels, height, width = self.shape
         if self.encoded:
@@ -45,14 +44,11 @@ class Datum:
 
 
 def read_datum(data: memoryview) -> Datum:
-    """The Datum in some bytes; of its pixels nothing is read yet.
+    """Parse a Datum, without its pixels; raises `DatumError`.
 
     >>> datum = read_datum(memoryview(bytes([8, 1, 16, 1, 24, 2, 34, 2, 7, 9, 40, 3])))
     >>> datum.label, datum.shape, datum.image().tolist()
     (3, (1, 1, 2), [[[7], [9]]])
-
-    Raises:
-        DatumError: they are none.
     """
     numbers = dict.fromkeys((_CHANNELS, _HEIGHT, _WIDTH, _ENCODED), 0)
     label: int | None = None
@@ -101,7 +97,7 @@ def read_datum(data: memoryview) -> Datum:
 
 
 def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, 64 bits at most, and the place behind it."""
+    """A number of 7 bits a byte, at most 64 bits, and the position after it."""
     value = 0
     for i, byte in enumerate(data[place : place + 10]):
         value |= (byte & 0x7F) << 7 * i

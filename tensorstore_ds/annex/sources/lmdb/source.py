@@ -42,12 +42,9 @@ Form = Literal["file", "datum"]
 
 @dataclass
 class _Rows:
-    """The images of a database.
+    """Images of a database.
 
-    Attributes:
-        rows: of each the key and the rest of its reference.
-        labels: of each its label or text; None where it has none.
-        others: of the further entries, how many begin with the same word.
+    `rows` are keys and the rest of their references. `others` counts further entries by their first word.
     """
 
     form: Form = "file"
@@ -58,9 +55,9 @@ class _Rows:
 
 
 class LmdbSource(Source):
-    """A reference is the sample's key, and after a NUL where its value lies, and that of its label if it has one.
+    """A reference is the sample's key, NUL, and the positions of its value and of its label if it has one.
 
-    Files are mapped; LMDB's library is not used.
+    Files are mapped without LMDB's library.
     """
 
     name: ClassVar[str] = "lmdb"
@@ -76,12 +73,12 @@ class LmdbSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether this is LMDB's data file, or a folder that holds some in it or below."""
+        """Whether `path` is an LMDB data file, or a folder that contains some."""
         files = _files_of(path)
         return any(is_database(read_head(file, _HEAD)) for file in files)
 
     def scan(self) -> Contents:
-        """Read the keys of all entries, and the labels."""
+        """Read the keys of all entries and the labels."""
         self._files = [file for file in _files_of(self.path) if is_database(read_head(file, _HEAD))]
         if not self._files:
             message = f"expected LMDB's {FILE} or a folder that holds it, found none."
@@ -233,7 +230,7 @@ class LmdbSource(Source):
         return not datum.encoded and datum.shape[0] == 3
 
     def _choose(self, found: Iterable[_Rows]) -> dict[str, Field]:
-        """The field of the labels: classes, or texts where numbered images have texts that are no class numbers."""
+        """Field of the labels: classes, or texts if numbered images have texts that are not class numbers."""
         every = [label for rows in found for label in rows.labels]
         if all(label is None for label in every):
             return {}
@@ -257,7 +254,7 @@ class LmdbSource(Source):
 
 
 def _form_of(value: memoryview, where: str, key: bytes) -> Form:
-    """What the first value is; raises `SourceError` for one that is no image."""
+    """Form of the first value; raises `SourceError` if it is not an image."""
     head = bytes(value[:_HEAD])
     if begins_as_image(head):
         return "file"
@@ -283,7 +280,7 @@ def _form_of(value: memoryview, where: str, key: bytes) -> Form:
 
 
 def _text(value: memoryview, key: str) -> str:
-    """The text of a label; raises `SourceError`."""
+    """Text of a label; raises `SourceError`."""
     if len(value) > _LABEL_LIMIT:
         message = f"expected a label of at most {_LABEL_LIMIT:,} bytes, found {len(value):,}. Correct the label."
         raise SourceError(Problem(key, "annotation", message))
@@ -295,7 +292,7 @@ def _text(value: memoryview, key: str) -> str:
 
 
 def _known(label: Label | None, where: str) -> Label | None:
-    """A label as `label_of` gives it; raises `SourceError`."""
+    """Normalize a label with `label_of`; raises `SourceError`."""
     try:
         return label_of(label, "label")
     except MemberError as error:
@@ -303,7 +300,7 @@ def _known(label: Label | None, where: str) -> Label | None:
 
 
 def _folder_of(key: str) -> str | None:
-    """The folder that a key's file is in, unless it is a split: its class."""
+    """Folder of a key's file, which is its class, unless it is a split."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
     return folder if folder and folder.lower() not in SPLIT_NAMES else None
 
@@ -321,14 +318,14 @@ def _shown(key: bytes) -> str:
 
 
 def _name_of(file: Path, root: Path) -> str:
-    """What names a database: its file, or the folder of one that is called data.mdb."""
+    """Name of a database: its file, or the folder of a data.mdb."""
     if file.name.lower() != FILE:
         return file.stem
     return file.parent.name.removesuffix(".lmdb")
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The files that may be databases: one, or all in a folder and in the folders in it."""
+    """Files that may be databases: `path`, or all in a folder and its subfolders."""
     if not path.is_dir():
         return [path] if path.is_file() else []
     names = (name for name in glance(path) if name.lower().endswith(_SUFFIXES))

@@ -30,7 +30,7 @@ _AXIS_LIMIT = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, its encoding, and its bytes in a sample, None where they differ."""
+    """Name and encoding of a column, and its bytes per sample, None if they vary."""
 
     name: str
     encoding: str
@@ -38,12 +38,12 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """The encoding without what is said of it after a colon."""
+        """Encoding without the part after a colon."""
         return self.encoding.partition(":")[0]
 
     @property
     def array(self) -> tuple[str, tuple[int, ...]] | None:
-        """NumPy's type and the shape of a number, or of an ``ndarray`` that says both; None for all else."""
+        """NumPy dtype and shape of a number, or of an ``ndarray`` that gives both; None for others."""
         if self.encoding in NUMBERS:
             return NUMBERS[self.encoding], ()
         _, dtype, shape = [*self.encoding.split(":"), "", ""][:3]
@@ -55,7 +55,7 @@ class Column:
         return NUMBERS[dtype], tuple(map(int, sizes))
 
     def check(self, where: str) -> None:
-        """Raise `array-file` for bytes that do not follow from the encoding."""
+        """Raise `array-file` if the size does not match the encoding."""
         array = self.array
         expected = None if array is None else math.prod(array[1]) * np.dtype(array[0]).itemsize
         if self.nbytes != expected and self.kind in (*NUMBERS, *IMAGES, "ndarray"):
@@ -64,7 +64,7 @@ class Column:
 
 
 def divide(data: bytes, columns: Sequence[Column], where: str) -> dict[str, bytes]:
-    """The bytes of each column: first the lengths of those that have none of their own, as uint32, then all of them."""
+    """Bytes of each column: first the lengths of columns without a fixed size, as uint32, then all values."""
     place = 4 * sum(column.nbytes is None for column in columns)
     lengths = iter(np.frombuffer(data[: min(place, len(data)) // 4 * 4], "<u4").tolist())
     found: dict[str, bytes] = {}
@@ -78,7 +78,7 @@ def divide(data: bytes, columns: Sequence[Column], where: str) -> dict[str, byte
 
 
 def image_of(data: bytes, kind: str, encoding: str, where: str) -> bytes | NDArray[Any]:
-    """The bytes of an image file, or pixels (H, W) or (H, W, C), a view of `data`."""
+    """Bytes of an image file, or pixels (H, W) or (H, W, C), a view of `data`."""
     if kind in ("jpeg_array", "jpegarray"):
         count = int.from_bytes(data[:4], "little")
         if count != 1 or len(data) != 8 + int.from_bytes(data[4:8], "little"):
@@ -92,7 +92,7 @@ def image_of(data: bytes, kind: str, encoding: str, where: str) -> bytes | NDArr
 
 
 def _pixels(data: bytes, where: str) -> NDArray[Any]:
-    """Width, height and length of the mode's name, uint32 each; the mode; the pixels."""
+    """Parse width, height and length of the mode's name, uint32 each; the mode; the pixels."""
     width, height, length = (int.from_bytes(data[i : i + 4], "little") for i in (0, 4, 8))
     mode = data[12 : 12 + min(length, 16)].decode("latin-1")
     if len(data) < 12 or mode not in _MODES:
@@ -104,7 +104,7 @@ def _pixels(data: bytes, where: str) -> NDArray[Any]:
 
 
 def _array(data: bytes, encoding: str, where: str) -> NDArray[Any]:
-    """An ``ndarray``: its type and its shape come first, unless the encoding says them."""
+    """Parse an ``ndarray``, which begins with its dtype and shape unless the encoding gives them."""
     _, named, shape = [*encoding.split(":"), "", ""][:3]
     dtype = NUMBERS.get(named, "")
     place = 0
@@ -126,7 +126,7 @@ def _array(data: bytes, encoding: str, where: str) -> NDArray[Any]:
 
 
 def _reshaped(data: bytes, dtype: str, shape: tuple[int, ...], where: str) -> NDArray[Any]:
-    """Bytes as an array, if they are as many as its shape says."""
+    """Bytes as an array; raises unless their number matches the shape."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if len(shape) not in (2, 3) or not all(0 < n < _AXIS_LIMIT for n in shape) or nbytes != len(data):
         message = f"expected an image of {nbytes:,} bytes for the shape {str(shape)[:80]}, found {len(data):,}."

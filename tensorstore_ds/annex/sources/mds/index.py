@@ -38,7 +38,7 @@ class Data(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """What the index says of one shard. `zip_data` is the compressed file, `column_sizes` has None where they vary."""
+    """One shard in the index. `zip_data` is the compressed file, `column_sizes` has None for varying sizes."""
 
     column_names: list[str]
     column_encodings: list[str]
@@ -52,7 +52,7 @@ class Shard(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> tuple[Data, ...]:
-        """What it has of the uncompressed and the compressed file."""
+        """The uncompressed and the compressed file, if listed."""
         return (self.raw_data,) if self.zip_data is None else (self.raw_data, self.zip_data)
 
     @property
@@ -67,13 +67,9 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def read_index(folder: Path, where: str, ledger: Ledger) -> list[Shard]:
-    """The shards of a split, all of the same columns.
+    """Shards of a split, which must have equal columns. `ledger` receives members that are not read.
 
-    Args:
-        ledger: receives members that are not read.
-
-    Raises:
-        SourceError: `json`, `array-file`, `array-shape`, `unreadable-file`.
+    Raises `SourceError` `json`, `array-file`, `array-shape` or `unreadable-file`.
     """
     try:
         found = read_object(folder / INDEX, where, _LIMIT)

@@ -57,7 +57,7 @@ def _bunzip(stream: BinaryIO, nbytes: int) -> BinaryIO:
 
 
 def _unzstd(stream: BinaryIO, nbytes: int) -> BinaryIO:
-    """One frame, which says its size, as MosaicML's writer makes it; in memory, as a shard has some 64 MB there."""
+    """Decompress one frame with a size, as MosaicML's writer makes it, in memory: a shard takes some 64 MB."""
     check_fits("a shard", nbytes + os.fstat(stream.fileno()).st_size)
     out = np.empty(nbytes, np.uint8)
     decompress_chunk(stream.read(), out)
@@ -73,7 +73,7 @@ _OPENERS = {
 
 
 class MdsSource(Source):
-    """A reference is the number of a sample in its split. A sample is read from its place; the scan reads labels."""
+    """A reference is the number of a sample in its split. Samples are read on access; the scan reads labels."""
 
     name: ClassVar[str] = "mds"
 
@@ -89,11 +89,11 @@ class MdsSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether the folder, or one in it, has an ``index.json`` that speaks of MDS."""
+        """Whether the folder, or one in it, has an ``index.json`` for MDS."""
         return path.is_dir() and any(_IS_MDS.search(read_head(folder / INDEX, _HEAD)) for folder in _folders(path))
 
     def scan(self) -> Contents:
-        """Read the indexes, the head of each shard, and the labels."""
+        """Read the indexes, the header of each shard, and the labels."""
         folders = _folders(self.path)
         if not folders:
             message = f"expected {INDEX} in this folder or in folders of splits, found none."
@@ -151,7 +151,7 @@ class MdsSource(Source):
         self._columns = columns
 
     def _choose(self) -> tuple[Problem, ...]:
-        """Choose the columns of images and labels, and those that are fields; say which are left out."""
+        """Choose the columns of images, labels and fields; returns problems for the others."""
         images = [column for column in self._columns if column.kind in IMAGES]
         images = images or [c for c in self._columns if c.kind in ("bytes", "ndarray") and _is_image(c)]
         named = [column for column in images if column.name.lower() in IMAGE_NAMES]
@@ -180,7 +180,7 @@ class MdsSource(Source):
         return tuple(left_out)
 
     def _open(self, folder: Path, shard: Shard, where: str) -> _File:
-        """A shard's file, decompressed if only that is not there; its head is compared with the index."""
+        """Open a shard, decompressed unless it already is; compares its header with the index."""
         path, place = _place(folder, shard.raw_data, where)
         with os_errors(place):  # such as a name that is too long
             is_there = path.is_file()
@@ -224,7 +224,7 @@ class MdsSource(Source):
         return made, place
 
     def _read_labels(self, split: str) -> NDArray[np.int64]:
-        """(n,) of the labels of a split: only the pages are read that hold them."""
+        """(n,) labels of a split; reads only the pages with labels."""
         return np.concatenate([self._labels_of(file) for file in self._shards[split]])
 
     def _labels_of(self, file: _File) -> NDArray[np.int64]:
@@ -247,7 +247,7 @@ class MdsSource(Source):
 def _gather(
     data: NDArray[np.uint8], places: NDArray[np.int64], ends: NDArray[np.int64], dtype: str, file: _File
 ) -> NDArray[Any]:
-    """(n,) of the numbers at some places in a shard, each of which must lie in its own sample."""
+    """(n,) numbers at some positions in a shard; raises if one is not in its own sample."""
     width = np.dtype(dtype).itemsize
     if (places < 4 * (file.rows + 2)).any() or (places + width > ends).any() or (ends > file.nbytes).any():
         raise bad_file(file.where, "expected samples that lie in the file, found one that does not.")
@@ -256,7 +256,7 @@ def _gather(
 
 
 def _sample(file: _File, row: int) -> bytes:
-    """The bytes of a sample, whose place the head of its shard says."""
+    """Bytes of a sample, at the position in the header of its shard."""
     with os_errors(file.where), open_file(file.path, file.where, 0) as stream:
         stream.seek(4 * (row + 1))
         begin, end = np.frombuffer(stream.read(8).ljust(8, b"\0"), "<u4").tolist()
@@ -271,7 +271,7 @@ def _sample(file: _File, row: int) -> bytes:
 
 
 def _number(data: bytes, column: Column) -> NDArray[Any]:
-    """A number, or an array whose type and shape the encoding says, in this machine's byte order."""
+    """A number, or an array with dtype and shape from the encoding, in native byte order."""
     dtype, shape = column.array or ("", ())
     values = np.frombuffer(data, dtype).reshape(shape)
     return values.astype(values.dtype.newbyteorder("="))
@@ -287,7 +287,7 @@ def _is_image(column: Column) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folder itself if it has an index, else the folders in it that have one."""
+    """The folder itself if it has an index, else its subfolders with one."""
     with os_errors(str(path)):
         if (path / INDEX).is_file() or not path.is_dir():
             return [path] if path.is_dir() else []
@@ -296,12 +296,12 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _split_of(folder: Path, top: Path) -> str:
-    """The name of a folder in the source; that of the source itself only if it means a split."""
+    """Name of a folder relative to the source; for the source itself only if it is a split."""
     return folder.name if folder != top or folder.name.lower() in SPLIT_NAMES else "train"
 
 
 def _place(folder: Path, data: Data, where: str) -> tuple[Path, str]:
-    """The file that an index names, which must lie in the folder of the index, and its name there."""
+    """A file from an index, which must be inside the folder of the index, and its name there."""
     name = inside(data.basename)
     if name is None:
         message = f"expected the name of a file in this folder, found {data.basename[:80]!r}."
