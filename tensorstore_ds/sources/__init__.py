@@ -55,12 +55,10 @@ _VIA = "panlabel"
 
 
 def open_source(path: Path, format: str = "auto", options: SourceOptions | None = None) -> Source:
-    """The source at `path`, of the format named, or of the one format that recognizes it.
+    """Open the source at `path` in a format, or in the one format that recognizes it.
 
-    Raises:
-        SourceError: `no-such-source`, `unreadable-file`, `unknown-format`, `empty-source`, or `ambiguous-format` when
-            several recognize it.
-        OptionError: `via` of the options does not go with the format.
+    Raises `SourceError` `no-such-source`, `unreadable-file`, `unknown-format`, `empty-source`, or `ambiguous-format` if
+    several formats recognize it; raises `OptionError` if `options.via` does not fit the format.
     """
     from tensorstore_ds.sources.base import SourceOptions  # imports NumPy, which the list of formats does not need
 

@@ -1,4 +1,4 @@
-"""Sources around others: some samples of a source that was scanned, and coordinates that are fractions."""
+"""Wrappers of sources: a selection of samples, and coordinates as fractions."""
 
 from __future__ import annotations
 

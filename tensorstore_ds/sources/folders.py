@@ -31,11 +31,11 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names
 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
-#: Suffixes of annotations; they are told if there is one for each so many images.
+#: Suffixes of annotations; reported if there is at least one for this many images.
 _LIKELY, _SHARE = frozenset({".csv", ".json", ".mat", ".npy", ".txt", ".xml"}), 4
 _NAMED = 5  # classes in a note
-_LOOKED_AT, _COMPARED = 100_000, 20  # images whose names are compared, and of equal names, whose bytes are
-_LONGEST = 1000  # characters of an expression
+_LOOKED_AT, _COMPARED = 100_000, 20  # images compared by name, and by bytes if names are equal
+_LONGEST = 1000  # characters of a regular expression
 
 #: Words in the names of folders that are read as splits, besides the split.
 _PLAIN = SPLIT_NAMES | {"data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"}
@@ -43,7 +43,7 @@ _PLAIN = SPLIT_NAMES | {"data", "dataset", "image", "images", "img", "imgs", "se
 #: Names of folders, in lower case and letters alone, that seldom are classes.
 _NO_CLASSES = FOLDERS - {""} | {each[1:] for each in IMAGE_SUFFIXES} | {"frames", "photo", "photos", "pictures", "rgb"}
 
-_Names = tuple[str, ...]  # of the folders on the way to an image, from the top
+_Names = tuple[str, ...]  # of the folders above an image, from the top
 
 
 class FolderSource(Source):
@@ -54,7 +54,7 @@ class FolderSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._level = 0  # how many folders lie above the class folders
+        self._level = 0  # number of folders above the class folders
         self._labels: dict[str, int] = {}  # class name -> index; empty when there are no classes
         self._unlabelled: frozenset[str] = frozenset()  # split folders without class folders, where others have some
         self._pattern = None if options.label_from is None else _compiled(options.label_from)
@@ -134,7 +134,7 @@ class FolderSource(Source):
         for path in islice(images, _LOOKED_AT):
             first = firsts.setdefault(self._name(path), path)
             if first != path and first.split("/")[: self._level] == path.split("/")[: self._level]:
-                with suppress(SourceError, ConversionError):  # the conversion comes to it again
+                with suppress(SourceError, ConversionError):  # the conversion reads it again
                     if read_file(self.path / first, first) == read_file(self.path / path, path) != b"":
                         what = f"{first} and {path} are the same image in two class folders, and two samples"
                         return (f"{what}. Pass `multi_label` to give such images several labels.",)
@@ -150,7 +150,7 @@ class FolderSource(Source):
     def _digest(self, path: str) -> bytes:
         try:
             return hashlib.sha256(read_file(self.path / path, path)).digest()
-        except SourceError:  # the conversion comes to it again, as to an image of its own
+        except SourceError:  # the conversion reads it again, as a separate image
             return path.encode()
 
     def _note_of_classes(self) -> tuple[str, ...]:
@@ -317,7 +317,7 @@ def _below(folders: Iterable[_Names]) -> dict[str, set[str]]:
 
 
 def _alike(tops: Iterable[str], below: Mapping[str, set[str]]) -> list[str]:
-    """Top folders with a split in their names and equal subfolders: these are the classes of splits."""
+    """Top folders with a split in their names that share names of subfolders: the classes of splits."""
     named = [top for top in tops if _split_word(top)]
     if len({_split_word(top) for top in named}) < 2:
         return []

@@ -1,6 +1,6 @@
 """Data sets of Hugging Face's `datasets` as sequences of samples, with the bytes of their images.
 
-They are recognized by what they can do: the library is not imported.
+They are detected by their methods: the library is not imported.
 """
 
 from __future__ import annotations

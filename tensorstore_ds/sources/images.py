@@ -1,4 +1,4 @@
-"""The images of a source, and which of them belongs to an annotation file."""
+"""Find images of a source, such as the image of an annotation file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ImageIndex:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = PackedStrings(paths)
-        self._normal: dict[str, list[int]] | None = None  # of names that are not ASCII
+        self._normal: dict[str, list[int]] | None = None  # for names that are not ASCII
         self._index: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def row(self, path: str) -> int:
@@ -132,7 +132,7 @@ class ImageIndex:
         return [i for i in begin_so if stem_of(self.paths[i]) == stem]
 
     def _anywhere(self, stem: str) -> list[int]:
-        if self._index is None:  # built when an image is not where it is looked for first
+        if self._index is None:  # built when an image is not at its first candidate path
             # hashes in order and their images: 16 bytes a path where a dict takes 200
             hashes: Iterable[int] = (hash(stem_of(path)) for path in self.paths)
             unsorted: NDArray[np.int64] = np.fromiter(hashes, np.int64, len(self.paths))

@@ -1,4 +1,4 @@
-"""Several sources as one, and sources whose classes get other names."""
+"""Join several sources, and rename classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON files of labelling tools: read strictly, and what is looked for in them."""
+"""Strict reading of JSON files of labelling tools."""
 
 from __future__ import annotations
 

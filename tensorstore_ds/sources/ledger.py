@@ -1,4 +1,4 @@
-"""The ledger of a scan: what of a source was used, and what was met and not used.
+"""The ledger of a scan: which parts of a source were used, and which were not.
 
 A reader notes what it uses. Everything else in the source is reported once for each kind, with a count and an example,
 so that a reader that forgets a file, an element or a column reports it instead of losing it in silence.

@@ -44,7 +44,7 @@ _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
 #: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
 _NAMES, _LABELMAP = ("classes.txt", "class_names.txt"), "labelmap.txt"
 _IGNORED_NAME = "__ignore__"  # of labelme2voc, for -1
-_BORDER = 0xE0E0C0  # around the objects of Pascal VOC, not a class
+_BORDER = 0xE0E0C0  # outline of Pascal VOC's objects, not a class
 #: The classes of Pascal VOC 2007 to 2012, in the order of the numbers in its masks.
 VOC_CLASSES = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
@@ -184,7 +184,7 @@ class MaskSource(Source):
         values: set[int] = set()
         for reference in itertools.islice(references, None if named is None else _PROBED):
             path = reference.partition("\0")[2]
-            with contextlib.suppress(SourceError), quiet_pillow():  # the conversion comes to it again, and names it
+            with contextlib.suppress(SourceError), quiet_pillow():  # the conversion reads it again and reports it
                 values.update(np.unique(decode_mask(read_file(self.path / path, path), key=path)).tolist())
         if values == {0, _FOREGROUND}:
             message = "expected the numbers of classes in the masks, found 0 and 255 alone, and 255 is ignored."
@@ -291,7 +291,7 @@ def _pair(root: Path, images: str, masks: str, split: str) -> _Folders | None:
     inside = (f"{masks}{name}/" for name in sorted(_folders(root / masks)))
     fitting = next((each for each in itertools.chain([masks], inside) if _fits(root, images, each)), None)
     if fitting is None and _words(masks.split("/")[-2])[1] in _SURE and find_file(root / masks, IMAGE_SUFFIXES)[0]:
-        fitting = masks  # the scan says which files are alone
+        fitting = masks  # the scan reports unpaired files
     return None if fitting is None else _Folders(images, fitting, split)
 
 
@@ -299,7 +299,7 @@ def _fits(root: Path, images: str, masks: str) -> bool:
     """Whether most of the first files in a folder of masks have the names of images."""
     begin, endings = _endings(masks)
     some: list[str] = []
-    with contextlib.suppress(SourceError):  # the scan names it
+    with contextlib.suppress(SourceError):  # the scan reports it
         some = [path.rpartition(".")[0] for path in itertools.islice(_masks(root, masks), _PROBED)]
     stems = [[stem.removesuffix(ending) + begin for ending in endings if stem.endswith(ending)] for stem in some]
     suffixes = [each for suffix in sorted(IMAGE_SUFFIXES) for each in (suffix, suffix.upper())]
@@ -364,7 +364,7 @@ def _below(root: Path) -> list[Path]:
     for top in _folders(root):
         inside = _folders(root / top)
         found += [root / top] if any(_words(name)[1] in (*_MASKS, *_CITY_MASKS) for name in inside) else []
-        inside = inside if len(inside) <= _FEW else []  # else they are classes
+        inside = inside if len(inside) <= _FEW else []  # more are classes
         found += [root / top / name for name in inside if any(exists(root / top / name / each) for each in _SPELLED)]
     return sorted(found)
 
@@ -373,7 +373,7 @@ def _folders(folder: Path) -> list[str]:
     try:
         return [name for name, is_folder in entries(folder) if is_folder]
     except OSError:
-        return []  # walking says why
+        return []  # walking reports why
 
 
 def _by_folder(references: Sequence[str], folders: _Folders) -> dict[str, list[str]]:

@@ -61,10 +61,8 @@ def order_classes(
     >>> order_classes(["dog", "cat", "dog"], None, "photos")
     ('cat', 'dog')
 
-    Raises:
-        SourceError: `class-case` for 2 names that differ only in case, unless `wanted` contains both; `unknown-class`
-            for a name that is not in `wanted`.
-        OptionError: `wanted` is empty or has a duplicate.
+    Raises `SourceError` `class-case` for 2 names that differ only in case, unless `wanted` contains both, and
+    `unknown-class` for a name that is not in `wanted`; raises `OptionError` if `wanted` is empty or has a duplicate.
     """
     ordered = tuple(sorted(set(names)))
     listed = _checked(wanted, "classes") if wanted is not None else ()

@@ -1,4 +1,4 @@
-"""Annotated objects as the rows of a table: which names occur in them, and the arrays of one sample."""
+"""Annotated objects: the names in all of them, and the arrays of one sample."""
 
 from __future__ import annotations
 

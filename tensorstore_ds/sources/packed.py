@@ -1,4 +1,4 @@
-"""Sources whose references hold all that their annotations say of an image."""
+"""Sources whose references contain all annotations of an image."""
 
 from __future__ import annotations
 

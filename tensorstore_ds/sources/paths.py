@@ -1,4 +1,4 @@
-"""Paths that annotations give: they are names of images in the source, and lead nowhere else."""
+"""Paths in annotations, which must stay inside the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of packed data sets: what their labels and objects are, and the fields that follow from all of them."""
+"""Labels and objects of the rows of packed data sets, and the fields that follow from them."""
 
 from __future__ import annotations
 

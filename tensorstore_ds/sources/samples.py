@@ -1,7 +1,7 @@
-"""What a Python object means as a sample, and samples that all have the fields of the first.
+"""Convert Python objects to samples, which must all have the fields of the first.
 
 A sample is (image, label), (image, target), a dict, or an image alone. Pillow's images and torch's tensors are
-recognized by what they can do: neither library is imported here.
+detected by their methods: neither library is imported here.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class SampleReader:
             is_meant = parts.labels is not None  # a target may be anything else
         if not is_meant and ("labels" not in parts.arrays or array is None or array.ndim != 1):
             return None
-        return LabelsField.of(classes)  # of others than one number a class, `read` says what is wrong
+        return LabelsField.of(classes)  # if there is not one number per class, `read` raises
 
     def _index(self, key: str, label: int | str, field: str) -> int:
         indices = self._indices[field]

@@ -1,6 +1,6 @@
 """Python objects with ``__len__`` and ``__getitem__``, such as torchvision's data sets: formats/sources/sequence.md.
 
-What a single sample may be, `samples` says.
+The module `samples` defines what a single sample may be.
 """
 
 from __future__ import annotations

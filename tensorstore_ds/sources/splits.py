@@ -1,4 +1,4 @@
-"""Splits: how their names look in a store, and which of them hold nothing of their own."""
+"""Names of splits in a store, and splits that are unions of others."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import encoding_of, open_file, os_errors, read_head
 from tensorstore_ds.sources.files import glance
 
-FILE_LIMIT = 16 << 20  # bytes of one tree, and so of a file that is read as one
+FILE_LIMIT = 16 << 20  # bytes of one tree, and of a file read as one tree
 STREAM_LIMIT = 1 << 30  # bytes of a file that is read element by element
 DEPTH_LIMIT = 64  # elements within one another; the formats read here need 5
 TREE_LIMIT = 500_000  # elements of one tree: about 100 MB
@@ -45,7 +45,7 @@ _DECODED = {
 }
 _NO = frozenset({"", "0", "false", "no", "unspecified"})
 _YES = frozenset({"1", "true", "yes"})
-_SAMPLE = 8  # XML files of a folder whose beginning tells its format
+_SAMPLE = 8  # XML files of a folder that are read to detect its format
 _SAMPLE_FOLDERS = 16
 _HEAD = 4096
 _PLACE_LIMIT = 1e9  # pixels; larger numbers lose their meaning in the float32 of a store
@@ -157,7 +157,7 @@ class _Parser:
             self._expat.Parse(data, final)
         except expat.ExpatError as error:
             raise SourceError(self._problem(error, data)) from error
-        except SourceError:  # a ValueError too, but ours
+        except SourceError:  # also a ValueError, but ours
             raise
         except (LookupError, ValueError) as error:  # pyexpat's words for an encoding that Python does not have
             message = f"expected an encoding of XML, such as UTF-8, found {error}. Save the file as UTF-8."
@@ -236,7 +236,7 @@ def number(text: str | None, name: str) -> float:
     12.5
     """
     try:
-        if text is not None and "_" not in text:  # float() would take it
+        if text is not None and "_" not in text:  # float() accepts it
             return float(text)
     except ValueError:
         pass

@@ -28,13 +28,13 @@ from tensorstore_ds.imaging.codecs import FURTHER_FRAMES, bad_image, damaged, fr
 from tensorstore_ds.imaging.jpeg import read_header
 from tensorstore_ds.imaging.parts import LARGE_NBYTES
 
-#: So many bytes of pixels are decoded at a time, about.
+#: Approximate bytes of pixels decoded at a time.
 BAND_NBYTES = 64 * 1024**2
-#: A compressed tile or strip may have so many bytes of pixels.
+#: Maximum bytes of pixels in a compressed tile or strip.
 SEGMENT_NBYTES = 256 * 1024**2
-#: Decoded tiles that are kept for the next part.
+#: Decoded tiles that are cached for the next part.
 _KEPT_NBYTES = 128 * 1024**2
-#: All tags together may have so many bytes; there may be so many tags, and so many pages are looked at.
+#: Limits: bytes of all tags together, number of tags, and number of pages that are checked.
 _TAG_NBYTES, _MOST_TAGS, _MOST_PAGES = 64 * 1024**2, 4096, 10_000
 
 _TYPES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
@@ -44,7 +44,7 @@ _STRIPS, _ORIENTATION, _SAMPLES, _ROWS, _STRIP_NBYTES, _PLANAR = 273, 274, 277, 
 _COLORMAP, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_NBYTES = 320, 322, 323, 324, 325
 _EXTRA, _FORMAT, _DEPTH = 338, 339, 32997
 _UNCOMPRESSED, _OLD_JPEG, _JPEG = 1, 6, 7
-#: Their decoders give no more bytes than they are asked for; JPEG's header is read before.
+#: Their decoders return at most the requested bytes; JPEG's header is read before.
 _COMPRESSIONS = {1, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
 _INSTALL = "Install it with: pip install '.[tiff]' in a clone of tensorstore-ds."
@@ -168,7 +168,7 @@ class _Header:
         decoded = self.segment_nbytes
         if self.one(_COMPRESSION, 1) == _UNCOMPRESSED:
             least = np.full(expected, decoded, np.uint64)
-            if not self.is_tiled:  # the last strip of each plane may be lower
+            if not self.is_tiled:  # the last strip of each plane may be shorter
                 last = (height - 1) % tall + 1
                 least.reshape(self.planes, -1)[:, -1] = decoded // tall * last
             short = np.flatnonzero((counts < least) & (counts > 0))
@@ -216,7 +216,7 @@ class TiffImage:
         self.is_for_pillow = header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS
         self.file_nbytes, self.is_large = header.nbytes, header.is_large
         self.left_out = (Problem(key, "further-frames", FURTHER_FRAMES),) if has_pages else ()
-        self._stored_dtype = cast("np.dtype[Any]", header.dtype)  # `_Header.unsupported` has looked
+        self._stored_dtype = cast("np.dtype[Any]", header.dtype)  # checked by `_Header.unsupported`
         self._finalizer = weakref.finalize(self, file.close)
         self._orientation = header.one(_ORIENTATION, 1) if 1 <= header.one(_ORIENTATION, 1) <= 8 else 1
         self._kept: OrderedDict[int, NDArray[Any]] = OrderedDict()
@@ -477,7 +477,7 @@ def _has_pages(file: BinaryIO, is_little: bool, pages: tuple[int, int, bool]) ->
         seen.add(at)
         try:
             tags, at = _read_page(file, "<" if is_little else ">", is_big, at, nbytes, _SUBFILE)
-        except _Odd:  # which the first one does not need
+        except _Odd:  # the first page does not need it
             return True
         if not tags.get(_SUBFILE, np.zeros(1, np.uint64))[0] & np.uint64(1):
             return True

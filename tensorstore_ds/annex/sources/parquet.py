@@ -42,7 +42,7 @@ _OBJECTS_NAMES = ("objects", "annotations")
 _INFO = "dataset_info.json"
 _MAGIC = b"PAR1"
 _METADATA_LIMIT = 16 << 20
-_PATH_LIMIT = 4096  # characters; a longer path is no key
+_PATH_LIMIT = 4096  # characters; a longer path is not used as a key
 #: In a schema's metadata: JSON with the field of the objects as a store has it, for the names of keypoints.
 METADATA = "tsds"
 _ADVICE = "Write the file again, or download it again."
@@ -554,7 +554,7 @@ def opened_parquet(path: Path, where: str) -> Iterator[Any]:
         ) from None
     file: BinaryIO
     with open_file(path, where) as file, _damage(where):
-        if file.read(len(_MAGIC)) != _MAGIC:  # which pyarrow looks for at the end alone
+        if file.read(len(_MAGIC)) != _MAGIC:  # pyarrow only checks it at the end
             raise ValueError("its first bytes are others")
         limits = {"thrift_string_size_limit": _METADATA_LIMIT, "thrift_container_size_limit": 1 << 20}
         parquet = pq.ParquetFile(file, **limits)

@@ -39,13 +39,13 @@ _CAPTIONS = "captions"
 NAMES_FILE = "FIELDS"
 #: Members of JSON that are one label, or that tell nothing of the sample.
 _KNOWN = ("label", "class", "key", "__key__", "__url__")
-#: Why an image is none whose name has another dot.
+#: Message for an image that is skipped because its name has a second dot.
 _RULE = ", because the name of a sample ends at its first dot"
 _MEMBERS_OF = "members"  # of archives, in the ledger
 _MEMBERS = 1 << 12  # names in JSON that are remembered
 _PROBED = 64
 _OPEN = 16
-_PREAD = getattr(os, "pread", None)  # which Windows has not; each process reads one member at a time
+_PREAD = getattr(os, "pread", None)  # missing on Windows; each process reads one member at a time
 _SHAPES = re.compile(rb'"shapes"\s*:')  # labelme's, which may be in tar files as well
 _WORDS = re.compile(rb"[^-+.\deE\s]")  # which YOLO's labels have not
 _ADVICE = "Write the archive again, or download it again."
@@ -441,7 +441,7 @@ def _members(file: BinaryIO, where: str) -> Iterator[TarMember]:
         yield from TarMembers(file)
     except (GeneratorExit, SourceError):
         raise
-    except Exception as error:  # nearly anything is raised for a damaged header
+    except Exception as error:  # a damaged header can raise nearly any exception
         if not isinstance(error, RecursionError):
             check_machine(where, error)
         message = f"expected a tar file, found it damaged: {' '.join(str(error).split())[:200]}."

@@ -26,7 +26,7 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _MAX_DIMENSIONS = 4
-#: No deflate stream expands further: 258 bytes from 2 bits. Headers that claim more are not believed.
+#: Maximum expansion of a deflate stream: 258 bytes from 2 bits. Headers that claim more are rejected.
 _GZIP_RATIO = 1032
 
 

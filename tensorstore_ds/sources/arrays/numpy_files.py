@@ -39,7 +39,7 @@ _SUFFIXES = (".npy", ".npz")
 _SPLITS = "|".join(sorted(SPLIT_NAMES, key=len, reverse=True))
 _NAME = re.compile(rf"(?P<before>{_SPLITS})[-_. ](?P<rest>.+)|(?P<first>.+)[-_. ](?P<after>{_SPLITS})", re.IGNORECASE)
 #: Fields that a store has anyway, or that mean something else there.
-#: What zipfile raises for files that are damaged, encrypted or compressed in a way it does not know.
+#: Exceptions of zipfile for files that are damaged, encrypted or compressed with an unknown method.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, struct.error, ValueError)
 
 
@@ -173,7 +173,7 @@ def _archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
         with os_errors(where), open_file(file, where) as packed, zipfile.ZipFile(packed) as archive:
             yield archive
     except TsdsError:
-        raise  # some of these are a ValueError or RuntimeError, too
+        raise  # some of these are also a ValueError or RuntimeError
     except _BAD_ZIP as error:
-        check_machine(where, error.__context__ or error)  # zipfile hides what the system says
+        check_machine(where, error.__context__ or error)  # zipfile hides the system's error
         raise bad_file(where, f"cannot be read as a .npz file: {error}.") from error

@@ -129,7 +129,7 @@ class ArraySource(Source):
         return self._maps[split]
 
     def __getstate__(self) -> Mapping[str, Any]:
-        return {**self.__dict__, "_maps": {}}  # they would be pickled with all their data
+        return {**self.__dict__, "_maps": {}}  # maps would be pickled with all their data
 
 
 def _others(arrays: Mapping[str, ArrayFile]) -> list[tuple[str, ArrayFile]]:
@@ -166,7 +166,7 @@ def _check_images(array: ArrayFile) -> None:
 
 
 def _axes_of_channels(shape: tuple[int, ...]) -> list[int]:
-    """Axes that may hold channels: sizes up to 4, and larger ones if each image has more pixels than channels."""
+    """Axes that may hold channels: those of size 4 or less, else one that is smaller than all other sides."""
     if len(shape) != 4:
         return []
     usual = [axis for axis, counts in ((3, (1, 2, 3, 4)), (1, (1, 3, 4))) if shape[axis] in counts]
@@ -204,14 +204,14 @@ def _check(arrays: Mapping[str, ArrayFile], first: Mapping[str, ArrayFile]) -> N
 class ArrayFile:
     """An array in a file. Only its header has been read."""
 
-    where: str  #: how messages name it
+    where: str  #: name in messages
     path: Path  #: the file that is mapped
     dtype: str  #: NumPy's name with the byte order, such as ``>i4``
     shape: tuple[int, ...]
-    offset: int = 0  #: where its bytes begin
+    offset: int = 0  #: offset of its first byte
     fortran: bool = False  #: the first index varies fastest
-    member: zipfile.ZipInfo | None = None  #: what it is in the archive `path`, until it is unpacked
-    is_encoded: bool = False  #: each row has the bytes of an image file
+    member: zipfile.ZipInfo | None = None  #: member of the archive `path`, until it is unpacked
+    is_encoded: bool = False  #: each row is the bytes of an image file
 
     @property
     def nbytes(self) -> int:
@@ -242,15 +242,15 @@ class ArrayFile:
 
 def read_npy_header(head: bytes, where: str, path: Path) -> ArrayFile:
     """Parse the header of a .npy file from its first `NPY_HEAD` bytes with NumPy; pickled objects are never read."""
-    stream = io.BytesIO(head)  # not the file: NumPy takes as much memory as a header says that it is long
+    stream = io.BytesIO(head)  # not the file: NumPy allocates the length that the header states
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what NumPy says of files of Python 2
+            warnings.simplefilter("ignore")  # NumPy warns about files of Python 2
             version, _ = npy.read_magic(stream)
             # 3 differs from 2 in the names of records alone, and records are refused
             readers = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0, 3: npy.read_array_header_2_0}
             shape, fortran, dtype = readers[version](stream, max_header_size=NPY_HEAD)
-    except Exception as error:  # a header may be any Python literal: nearly anything is raised for a damaged one
+    except Exception as error:  # a header may be any Python literal: a damaged one can raise nearly any exception
         raise bad_file(where, f"expected a .npy file of version 1, 2 or 3, found {head[:60]!r}.") from error
     if dtype.hasobject:
         raise NotNumbersError(where, "expected numbers, found Python objects, which are pickled and so never read.")

@@ -31,16 +31,16 @@ CAPTIONS = "captions"
 #: if there are no others.
 _PREFIXES = ("instances_", "person_keypoints_", "stuff_", "captions_", "labels_")
 _OTHERS = {"image_info_": "no annotations", "panoptic_": "masks as PNG files"}
-#: Names of files that say nothing; the folder may.
+#: Generic names of files; the folder's name is used instead.
 _PLAIN = frozenset({"", "_annotations", "annotations", "annotation", "coco", "labels", "result", "default"})
 #: Words in the name of a file that is meant to be COCO's, even if it cannot be parsed.
 _MEANT = re.compile(r"annot|coco|label|instances|captions|" + "|".join(sorted(SPLIT_NAMES)))
 _HEAD = 4096
-_SNIFFED = 20  # JSON files of a folder whose beginning is looked at to recognize it
-_AT_ONCE = 64 << 20  # bytes of a file that is parsed at once: quicker than by pieces where it has many members
-_WHOLE = 256 << 20  # bytes of a file in UTF-16 that is read whole if its beginning does not tell what it is
+_SNIFFED = 20  # JSON files of a folder whose first bytes are read to detect its format
+_AT_ONCE = 64 << 20  # bytes of a file parsed at once: faster than in pieces if it has many members
+_WHOLE = 256 << 20  # bytes of a UTF-16 file that is read whole if its beginning does not identify it
 #: Bytes of a JSON file; a million objects with polygons take 500 MB.
-FILE_LIMIT = 8 << 30  # a place in it has 33 bits
+FILE_LIMIT = 8 << 30  # a position in it takes 33 bits
 
 
 class Kind(Enum):
@@ -112,7 +112,7 @@ def kind_of(path: Path) -> Kind:
     except MemberError:
         return Kind.BROKEN
     except SourceError as error:
-        is_large = error.reason != "json"  # and is not read to tell what it is
+        is_large = error.reason != "json"  # not read to detect its type
         return Kind.BROKEN if not is_large else Kind.COCO if names & {"info", "categories"} else Kind.OTHER
     return Kind.COCO if "images" in members else Kind.OTHER
 

@@ -19,12 +19,12 @@ from tensorstore_ds.sources.xml import ABSENT, Place
 
 Id = int | float | str
 
-_CORNERS = 3  # of a polygon, at least
+_CORNERS = 3  # minimum of a polygon
 _LARGEST_ANGLE = 10**6  # degrees
-_SEEN = (0, 1, 2)  # what a keypoint may say of its visibility
-#: What `iscrowd` may be. A truth value is equal to its number, and so is a float.
+_SEEN = (0, 1, 2)  # values of a keypoint's visibility
+#: Values of `iscrowd`. A boolean or a float equals its integer.
 _CROWD: Mapping[Any, bool] = {0: False, 1: True, None: False, "0": False, "1": True}
-#: JSON of nothing, or of a default.
+#: JSON of an empty or default value.
 _NOTHING = frozenset({b"", b"null", b'""', b"[]", b"{}", b"0", b"0.0", b"false"})
 _SHORT = max(map(len, _NOTHING))
 _NONE = msgspec.Raw()
@@ -254,13 +254,13 @@ def rotation_of(each: Annotation) -> float:
         return 0.0
     degrees = _decoded(each.attributes, _Attributes, "attributes").rotation
     is_angle = isinstance(degrees, int | float) and not isinstance(degrees, bool) and abs(degrees) < _LARGEST_ANGLE
-    return float(degrees) if is_angle else 0.0  # else an attribute that a user calls so
+    return float(degrees) if is_angle else 0.0  # otherwise a user's attribute of this name
 
 
 class _Attributes(msgspec.Struct):
     """Attributes that CVAT adds to COCO's."""
 
-    rotation: Any = 0  #: degrees clockwise around the center of the box; or whatever a user calls so
+    rotation: Any = 0  #: degrees clockwise around the center of the box, or a user's attribute of this name
 
 
 def _side(value: object, name: str) -> int:
@@ -296,10 +296,10 @@ def _shown(raw: msgspec.Raw) -> str:
 class CocoObject:
     """An annotation in its stored form."""
 
-    where: str  #: names it in errors
+    where: str  #: name in errors
     category: Id
-    box: Box  #: x1 y1 x2 y2; of a turned one the hull
-    corners: Sequence[Place]  #: those of its oriented box, if it has no outline
+    box: Box  #: x1 y1 x2 y2; the hull of a rotated box
+    corners: Sequence[Place]  #: of the oriented box, if there is no outline
     iscrowd: bool
     area: float
     polygons: NDArray[np.float64]  #: (n, 2)

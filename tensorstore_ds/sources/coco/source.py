@@ -53,13 +53,13 @@ from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
 from tensorstore_ds.sources.paths import inside
 
-#: Folders of images that are tried, beside that of the file; {} is the name of the split, in several ways.
+#: Folders of images to try, next to the file's own; {} is the name of the split, in several forms.
 _FOLDERS = ("", "images/", "{}/", "images/{}/", "{}/images/", "JPEGImages/")
-_TRIED = 20  # images of a file that are looked for in each of them
+_TRIED = 20  # images of a file to look for in each folder
 _NAMED = 5  # classes in a note
-_AT_ONCE = 1 << 12  # references that are made at a time
+_AT_ONCE = 1 << 12  # references created at a time
 
-#: Of each annotation its begin in the file, with the number of its image in the upper bits; and its bytes.
+#: For each annotation its offset in the file, with the number of its image in the upper bits, and its size in bytes.
 Table = tuple[NDArray[np.int64], NDArray[np.int32]]
 _PLACE_BITS = 33
 _PLACE = (1 << _PLACE_BITS) - 1
@@ -652,7 +652,7 @@ def _note_repeated(rows: Sequence[int], wrong: Set[int], found: _Split) -> None:
 
 
 def _check_claims(splits: Mapping[str, _Split]) -> None:
-    """Raise if an annotated image was found by the end of its path, and another file lists it by a different path."""
+    """Drop annotated images found by the end of their paths that another file lists by another path; note problems."""
     for split in splits.values():
         annotated = split.by_end and (split.has_objects or split.has_captions)
         others = [each for each in splits.values() if annotated and each is not split]

@@ -1,4 +1,4 @@
-"""Which files of a folder are lists, told by their first lines."""
+"""Detect which files of a folder are lists, from their first lines."""
 
 from __future__ import annotations
 

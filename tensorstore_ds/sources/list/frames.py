@@ -1,6 +1,6 @@
 """Data frames, such as pandas', with a row for each image: formats/sources/list.md.
 
-They are recognized by what they can do: no library of frames is imported.
+They are detected by their methods: no library of frames is imported.
 """
 
 from __future__ import annotations

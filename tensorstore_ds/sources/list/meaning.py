@@ -1,4 +1,4 @@
-"""What columns mean whose names do not tell: their cells are looked at."""
+"""Detect the meaning of columns from their cells if their names are not enough."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Table:
     """A list. Only its first line has been read."""
 
     file: Path
-    where: str  #: how messages name it
+    where: str  #: name in messages
     quoted: bool  #: cells may be quoted, as in CSV; else a line is divided at the last `separator`
     separator: str | None  #: between cells; None is any run of white space
     header: tuple[str, ...] = ()  #: the names of the columns, as they are written
@@ -310,7 +310,7 @@ def is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return "_" not in text  # which float() would take
+    return "_" not in text  # float() accepts it
 
 
 def join_rows(rows: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What one Pascal VOC annotation says: formats/sources/voc.md."""
+"""Read one Pascal VOC annotation: formats/sources/voc.md."""
 
 from __future__ import annotations
 

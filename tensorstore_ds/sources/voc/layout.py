@@ -1,4 +1,4 @@
-"""How a Pascal VOC data set lies in its folders, and which splits it has: formats/sources/voc.md."""
+"""Folders and splits of a Pascal VOC data set: formats/sources/voc.md."""
 
 from __future__ import annotations
 

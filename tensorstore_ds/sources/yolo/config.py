@@ -1,4 +1,4 @@
-"""What ``data.yaml`` says of a YOLO data set, or the lists of names that other programs write instead of it."""
+"""Read ``data.yaml`` of a YOLO data set, or the lists of names that other programs write instead."""
 
 from __future__ import annotations
 
