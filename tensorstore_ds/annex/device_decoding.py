@@ -1,4 +1,4 @@
-"""JPEG files to a GPU as they are, a tenth of the bytes of their pixels, and decoded there by nvJPEG.
+"""Copy JPEG files to a GPU, 1/10 of the bytes of their pixels, and decode them there with nvJPEG.
 
 ::
 
@@ -38,13 +38,10 @@ _USE_A_PLAN = "Use a decode plan, which works on the CPU and reads all files."
 
 
 class JpegFiles(NamedTuple):
-    """The image files of a batch, on their way to be decoded.
+    """The image files of a batch that are still to be decoded.
 
-    Attributes:
-        files: of each its bytes, (nbytes,) uint8.
-        shapes: (B, 3) int64: height, width and channels that they are shown in.
-        orientations: (B,) int64: EXIF's numbers of how they are to be turned.
-        keys: what the samples are called in their source.
+    `files` are (nbytes,) uint8 each. `shapes` (B, 3) int64 are height, width and channels as shown. `orientations` (B,)
+    int64 are EXIF's numbers. `keys` are the names of the samples in their source.
     """
 
     files: list[torch.Tensor]
@@ -56,8 +53,7 @@ class JpegFiles(NamedTuple):
 def check_device_decoding(dataset: Any, device: torch.device | None, options: Mapping[str, object]) -> None:
     """Raise an `OptionError` unless a device can decode the images of a data set.
 
-    Args:
-        options: of the loader, which must all be false: they are for images that are decoded on the CPU.
+    `options` of the loader must all be false, because they are for images that are decoded on the CPU.
     """
     name = "decode=device"
     if not isinstance(dataset, StoreDataset) or "image" not in dataset.fields:
@@ -88,17 +84,15 @@ def check_device_decoding(dataset: Any, device: torch.device | None, options: Ma
 
 
 def device_decoder(dataset: Any, device: torch.device | None, options: Mapping[str, object]) -> DeviceDecoder:
-    """The decoder of a loader's images; raises as `check_device_decoding` does."""
+    """Return the decoder of a loader's images, with the errors of `check_device_decoding`."""
     check_device_decoding(dataset, device, options)
     return DeviceDecoder(dataset, cast(torch.device, device))
 
 
 class DeviceDecoder:
-    """Gathers the JPEG files of a data set, and decodes them on a device.
+    """Gather the JPEG files of a data set, and decode them on a device.
 
-    Args:
-        dataset: whose images `check_device_decoding` has allowed.
-        device: of the images. The decoders work on a CPU as well, where they are tested.
+    `check_device_decoding` must have allowed the images. The decoders also work on a CPU, where they are tested.
     """
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
@@ -107,10 +101,9 @@ class DeviceDecoder:
         self._decoded: list[torch.Tensor] = []
 
     def gather(self, indices: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        """A batch with `JpegFiles` as its images.
+        """Gather a batch with `JpegFiles` as its images.
 
-        Raises:
-            SourceError: a file is no JPEG file of gray or RGB with 8 bits, or is not of the shape that the store says.
+        Raises SourceError if a file is no gray or RGB JPEG file with 8 bits, or its shape differs from the store's.
         """
         dataset, split = self._dataset, self._dataset.split
         batch = dataset.gather(indices, pool, draw, fields=[name for name in dataset.fields if name != "image"])
@@ -132,10 +125,10 @@ class DeviceDecoder:
         return batch.with_columns(columns)  # type: ignore[arg-type]  # they become images before anybody sees them
 
     def decode(self, batch: Any) -> Any:
-        """A collated batch with its `JpegFiles` decoded: (B, C, H, W) if all have one size, else a list."""
+        """Decode the `JpegFiles` of a collated batch: (B, C, H, W) if all have one size, else a list."""
         if isinstance(batch, JpegFiles):
             with _decoding_stream(self._device):
-                self._decoded = batch.files  # which may still be read, until the next batch begins
+                self._decoded = batch.files  # may still be read, until the next batch begins
                 return self._images(batch)
         if isinstance(batch, Mapping):
             return {name: self.decode(value) for name, value in batch.items()}
@@ -161,7 +154,7 @@ class DeviceDecoder:
         return torch.stack(images) if len({image.shape for image in images}) == 1 else images
 
     def _explained(self, batch: JpegFiles, is_gray: bool, error: RuntimeError) -> Exception:
-        """The error with the file or the decoder that it is about; as it is, where no file fails alone."""
+        """Return the error with the file or the decoder that it is about, or unchanged if no single file fails."""
         for file, key in zip(batch.files, batch.keys, strict=True):
             failure = self._failure(file, is_gray)
             if failure is None:
@@ -177,7 +170,7 @@ class DeviceDecoder:
         return error
 
     def _failure(self, file: torch.Tensor, is_gray: bool) -> str | None:
-        """Why the device does not decode a file; None if it does."""
+        """Return why the device cannot decode a file, or None if it can."""
         try:
             _decode([file], is_gray, self._device)
         except torch.OutOfMemoryError:
@@ -189,13 +182,13 @@ class DeviceDecoder:
 
 @contextlib.contextmanager
 def _decoding_stream(device: torch.device) -> Iterator[None]:
-    """Decode on a stream of its own, for which the stream of copies waits: images are handed over with what is copied.
+    """Decode on a separate stream, which the stream of copies waits for, as images are handed over with the copies.
 
-    nvJPEG's hardware engine writes images without regard to the work that is queued in a stream, and torchvision
-    decodes on a stream that waits for none. If the images' memory came from the stream of the model, it could be
-    memory that a kernel still has to read: the caching allocator reuses freed memory of one stream in the order of
-    that stream, which the engine does not keep. Memory of this stream is reused only by work of this stream, which is
-    done when the next batch begins, and after all that was recorded on the images. The model is not waited for.
+    nvJPEG's hardware engine writes images without regard to queued work of a stream, and torchvision decodes on a
+    stream that waits for none. If the images' memory came from the model's stream, a kernel might still have to read
+    it: the caching allocator reuses freed memory of one stream in the order of that stream, which the engine does not
+    keep. Memory of this stream is reused only by work of this stream, which is done when the next batch begins, and
+    after all work that was recorded on the images. Nothing waits for the model.
     """
     if device.type != "cuda":
         yield
@@ -204,17 +197,17 @@ def _decoding_stream(device: torch.device) -> Iterator[None]:
     own.synchronize()
     with torch.cuda.device(device), torch.cuda.stream(own):
         yield
-    stream_for("copies", with_index(device)).wait_stream(own)  # the script's stream of now may be another one then
+    stream_for("copies", with_index(device)).wait_stream(own)  # the script's current stream may differ then
 
 
-#: (files, whether they are gray, device) to (C, H, W) uint8 of each file.
+#: Function of (files, whether they are gray, device) that returns (C, H, W) uint8 for each file.
 _Decode = Callable[[list[torch.Tensor], bool, torch.device], list[torch.Tensor]]
 
 
 @functools.cache
 def _decoder() -> _Decode:
-    """torchcodec's decoder where it is installed, else torchvision's, which is deprecated; ImportError without both."""
-    with contextlib.suppress(ImportError, OSError, RuntimeError):  # it may be built for another torch
+    """Return torchcodec's decoder, or torchvision's deprecated one. Raises ImportError without both."""
+    with contextlib.suppress(ImportError, OSError, RuntimeError):  # it may be built for a different torch
         major, minor = metadata.version("torchcodec").split(".")[:2]
         if (int(major), int(minor)) >= (0, 17):
             return _by_torchcodec()
@@ -222,7 +215,7 @@ def _decoder() -> _Decode:
 
 
 def _by_torchcodec() -> _Decode:
-    decoders: Any = importlib.import_module("torchcodec.decoders")  # an extra, and slow
+    decoders: Any = importlib.import_module("torchcodec.decoders")  # an extra, and slow to import
 
     def decode(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
         images: list[torch.Tensor] = decoders.decode_jpeg(files, mode="GRAY" if is_gray else "RGB", device=device)
@@ -232,7 +225,7 @@ def _by_torchcodec() -> _Decode:
 
 
 def _by_torchvision() -> _Decode:
-    from torchvision import io  # here, because it takes long, and is an extra
+    from torchvision import io  # imported here, because it is an extra and slow
 
     def decode(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
         mode = io.ImageReadMode.GRAY if is_gray else io.ImageReadMode.RGB
@@ -244,12 +237,12 @@ def _by_torchvision() -> _Decode:
 
 
 def _decode(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
-    """(C, H, W) uint8 of each file on the device, as it is stored, before any orientation."""
+    """Decode each file to (C, H, W) uint8 on the device, before any orientation."""
     return _decoder()(files, is_gray, device)
 
 
 def _damage(file: torch.Tensor) -> str | None:
-    """What the CPU's decoder says about a file; None if it decodes it."""
+    """Return the CPU decoder's error for a file, or None if it decodes it."""
     data = file.numpy().tobytes()
     header = read_header(data)
     if header is None:
@@ -263,16 +256,16 @@ def _damage(file: torch.Tensor) -> str | None:
 
 @functools.cache
 def _sound_file() -> torch.Tensor:
-    """(nbytes,) a small JPEG file that every decoder reads."""
+    """Return a small JPEG file that every decoder reads, (nbytes,)."""
     buffer = io.BytesIO()
     Image.new("RGB", (64, 64)).save(buffer, "JPEG")
     return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
 
 
 def _checked(data: bytes, shape: list[int], key: str) -> tuple[int, bytes]:
-    """Orientation of a JPEG file that a GPU may decode, and the file without metadata, since decoders differ in these.
+    """Return the orientation of a JPEG file that a GPU may decode, and the file without metadata.
 
-    Its size is believed only if the store says the same.
+    Decoders differ in metadata. The file's size must match the size in the store.
     """
     header = read_header(data)
     if header is None or header.components == 4:

@@ -42,7 +42,7 @@ TILE = "tile"
 #: Number of objects that are transformed at a time to count them.
 _COUNTED = 1 << 20
 _BELOW_1 = math.nextafter(1, 0)
-#: A warning is shown for an image with this many times the pixels of a tile that is decoded whole for each tile.
+#: A warning is shown for an image that is decoded whole for each tile, with this many times the pixels of a tile.
 _WORTH_A_WARNING = 4
 
 
@@ -248,7 +248,7 @@ class Tiles(StoreDataset):
             raise refusal("fill", expected, f"{others.pop():g}: use Tiles(fill=...)")
 
     def _warn_of_whole(self, rows: NDArray[np.int64]) -> None:
-        """Warn once of images that are decoded whole for each of their tiles."""
+        """Warn once about images that are decoded whole for each of their tiles."""
         whole = rows[_decoded_whole(self.split, rows)]
         pixels = self.split.image_shapes[whole, :2].astype(np.int64).prod(axis=1)
         count = int((pixels > _WORTH_A_WARNING * self.size[0] * self.size[1]).sum())
@@ -274,7 +274,7 @@ def _check_sizes(sizes: NDArray[np.int32], size: tuple[int, int], *, pad: bool) 
 
 
 def check_count(sizes: NDArray[np.int32], size: tuple[int, int], overlap: tuple[float, float]) -> None:
-    """Refuse more tiles than there is memory to number them."""
+    """Raise an error for more tiles than fit into memory."""
     grids = count_tiles(sizes, size, overlap).astype(np.float64)
     count, most = grids.prod(axis=1).sum(), memory_limit() // (10 * 24)  # positions, and what is computed on the way
     if count > most:
@@ -282,14 +282,14 @@ def check_count(sizes: NDArray[np.int32], size: tuple[int, int], overlap: tuple[
 
 
 def _with_empty(counts: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:
-    """Which tiles to keep, so that this share of them has no objects."""
+    """Return which tiles to keep, so that this share of them has no objects."""
     full, empty = np.flatnonzero(counts), np.flatnonzero(counts == 0)
     wanted = min(len(empty), round(len(full) * share / (1 - share)))
     return np.sort(np.concatenate([full, generator(seed, 0).permutation(empty)[:wanted]]))
 
 
 def _decoded_whole(split: Split, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(n,) which images cannot be decoded in parts."""
+    """Return which images cannot be decoded in parts, (n,)."""
     field, column = split.fields["image"], split["image"]
     if not isinstance(field, EncodedImageField) or field.encoding != "source" or not isinstance(column, RaggedColumn):
         return np.zeros(len(rows), bool)
@@ -389,7 +389,7 @@ def _check_predictions(predictions: Sequence[Mapping[str, Tensor]]) -> None:
 
 
 def _shifted(prediction: Mapping[str, Tensor], tile: Tensor) -> dict[str, Tensor]:
-    """A tile's objects in pixels of the image."""
+    """Move a tile's objects to pixels of the image."""
     values = dict(prediction)
     count, device = len(values["boxes"]), values["boxes"].device
     x_y = tile[[2, 1]].to(device)
@@ -400,8 +400,8 @@ def _shifted(prediction: Mapping[str, Tensor], tile: Tensor) -> dict[str, Tensor
 
 
 def _suppressed(objects: Mapping[str, Tensor], *, threshold: float, match: Match, class_agnostic: bool) -> Tensor:
-    """Which objects remain, by falling score."""
-    from torchvision import ops  # here, because it takes seconds
+    """Return which objects remain, by falling score."""
+    from torchvision import ops  # imported here, because it takes seconds
 
     boxes, scores = objects["boxes"].float(), objects["scores"].float()
     labels = objects.get("labels", torch.zeros_like(scores, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Where bytes lie: the arrays of a shard, their chunks, their metadata and their index. No input or output.
+"""Positions of bytes: the arrays of a shard, their chunks, their metadata and their index. No input or output.
 
 ``formats/v1/spec.md`` sections 3 and 5 describe what is computed here. An array is one file: inner chunks of
 whole rows back to back from byte 0, so that the file begins with the C-order array, then a checksum of each, then the
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import ArraySpec, Layout
 
-#: Usual size of an inner chunk: small enough to fetch a few rows from afar, large enough to compress.
+#: Default size of an inner chunk: small enough to fetch a few rows remotely, large enough to compress.
 CHUNK_SIZE = 512 * 1024
-#: Of a CRC-32C: one for each chunk, and the index ends with that of its other bytes.
+#: Bytes of a CRC-32C. Each chunk has one, and the index ends with one of its other bytes.
 CRC_NBYTES = 4
 ZSTD_LEVEL = 3
-#: Members that stand on one line of JSON, at most.
+#: Largest number of members on one line of JSON.
 _LINE = 8
-#: No number in metadata is as large.
+#: Larger than any number in metadata.
 BEYOND = 10**18
-#: A Zstandard frame has at least so many bytes, and as many again for each block of 128 KiB that it unpacks to.
+#: Minimum bytes of a Zstandard frame, and again for each block of 128 KiB that it unpacks to.
 _FRAME_NBYTES, _BLOCK_NBYTES, _BLOCK = 6, 4, 128 * 1024
 
 GROUP: Mapping[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
@@ -38,11 +38,7 @@ GROUP: Mapping[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes"
 class ArrayGeometry:
     """One array of a shard: its shape and how its file is divided.
 
-    Attributes:
-        spec: dtype and shape of one row.
-        rows: length of axis 0.
-        layout: of its file.
-        chunk_size: about as many bytes a chunk is to have.
+    `chunk_size` is the approximate number of bytes of a chunk, `rows` the length of axis 0.
     """
 
     spec: ArraySpec
@@ -57,12 +53,12 @@ class ArrayGeometry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array itself: of the file, the part that is mapped."""
+        """Bytes of the array itself, which are the mapped part of the file."""
         return self.rows * self.spec.row_nbytes
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of an inner chunk: as even a division as whole rows allow.
+        """Rows of an inner chunk, as even a division as whole rows allow.
 
         >>> ArrayGeometry(ArraySpec("uint8", (256, 256, 3)), 5000, "memmap").chunk_rows
         3
@@ -81,7 +77,7 @@ class ArrayGeometry:
 
     @property
     def chunk_nbytes(self) -> int:
-        """Bytes of an inner chunk before compression; the last one is filled up with zeros."""
+        """Bytes of an inner chunk before compression. The last one is padded with zeros."""
         return self.chunk_rows * self.spec.row_nbytes
 
     @property
@@ -96,9 +92,9 @@ class ArrayGeometry:
 
     @property
     def stored_nbytes(self) -> tuple[int, int]:
-        """Least and most bytes of an inner chunk as it lies in the file.
+        """Smallest and largest number of bytes of an inner chunk in the file.
 
-        The least is all that Zstandard can do: 32,768 to 1. A file that is smaller cannot hold what it claims.
+        The smallest follows from Zstandard's limit of 32,768 to 1. A smaller file cannot hold what it claims.
         """
         if self.layout == "memmap":
             return self.chunk_nbytes, self.chunk_nbytes
@@ -107,7 +103,7 @@ class ArrayGeometry:
 
     @property
     def file_nbytes(self) -> tuple[int, int]:
-        """Least and most bytes of the data file; alike in the layout `memmap`, and 0 where there is none."""
+        """Smallest and largest size of the data file in bytes, equal in the layout `memmap`, and 0 without a file."""
         if self.rows == 0:
             return 0, 0
         least, most = self.stored_nbytes
@@ -115,11 +111,11 @@ class ArrayGeometry:
 
     @property
     def data_path(self) -> str:
-        """The file with the array's bytes, relative to the array's directory: the one chunk of the outer grid."""
+        """Path of the array's data file, relative to the array's directory: the one chunk of the outer grid."""
         return "/".join(["c"] + ["0"] * len(self.shape))
 
     def index(self) -> bytes:
-        """The index of the layout `memmap`: chunk i lies at ``i * chunk_nbytes``."""
+        """Return the index of the layout `memmap`: chunk i is at ``i * chunk_nbytes``."""
         entries = np.empty((self.chunks, 2), "<u8")
         entries[:, 0] = np.arange(self.chunks, dtype=np.uint64) * np.uint64(self.chunk_nbytes)
         entries[:, 1] = self.chunk_nbytes
@@ -181,7 +177,7 @@ def _metadata(spec: ArraySpec, layout: Layout, rows: int, outer_rows: int, chunk
 
 @functools.lru_cache(1024)
 def _metadata_template(spec: ArraySpec, layout: Layout) -> bytes:
-    """Metadata of arrays that differ only in their rows: a format for these three numbers."""
+    """Format string of metadata for arrays that differ only in these three numbers of rows."""
     marks = BEYOND, BEYOND + 1, BEYOND + 2
     text = dump_json(_metadata(spec, layout, *marks))
     for mark in marks:
@@ -190,7 +186,7 @@ def _metadata_template(spec: ArraySpec, layout: Layout) -> bytes:
 
 
 def array_paths(name: str, field: Field) -> dict[str, ArraySpec]:
-    """The arrays that hold a field, by their path relative to the shard.
+    """Return the arrays that hold a field, by their path relative to the shard.
 
     >>> from tensorstore_ds.format.kinds import KeyField, SizeField
     >>> list(array_paths("key", KeyField())), list(array_paths("size", SizeField()))
@@ -202,7 +198,7 @@ def array_paths(name: str, field: Field) -> dict[str, ArraySpec]:
 def shard_arrays(
     fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int], layout: Layout, chunk_size: int
 ) -> dict[str, ArrayGeometry]:
-    """All arrays of a shard with `rows` samples and tables of the given lengths, by path relative to the shard."""
+    """Return all arrays of a shard with `rows` samples and tables of these `lengths`, by path relative to the shard."""
     return {
         f"{name}/{path}" if path else name: ArrayGeometry(
             spec, field.array_rows(name, path, rows, lengths), spec.layout or layout, chunk_size
@@ -213,7 +209,7 @@ def shard_arrays(
 
 
 def shard_files(fields: Mapping[str, Field], arrays: Mapping[str, ArrayGeometry]) -> dict[str, ArrayGeometry | None]:
-    """The files that a shard lists, by path relative to it: data files with their arrays, metadata with None."""
+    """Return the files that a shard lists, by path relative to it: data files with their arrays, metadata with None."""
     files: dict[str, ArrayGeometry | None] = {
         f"{group}/zarr.json": None for name, field in fields.items() for group in field.groups(name)
     }
@@ -225,15 +221,15 @@ def shard_files(fields: Mapping[str, Field], arrays: Mapping[str, ArrayGeometry]
 
 
 def encode_index(entries: NDArray[np.uint64]) -> bytes:
-    """Bytes of an index of (offset, nbytes) pairs, shape (chunks, 2), with its checksum."""
-    import google_crc32c  # here, because reading a store never needs it
+    """Encode an index of (offset, nbytes) pairs, shape (chunks, 2), with its checksum."""
+    import google_crc32c  # imported here, because reading a store never needs it
 
     data = np.ascontiguousarray(entries, "<u8").tobytes()
     return data + int(google_crc32c.value(data)).to_bytes(CRC_NBYTES, "little")
 
 
 def decode_index(data: bytes) -> NDArray[np.uint64] | None:
-    """The (offset, nbytes) pairs of an index, shape (chunks, 2); None when its checksum or its length is wrong."""
+    """Return the (offset, nbytes) pairs of an index, shape (chunks, 2), or None for a wrong checksum or length."""
     import google_crc32c
 
     body, crc = data[:-CRC_NBYTES], data[-CRC_NBYTES:]
@@ -243,7 +239,7 @@ def decode_index(data: bytes) -> NDArray[np.uint64] | None:
 
 
 def dump_json(value: Mapping[str, Any]) -> bytes:
-    """Metadata as the bytes of a file: UTF-8, indented, one newline at the end; what is short stays on one line."""
+    """Encode metadata as UTF-8 with indentation and a final newline. Short values stay on one line."""
     return (_lines(value, "\n") + "\n").encode()
 
 
@@ -258,7 +254,7 @@ def _lines(value: Any, newline: str) -> str:
 
 
 def _is_short(value: Any) -> bool:
-    """Whether it has few members that hold no others: a shape, a file, or a shard with its lengths."""
+    """Whether a value has few members without children: a shape, a file, or a shard with its lengths."""
     members = list(value.values()) if isinstance(value, Mapping) else value
     inner = [each for each in members if isinstance(each, Mapping | list | tuple)]
     return len(members) <= _LINE and all(len(each) <= _LINE and _is_flat(each) for each in inner)

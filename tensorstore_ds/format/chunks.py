@@ -1,4 +1,4 @@
-"""From an array's bytes to a data file and back: chunks, back to back, a checksum of each, and their index."""
+"""Convert an array's bytes to a data file and back: chunks back to back, a checksum for each, and their index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.format.arrays import CRC_NBYTES, ZSTD_LEVEL, ArrayGeometry, encode_index
 from tensorstore_ds.machine import map_in_threads
 
-#: Bytes summed up together.
+#: Bytes that are checksummed at a time.
 _READ_NBYTES = 8 * 1024**2
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _SINGLE_SEGMENT, _RESERVED, _CHECKSUM, _DICTIONARY = 0x20, 0x08, 0x04, 0x03
@@ -22,13 +22,9 @@ _RAW, _RLE, _COMPRESSED = range(3)
 
 
 def seal_array(path: Path, geometry: ArrayGeometry) -> bytes:
-    """Turn a file of an array's bytes into a data file of the layout `memmap`, in place.
-
-    Returns:
-        What now follows these bytes.
-    """
+    """Append padding and the index to a file of an array's bytes (layout `memmap`), and return the appended bytes."""
     with path.open("r+b") as file:
-        file.truncate(geometry.chunks * geometry.chunk_nbytes)  # fills up the last chunk with zeros
+        file.truncate(geometry.chunks * geometry.chunk_nbytes)  # pads the last chunk with zeros
         tail = chunk_crcs(file, itertools.repeat(geometry.chunk_nbytes, geometry.chunks)) + geometry.index()
         file.seek(0, os.SEEK_END)
         file.write(tail)
@@ -36,8 +32,8 @@ def seal_array(path: Path, geometry: ArrayGeometry) -> bytes:
 
 
 def chunk_crcs(file: IO[bytes], sizes: Iterable[int]) -> bytes:
-    """The CRC-32C of each of the chunks that lie back to back from where the file stands, 4 bytes each."""
-    import google_crc32c  # here, because reading a store never needs it
+    """Return the CRC-32C of each of the consecutive chunks from the file's position on, 4 bytes each."""
+    import google_crc32c  # imported here, because reading a store never needs it
 
     crcs = bytearray()
     for size in sizes:
@@ -51,7 +47,7 @@ def chunk_crcs(file: IO[bytes], sizes: Iterable[int]) -> bytes:
 def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
     """Compress an array's bytes, at the beginning of `source`, into a data file of the layout `zarr`."""
     import google_crc32c
-    from numcodecs.zstd import Zstd  # here, because most readers never need it
+    from numcodecs.zstd import Zstd  # imported here, because most readers never need it
 
     codec = Zstd(level=ZSTD_LEVEL)
     entries = np.empty((geometry.chunks, 2), "<u8")
@@ -75,18 +71,14 @@ def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
         out.write(bytes(crcs) + encode_index(entries))
 
 
-#: Decoders refuse a larger window of a frame, or should.
+#: Decoders reject a larger window of a frame, or should.
 WINDOW_MAX_NBYTES = 2**27
 
 
 def decompress_chunk(data: bytes, out: NDArray[np.uint8]) -> None:
-    """Unpack one Zstandard frame that says that it holds just as many bytes as `out`.
+    """Unpack one Zstandard frame whose content size equals that of `out`. Raises ValueError for any other frame.
 
-    What the frame says is looked at before, and no more memory is taken than `out` has: a frame of 98 kB can hold
-    3 GB.
-
-    Raises:
-        ValueError: the data are no such frame, or are damaged.
+    The content size is checked first, and no more memory is used than `out` has: a frame of 98 kB can hold 3 GB.
     """
     from numcodecs import zstd
 
@@ -100,7 +92,7 @@ def decompress_chunk(data: bytes, out: NDArray[np.uint8]) -> None:
 
 
 def frame_problem(data: bytes, nbytes: int) -> str | None:
-    """Why `data` are not one Zstandard frame that says it holds `nbytes` bytes, and nothing more (RFC 8878, 3.1.1)."""
+    """Return why `data` is not exactly one Zstandard frame with content size `nbytes` (RFC 8878, 3.1.1)."""
     if data[:4] != _MAGIC or len(data) < 6:
         return "expected a Zstandard frame, found other bytes"
     flags = data[4]
@@ -108,7 +100,7 @@ def frame_problem(data: bytes, nbytes: int) -> str | None:
         return "expected a frame without dictionary or reserved bits, found one with them"
     single = bool(flags & _SINGLE_SEGMENT)
     width = (1 if single else 0, 2, 4, 8)[flags >> 6]
-    at = 5 if single else 6  # else a byte tells the window: an exponent, and eighths to add
+    at = 5 if single else 6  # else a byte encodes the window: an exponent, and eighths to add
     if not single and (1 << 10 + (data[5] >> 3)) // 8 * (8 + (data[5] & 7)) > WINDOW_MAX_NBYTES:
         return f"expected a window of at most {WINDOW_MAX_NBYTES} bytes, found a larger one"
     size = int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)

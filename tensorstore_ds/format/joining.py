@@ -1,4 +1,4 @@
-"""The fields of several sources or stores as those of one: what one of them lacks is unknown there. No input or output.
+"""Join the fields of several sources or stores. Values that one of them lacks are unknown. No input or output.
 
 ``formats/v1/spec.md`` section 6.6 says what stands for an unknown value.
 """
@@ -28,23 +28,17 @@ from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import ArraySpec
 
-#: For each field with classes the new number of each class, (n,) int64; -1 for those that are gone.
+#: By field with classes, the new number of each class, (n,) int64, or -1 for dropped classes.
 Numbers = dict[str, NDArray[np.int64]]
-#: The class of objects without labels, where others have labels.
+#: Class of objects without labels, if others have labels.
 UNKNOWN_CLASS = "unknown"
-#: Values of objects that stand for nothing unknown: an object without one cannot be stored with others.
+#: Values of objects without an unknown value: an object that lacks one cannot be stored with others.
 _NEEDED = ("boxes",)
 _APART = "Keep two stores, and load them together with tsds.MixedDataset."
 
 
 class FieldsDifferError(Exception):
-    """Fields that cannot be those of one store.
-
-    Attributes:
-        side: the number of the side whose field differs from those before it.
-        message: what was expected of it, and found.
-        advice: what to do.
-    """
+    """Fields that cannot be joined. `side` is the number of the side that differs from those before it."""
 
     def __init__(self, side: int, message: str, advice: str) -> None:
         super().__init__(message)
@@ -53,13 +47,7 @@ class FieldsDifferError(Exception):
 
 @dataclass(frozen=True)
 class Side:
-    """One of several sources or stores.
-
-    Attributes:
-        name: in notes.
-        fields: by name.
-        samples: how many it has.
-    """
+    """One of several sources or stores, with its name in notes, its fields, and its number of samples."""
 
     name: str
     fields: Mapping[str, Field]
@@ -68,12 +56,10 @@ class Side:
 
 @dataclass(frozen=True)
 class JoinedFields:
-    """The fields of all sides.
+    """The joined fields of all sides.
 
-    Attributes:
-        fields: by name. Classes and keypoints are those of the first side, and after them those that are new.
-        numbers: of each side the new numbers of its classes.
-        notes: what is unknown of some samples, and which classes and keypoints come to those of the first side.
+    Classes and keypoints are those of the first side, followed by new ones. `numbers` are the new class numbers of each
+    side. `notes` list values that are unknown for some samples, and the new classes and keypoints.
     """
 
     fields: dict[str, Field]
@@ -86,12 +72,8 @@ def join_fields(
 ) -> JoinedFields:
     """Unite the fields, the values of objects, the classes and the keypoints of several sides.
 
-    Args:
-        class_map: new names of classes by old ones; a class whose new name is empty is gone.
-        absent: as of `LabelsField`.
-
-    Raises:
-        FieldsDifferError: fields of the same name cannot be one, or a field has no value that stands for unknown.
+    `class_map` maps old class names to new ones; an empty new name drops the class. Raises FieldsDifferError if fields
+    of one name cannot be joined, or a field has no value that stands for unknown.
     """
     names = dict.fromkeys(name for side in sides for name in side.fields)
     fields = {name: _joined(name, [side.fields.get(name) for side in sides], class_map or {}) for name in names}
@@ -101,7 +83,7 @@ def join_fields(
 
 
 def class_numbers(own: Mapping[str, Field], joined: Mapping[str, Field], class_map: Mapping[str, str]) -> Numbers:
-    """The number in `joined` of each class of labels and objects.
+    """Return the number in `joined` of each class of labels and objects.
 
     >>> class_numbers({"label": LabelField(classes=("cat",))}, {"label": LabelField(classes=("dog", "cat"))}, {})
     {'label': array([1])}
@@ -116,7 +98,7 @@ def class_numbers(own: Mapping[str, Field], joined: Mapping[str, Field], class_m
 
 
 def unknown_object(field: ObjectsField, value: str, count: int) -> NDArray[Any]:
-    """(count, ...) what stands for an unknown value of objects that is not ragged."""
+    """Return the value that stands for unknown in objects that are not ragged, (count, ...)."""
     spec = field.values[value]
     if value == "labels":
         unknown: int | float = field.classes.index(UNKNOWN_CLASS) if count else 0
@@ -152,19 +134,19 @@ def _joined(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]
 
 
 def _check_known(name: str, side: int, field: Field) -> None:
-    """Whether something stands for a field that a side lacks."""
+    """Raise an error unless a field that a side lacks has an unknown value."""
     is_table = isinstance(field, TextField | ObjectsField) and not field.per_row
     if not is_table and not isinstance(field, MaskField) and field.unknown is None:
         raise FieldsDifferError(side, f"expected {name} ({field.describe()}), found none.", _APART)
 
 
 def _shape(field: Field) -> dict[str, Any]:
-    """What must be the same of fields that become one."""
+    """Return the properties that must be equal in fields that are joined."""
     data = field.likeness()
     if isinstance(field, ObjectsField):
         known = {value: spec.dump() for value, spec in field.per_row.items()}
         return {"kind": field.kind, "per_row": known, "image": image_of(field)}
-    if isinstance(field, EncodedImageField):  # rows of a side that lacks these lists have empty ones
+    if isinstance(field, EncodedImageField):  # samples of a side that lacks these lists have empty ones
         data["per_row"] = {n: spec for n, spec in data["per_row"].items() if n not in (*FILE_LISTS, CRC)}
     return {name: value for name, value in data.items() if name != "max_pixels"}
 
@@ -245,7 +227,7 @@ def _notes(sides: Sequence[Side], fields: Mapping[str, Field], class_map: Mappin
                 yield f"adds the {what} {_some(new)} to {name} of {first.name}."
 
 
-#: Classes that a note names.
+#: Number of classes that a note lists.
 _NAMED = 5
 
 

@@ -1,4 +1,4 @@
-"""The manifest: what a store says it holds, as data and as JSON. No input or output.
+"""The manifest, which describes the content of a store, as data and as JSON. No input or output.
 
 The manifest is the ``tsds`` attribute of the root group; ``formats/v1/spec.md`` section 4 and
 ``formats/v1/manifest.schema.json`` describe it; `manifest_parser` reads it.
@@ -37,12 +37,9 @@ class File:
 class Shard:
     """A part of a split.
 
-    Attributes:
-        rows: samples in it.
-        lengths: for each table, the number of its values in this shard (M); for each ragged value, that of its items.
-        nbytes: of all its files.
-        sha256: of its ``zarr.json``, which lists the others.
-        number: of its folder; None: its place among the shards of the split.
+    `lengths` are the number of values (M) of each table in this shard, and the number of items of each ragged value.
+    `nbytes` is the size of all files, `sha256` that of its ``zarr.json``, which lists the others. `number` is that of
+    its folder; None means its position among the shards of the split.
     """
 
     rows: int
@@ -52,18 +49,15 @@ class Shard:
     number: int | None = None
 
     def dump(self) -> dict[str, Any]:
-        """The shard as the manifest has it."""
+        """Return the shard's entry in the manifest."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class SplitEntry:
-    """A split.
+    """A split with its shards in row order.
 
-    Attributes:
-        shards: in row order.
-        statistics: of its samples; `statistics.py` reads them.
-        replaced: numbers of the shards that others took the place of. Readers that have the store open may use them.
+    `replaced` are the numbers of shards that were replaced by others. Readers that have the store open may use them.
     """
 
     shards: tuple[Shard, ...]
@@ -72,27 +66,25 @@ class SplitEntry:
 
     @property
     def rows(self) -> int:
-        """Samples in all shards."""
+        """Number of samples in all shards."""
         return sum(shard.rows for shard in self.shards)
 
     @property
     def numbers(self) -> list[int]:
-        """The number of each shard's folder."""
+        """Number of each shard's folder."""
         return [place if shard.number is None else shard.number for place, shard in enumerate(self.shards)]
 
     @cached_property
     def places(self) -> Mapping[int, int]:
-        """The place of each shard among the others, by its number."""
+        """Position of each shard by its number."""
         return {number: place for place, number in enumerate(self.numbers)}
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a store says of itself.
+    """The description of a store.
 
-    Attributes:
-        fields: those that this version can read.
-        unreadable: the other ones. Their files are in all shards, too.
+    `fields` are those that this version can read, and `unreadable` the others, whose files are also in all shards.
     """
 
     layout: Layout
@@ -108,27 +100,27 @@ class Manifest:
 
     @property
     def conversion_options(self) -> Mapping[str, Any]:
-        """Options that the conversion has recorded; none where a manifest says anything else there."""
+        """Options recorded by the conversion, or none if the manifest contains something else."""
         recorded = self.provenance.get("options")
         return recorded if isinstance(recorded, Mapping) else {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files of the store but the root's ``zarr.json``."""
+        """Bytes of all files of the store except the root's ``zarr.json``."""
         shards = sum(shard.nbytes for split in self.splits.values() for shard in split.shards)
         return shards + sum(file.size for file in self.files.values())
 
     def arrays(self, shard: Shard) -> dict[str, ArrayGeometry]:
-        """All arrays of a shard, by path relative to it."""
+        """Return all arrays of a shard, by path relative to it."""
         return shard_arrays(self.fields, shard.rows, shard.lengths, self.layout, self.chunk_size)
 
     def shard_path(self, split: str, index: int) -> str:
-        """Directory of the shard at a place of a split, relative to the store."""
+        """Return the directory of the shard at a position of a split, relative to the store."""
         number = self.splits[split].shards[index].number
         return shard_path(split, index if number is None else number)
 
     def shard_at(self, path: str) -> tuple[str, int]:
-        """The split and the place of the shard in a directory; raises `KeyError` where there is none."""
+        """Return the split and position of the shard in a directory. Raises `KeyError` if there is none."""
         split, _, number = path.partition("/")
         if not number.isdecimal():
             raise KeyError(path)
@@ -136,7 +128,7 @@ class Manifest:
 
 
 def shard_path(split: str, number: int) -> str:
-    """Directory of a shard, relative to the store.
+    """Return the directory of a shard, relative to the store.
 
     >>> shard_path("train", 3)
     'train/00003'
@@ -148,7 +140,7 @@ def shard_path(split: str, number: int) -> str:
 
 
 def dump(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as a JSON object: the value of the ``tsds`` attribute."""
+    """Return the manifest as a JSON object, the value of the ``tsds`` attribute."""
     data: dict[str, Any] = {
         "format_version": manifest.version,
         "layout": manifest.layout,

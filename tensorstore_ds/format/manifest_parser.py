@@ -1,4 +1,4 @@
-"""Read a manifest: every problem is reported at once, each with its place. No input or output."""
+"""Read a manifest, and report all problems at once, each with its position. No input or output."""
 
 from __future__ import annotations
 
@@ -18,39 +18,38 @@ T = TypeVar("T")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
 
-#: What a store or a field may require, and this version knows how to read. Version 1.0 defines no requirement.
+#: Known requirements of a store or a field. Version 1.0 defines none.
 KNOWN_REQUIREMENTS = frozenset[str]()
 
 
 def parse(data: object) -> Manifest:
-    """Read the value of the ``tsds`` attribute.
+    """Read the value of the ``tsds`` attribute. Raises FormatError with all problems and their positions.
 
-    Members that this version does not know are ignored, so that a later minor version may add some.
-
-    Raises:
-        FormatError: with every problem found, each with its place in the manifest.
+    Unknown members are ignored, so that a later minor version may add some.
     """
     return _parsed(lambda parser: parser.manifest(data))
 
 
 def check_readable(data: object) -> None:
-    """Raise `FormatError` unless the value of the ``tsds`` attribute is of this major version and requires only what
-    this version knows. All other rules may be different in a store that is not."""
+    """Raise `FormatError` unless the ``tsds`` attribute has this major version and no unknown requirements.
+
+    All other rules may differ in a store that fails this check.
+    """
     _parsed(lambda parser: parser.preface(data))
 
 
 def parse_shard(data: object) -> Shard:
-    """Read one shard as `dump` writes it, its path aside; raises `FormatError`."""
+    """Read one shard as `dump` writes it, without its path. Raises `FormatError`."""
     return _parsed(lambda parser: parser.shard(parser.object_at("shard", data), "shard"))
 
 
 def parse_files(data: object, where: str) -> dict[str, File]:
-    """Read the files of a shard from the attribute ``tsds`` of its ``zarr.json``; raises `FormatError`."""
+    """Read the files of a shard from the attribute ``tsds`` of its ``zarr.json``. Raises `FormatError`."""
     return _parsed(lambda parser: parser.files(f"{where}.files", parser.object_at(where, data).get("files")))
 
 
 def parse_fields(data: object) -> dict[str, Field]:
-    """Read fields, each as its `dump` gives it, by name; raises `FormatError`."""
+    """Read fields by name, each in the form of its `dump`. Raises `FormatError`."""
     return _parsed(lambda parser: parser.fields(parser.object_at("fields", data))[0])
 
 
@@ -63,21 +62,21 @@ def _parsed(part: Callable[[_Parser], T | None]) -> T:
 
 
 def is_safe_path(path: str) -> bool:
-    """Whether a path is of names, with ``zarr.json`` as the last one perhaps."""
+    """Whether a path consists of names. The last one may be ``zarr.json``."""
     *folders, name = path.split("/")
     return all(NAME.fullmatch(each) for each in folders) and (name == "zarr.json" or NAME.fullmatch(name) is not None)
 
 
 def is_image(entry: object) -> bool:
-    """Whether an entry is that of a field of images, of an encoding that need not be known."""
+    """Whether an entry is a field of images, in any encoding."""
     return isinstance(entry, dict) and entry.get("kind") == "image"
 
 
 class _Parser(ManifestValues):
-    """The parts of a manifest."""
+    """Reads the parts of a manifest."""
 
     def preface(self, value: object) -> str | None:
-        """The version; None if nothing else can be judged by this version's rules."""
+        """Return the version, or None if this version's rules do not apply."""
         data = self.object_at("manifest", value)
         if self.problems:
             return None
@@ -98,7 +97,7 @@ class _Parser(ManifestValues):
         return None if self.problems else version
 
     def unknown_requirements(self, where: str, data: Mapping[str, Any]) -> str:
-        """What is required and not known, as a list in one line."""
+        """Return the unknown requirements as a list in one line."""
         required = self.names(where, data["requires"]) if "requires" in data else ()
         return ", ".join(brief(name) for name in required if name not in KNOWN_REQUIREMENTS)
 
@@ -132,7 +131,7 @@ class _Parser(ManifestValues):
         return max(1, size)
 
     def fields(self, data: dict[str, Any]) -> tuple[dict[str, Field], dict[str, UnreadableField]]:
-        """Those that this version can read, and the other ones."""
+        """Return the fields that this version can read, and the others."""
         fields, unreadable = dict[str, Field](), {}
         for name, value in data.items():
             where = f"fields.{name}"
@@ -189,7 +188,7 @@ class _Parser(ManifestValues):
         return sha256
 
     def root_files(self, value: object, splits: Iterable[str]) -> dict[str, File]:
-        """The files above the shards."""
+        """Return the files above the shards."""
         files = self.files("files", value, ROOT_NAME)
         taken = dict.fromkeys((*splits, "zarr.json", SIGNATURE))
         for path in files:
@@ -204,7 +203,7 @@ class _Parser(ManifestValues):
         return files
 
     def files(self, where: str, value: object, single: re.Pattern[str] = NAME) -> dict[str, File]:
-        """Files by path; `single` matches those that lie in no folder."""
+        """Return files by path. `single` matches those outside of folders."""
         files = {}
         for path, item in self.object_at(where, value).items():
             if not (is_safe_path(path) if "/" in path else single.fullmatch(path)):

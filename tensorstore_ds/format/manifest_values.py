@@ -1,4 +1,4 @@
-"""Read the values of a manifest one by one, and collect what is wrong with them. No input or output."""
+"""Read the values of a manifest one by one, and collect their problems. No input or output."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from typing import Any, cast
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.schema import DTYPES, LAYOUTS, LIMIT, NAME, ArraySpec, Layout
 
-#: Dimensions of a row.
+#: Largest number of dimensions of a row.
 MOST_DIMENSIONS = 31
 
 
 class ManifestValues:
-    """Reads values, and collects what is wrong with them.
-
-    Attributes:
-        problems: everything that was wrong so far, each with its place in the manifest.
-    """
+    """Reads values, and collects `problems`, each with its position in the manifest."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -61,7 +57,7 @@ class ManifestValues:
         return names
 
     def image(self, where: str, data: dict[str, Any]) -> str | None:
-        """The field of images that a field names; whether there is such a field is asked when all are known."""
+        """Return the field of images that a field names. Its existence is checked when all fields are known."""
         return self.text(f"{where}.image", data["image"]) if "image" in data else None
 
     def is_name(self, where: str, value: str) -> bool:
@@ -99,7 +95,7 @@ class ManifestValues:
         return spec
 
     def table(self, where: str, data: dict[str, Any]) -> tuple[dict[str, ArraySpec], dict[str, ArraySpec]]:
-        """The arrays of a table: ``values``, and those ``per_row``."""
+        """Return the arrays of a table, ``values`` and ``per_row``."""
         values, per_row = (
             self._specs(f"{where}.{member}", data.get(member, {} if member == "per_row" else None))
             for member in ("values", "per_row")
@@ -122,6 +118,6 @@ class ManifestValues:
 
 
 def brief(value: object) -> str:
-    """A value as a message shows it: at most 60 characters."""
+    """Return a value for messages, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

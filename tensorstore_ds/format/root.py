@@ -1,4 +1,4 @@
-"""What tsds keeps in metadata of Zarr groups: the manifest in the root's, the list of its files in a shard's.
+"""Metadata of tsds in Zarr groups: the manifest in the root group, and the list of files in each shard.
 
 The digest by which a store is known is a member of the file that it is made of: it is the SHA-256 of the root's
 ``zarr.json`` with 64 zeros in its place. ``formats/v1/spec.md`` section 4 describes all of it. No input or output.
@@ -24,18 +24,14 @@ _DAMAGED = "Copy the store again, with its zarr.json: this one was changed after
 
 
 def dump_root(manifest: Manifest) -> bytes:
-    """The bytes of the root's ``zarr.json``, its digest included."""
+    """Return the bytes of the root's ``zarr.json``, with its digest."""
     return _sealed({"zarr_conventions": [CONVENTION], "tsds_sha256": _ZEROS, "tsds": dump(manifest)})
 
 
 def change_root(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """The bytes of a root's ``zarr.json`` with another manifest, and so another digest.
+    """Return the bytes of a root's ``zarr.json`` with a changed manifest and digest.
 
-    Members that this version does not know stay.
-
-    Args:
-        data: bytes that `parse_root` accepts.
-        change: changes the manifest, as JSON has it.
+    `data` are bytes that `parse_root` accepts. Unknown members are kept.
     """
     attributes = load_object(data)["attributes"]
     change(attributes["tsds"])
@@ -44,19 +40,15 @@ def change_root(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
 
 
 def _sealed(attributes: Mapping[str, Any]) -> bytes:
-    """The bytes of a root with these attributes, of which `tsds_sha256` is made of all."""
+    """Return the bytes of a root with these attributes, whose `tsds_sha256` covers them all."""
     data = dump_json({**GROUP, "attributes": attributes})
     member = b'"tsds_sha256": "'
-    # The first one: what comes before it is ours.
+    # The first one: the bytes before it are ours.
     return data.replace(member + _ZEROS.encode(), member + hashlib.sha256(data).hexdigest().encode(), 1)
 
 
 def parse_root(data: bytes) -> tuple[Manifest, str]:
-    """The manifest in the bytes of a root's ``zarr.json``, and their digest.
-
-    Raises:
-        FormatError: with every problem found.
-    """
+    """Parse the manifest and digest of a root's ``zarr.json``. Raises FormatError with all problems."""
     try:
         root = load_object(data)
     except (ValueError, RecursionError) as error:
@@ -75,7 +67,7 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
         raise FormatError(
             Problem("zarr.json", "not-a-store", "a Zarr group, but not of tensorstore-ds: no attribute tsds.")
         )
-    check_readable(attributes["tsds"])  # first: another version may have no digest, or a different one
+    check_readable(attributes["tsds"])  # first, because other versions may have no digest, or a different one
     if "tsds_sha256" not in attributes:
         problem = Problem("zarr.json", "manifest", "expected the attribute tsds_sha256, found none.")
         raise FormatError(problem, _DAMAGED)
@@ -84,14 +76,14 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
 
 
 class OtherStoreError(FormatError):
-    """Another store is at a path than the one that is meant."""
+    """The store at a path is not the expected one."""
 
 
 def content_digest(data: bytes) -> str:
-    """The digest of what a store holds, from the bytes of its root's ``zarr.json``, which `parse_root` accepts.
+    """Return the content digest of a root's ``zarr.json`` that `parse_root` accepts.
 
-    It is the SHA-256 of the fields and of the shards' digests alone. License, citation, provenance, statistics and
-    root files may change without it: ``formats/v1/spec.md`` section 4.7.
+    It is the SHA-256 of the fields and the shards' digests alone. License, citation, provenance, statistics and root
+    files do not change it: ``formats/v1/spec.md`` section 4.7.
     """
     manifest = load_object(data)["attributes"]["tsds"]
     shards = {name: [shard["sha256"] for shard in split["shards"]] for name, split in manifest["splits"].items()}
@@ -99,12 +91,9 @@ def content_digest(data: bytes) -> str:
 
 
 def check_meant(data: bytes, digest: str, sha256: str | None, where: str = "zarr.json") -> None:
-    """Raise `OtherStoreError` if a store is not the one that is meant, by the digest of the store or of its content.
+    """Raise `OtherStoreError` unless the expected `sha256` is None, or the digest of the store or of its content.
 
-    Args:
-        data: bytes of its root's ``zarr.json``.
-        digest: that `parse_root` has found in them.
-        sha256: of the store that is meant; None: any.
+    `data` are the bytes of the root's ``zarr.json``, and `digest` is the one that `parse_root` returned.
     """
     if sha256 is None or sha256.lower() == digest:
         return
@@ -115,7 +104,7 @@ def check_meant(data: bytes, digest: str, sha256: str | None, where: str = "zarr
 
 
 def is_root(data: bytes) -> bool:
-    """Whether these are the bytes of a root's ``zarr.json``, of any version; not those of a split or a shard."""
+    """Whether these are the bytes of a root's ``zarr.json``, of any version, not those of a split or a shard."""
     try:
         attributes = load_object(data).get("attributes")
     except (ValueError, RecursionError):
@@ -124,21 +113,17 @@ def is_root(data: bytes) -> bool:
 
 
 def dump_listing(files: Mapping[str, File]) -> bytes:
-    """The bytes of a shard's ``zarr.json``, of its other files."""
+    """Return the bytes of a shard's ``zarr.json``, which lists its other files."""
     listed = {path: asdict(file) for path, file in files.items()}
     return dump_json({**GROUP, "attributes": {"tsds": {"files": listed}}})
 
 
 def parse_listing(data: bytes, where: str, shard: Shard) -> dict[str, File]:
-    """The files in the bytes of a shard's ``zarr.json``, by path relative to the shard.
+    """Return the files in a shard's ``zarr.json``, by path relative to the shard.
 
-    Args:
-        where: the path of the file in the store.
-        shard: as the manifest has it.
-
-    Raises:
-        FormatError: `checksum`: they are not the bytes that the manifest says. `manifest`: they list no files, or not
-            of as many bytes as the manifest says; `unsafe-path`.
+    `where` is the path of the file in the store, `shard` its entry in the manifest. Raises FormatError: `checksum` for
+    bytes that differ from the manifest, `manifest` if they list no files, or a different number of bytes, and
+    `unsafe-path`.
     """
     found = hashlib.sha256(data).hexdigest()
     if found != shard.sha256:
@@ -152,7 +137,7 @@ def parse_listing(data: bytes, where: str, shard: Shard) -> dict[str, File]:
 
 
 def listed_files(data: bytes, where: str) -> dict[str, File]:
-    """As `parse_listing`, of a shard that no manifest has."""
+    """Return the files of a shard that is in no manifest."""
     try:
         group = load_object(data)
     except (ValueError, RecursionError) as error:

@@ -21,21 +21,21 @@ Layout = Literal["memmap", "zarr"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
-#: Integers in metadata, and bytes of an array, stay below: a parser that has only float64 keeps them exactly.
+#: Limit of integers in metadata and of bytes of an array: parsers with float64 only read smaller ones exactly.
 LIMIT = 2**53
-#: Names of fields, table values and splits. None of them can leave the store's directory, is an option of a command, or
-#: names a device of Windows.
+#: Names of fields, table values and splits. None of them can leave the store's directory, or equals an option of a
+#: command or a device of Windows.
 NAME = re.compile(r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])\Z)[a-z0-9_][a-z0-9_-]{0,63}")
-#: An image kept as pixels has at most so many channels.
+#: Largest number of channels of an image stored as pixels.
 MOST_CHANNELS = 64
 #: Names of files in the root directory, such as ``README.md``.
 ROOT_NAME = re.compile(
     r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z))[a-z0-9_](?:[a-z0-9._-]{0,62}[a-z0-9_-])?",
     re.IGNORECASE | re.ASCII,
 )
-#: A file of the root directory that is never listed: it may be added to a store without a change of its digests.
+#: A file of the root directory that is never listed, so that adding it does not change the digests.
 SIGNATURE = "zarr.json.sig"
-#: The data types of Zarr v3 that a column may have; the names are NumPy's too.
+#: Zarr v3 data types of columns. NumPy has the same names.
 DTYPES = (*(f"{t}{b}" for t in ("uint", "int") for b in (8, 16, 32, 64)), "float16", "float32", "float64")
 
 
@@ -43,9 +43,8 @@ DTYPES = (*(f"{t}{b}" for t in ("uint", "int") for b in (8, 16, 32, 64)), "float
 class ArraySpec:
     """One row of an array.
 
-    Attributes:
-        layout: of this array, where it is not that of the store.
-        is_ragged: each row is a list of any length, of elements of this dtype and shape; `offsets` divide them.
+    `layout` is that of this array, if it differs from the store's. With `is_ragged`, each row is a list of elements of
+    this dtype and shape, divided by `offsets`.
     """
 
     dtype: str
@@ -59,7 +58,7 @@ class ArraySpec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def dump(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return a JSON object."""
         data: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
         if self.layout is not None:
             data["layout"] = self.layout
@@ -69,7 +68,7 @@ class ArraySpec:
         return f"{self.dtype} {' x '.join(map(str, self.shape))}".strip()
 
 
-@dataclass(slots=True)  # not frozen, which would triple the time to make one
+@dataclass(slots=True)  # not frozen, which would triple the time to create one
 class EncodedSample:
     """One sample as a store keeps it; each kind of field takes what is its own.
 

@@ -22,17 +22,17 @@ from tensorstore_ds import native
 
 #: Original sizes are listed one by one up to this many different ones.
 MAX_DISTINCT_SIZES = 16
-#: No channel has larger numbers; NaN and infinity are not below it either.
+#: Larger than the numbers of any channel; NaN and infinity are not below it either.
 _LARGEST = 1e300
-#: Pixels are squared in pieces of this size, so that squares of a large image never fill memory; and of so many lines,
-#: whose sum 16 bits can hold.
+#: Pixels are squared in pieces of this size, so that squares of a large image never fill memory, and of this many
+#: lines, whose sum 16 bits can hold.
 _PIECE_NBYTES = 4 * 1024**2
 _PIECE_LINES = 256
-#: Numbers of a line that is worth a sum of its own.
+#: Minimum length of a line that is summed separately.
 _SHORT = 256
-#: What integers are divided by in statistics, by their dtype.
+#: Divisor of integers in statistics, by their dtype.
 _SCALES = {"uint8": 255, "uint16": 65535}
-#: The compiled kernel adds up no more channels.
+#: The compiled kernel supports at most this many channels.
 _MOST_CHANNELS = 4
 
 
@@ -46,60 +46,56 @@ class Statistics(dict[str, "Sums"]):
                 self[name] = self[name] + sums if name in self else sums
 
     def summary(self) -> dict[str, Any]:
-        """The statistics as the manifest has them: ``formats/v1/spec.md`` section 4.5."""
+        """Return the statistics in the manifest's form: ``formats/v1/spec.md`` section 4.5."""
         return {name: summary for name, sums in self.items() if (summary := sums.summary())}
 
     def dump(self) -> dict[str, Any]:
-        """The sums as JSON, so that those of a finished shard can wait on disk."""
+        """Return the sums as JSON, to store those of a finished shard on disk."""
         return {name: {"kind": sums.kind, **vars(sums)} for name, sums in self.items()}
 
     @classmethod
     def parse(cls, data: Mapping[str, Mapping[str, Any]]) -> Self:
-        """The sums that `dump` wrote; raises `KeyError`, `TypeError` or `ValueError` for others."""
+        """Parse the result of `dump`. Raises `KeyError`, `TypeError` or `ValueError` for other data."""
         members = {name: dict(sums) for name, sums in dict(data).items()}
         return cls({name: _SUMS[sums.pop("kind")](**sums) for name, sums in members.items()})
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What is summed over the samples of one field; one class for each kind of field."""
+    """Sums over the samples of one field. Each kind of field has its own subclass."""
 
     kind: ClassVar[str]  #: of the field
 
     def __add__(self, other: Self) -> Self:
-        """The sums over the samples of both."""
+        """Return the sums over the samples of both."""
         raise NotImplementedError
 
     def less(self, part: Sums) -> Sums | None:
-        """The sums without those of some of the samples; None if they cannot be told: the rest must be counted."""
+        """Return the sums without some of the samples, or None if the rest must be counted."""
         return None
 
     def summary(self) -> dict[str, Any]:
-        """The field's statistics as the manifest has them; empty if none are known."""
+        """Return the field's statistics in the manifest's form, empty if unknown."""
         raise NotImplementedError
 
     @classmethod
     def of(cls, summary: Mapping[str, Any], weight: int) -> Sums | None:
-        """Sums with this summary; None if it has no known member. Members of another type are ignored.
+        """Return sums with this summary, or None without known members. Members of a different type are ignored.
 
-        Args:
-            weight: pixels of images, else samples.
+        `weight` is the number of pixels of images, else of samples.
         """
         raise NotImplementedError
 
 
 def parse_summary(kind: str, summary: object, weight: int) -> Sums | None:
-    """As `Sums.of`, for a field of any kind, and any value."""
+    """Parse the summary of a field of any kind, from any value, as in `Sums.of`."""
     return _SUMS[kind].of(summary, weight) if kind in _SUMS and isinstance(summary, Mapping) else None
 
 
 def join_summaries(kind: str, parts: Iterable[tuple[object, int]]) -> dict[str, Any]:
-    """The statistics of one field over several splits; empty if one of the splits lacks them.
+    """Join pairs of statistics and weight of one field over several splits. Empty if one split lacks them.
 
     Class counts may differ in length: additional classes are at the end.
-
-    Args:
-        parts: statistics and weight of each split, as of `parse_summary`.
     """
     sums = [parse_summary(kind, *part) for part in parts]
     known = [each for each in sums if each is not None]
@@ -111,14 +107,14 @@ def join_summaries(kind: str, parts: Iterable[tuple[object, int]]) -> dict[str, 
 
 @dataclass(frozen=True)
 class LabelSums(Sums):
-    """Samples of each class."""
+    """Number of samples of each class."""
 
     kind: ClassVar[str] = "label"
     class_counts: list[int]
 
     @classmethod
     def of_labels(cls, labels: NDArray[np.int64], classes: int) -> LabelSums:
-        """Of labels (n,); those that are negative stand for samples without one."""
+        """Sum labels (n,). Negative ones are samples without a label."""
         return cls(np.bincount(labels[labels >= 0], minlength=classes).tolist())
 
     def __add__(self, other: Self) -> Self:
@@ -139,7 +135,7 @@ class LabelSums(Sums):
 
 @dataclass(frozen=True)
 class MultiLabelSums(Sums):
-    """Samples to which each class applies, and samples of which this is not known; None: not known."""
+    """Number of samples to which each class applies, and of unknown ones. None means unknown."""
 
     kind: ClassVar[str] = "labels"
     class_counts: list[int]
@@ -147,7 +143,7 @@ class MultiLabelSums(Sums):
 
     @classmethod
     def of_labels(cls, labels: NDArray[np.int8]) -> MultiLabelSums:
-        """Of rows (n, C): 1 where a class applies, negative where it is not known."""
+        """Sum rows (n, C): 1 if a class applies, negative if unknown."""
         return cls((labels > 0).sum(axis=0).tolist(), (labels < 0).sum(axis=0).tolist())
 
     def __add__(self, other: Self) -> Self:
@@ -172,7 +168,7 @@ class MultiLabelSums(Sums):
 
 @dataclass(frozen=True)
 class MaskSums(Sums):
-    """Pixels of each class, and ignored pixels; None: not known."""
+    """Number of pixels of each class, and of ignored pixels. None means unknown."""
 
     kind: ClassVar[str] = "mask"
     class_counts: list[int]
@@ -180,7 +176,7 @@ class MaskSums(Sums):
 
     @classmethod
     def of_masks(cls, masks: NDArray[Any], classes: int, ignored: int | None) -> MaskSums:
-        """Of masks (n, H, W), in which pixels of the value `ignored` belong to no class."""
+        """Sum masks (n, H, W), in which pixels of the value `ignored` belong to no class."""
         values = int(np.iinfo(masks.dtype).max) + 1
         counts = sum((np.bincount(mask.reshape(-1), minlength=values) for mask in masks), np.zeros(values, np.int64))
         return cls(counts[:classes].tolist(), 0 if ignored is None else int(counts[ignored]))
@@ -207,14 +203,12 @@ class MaskSums(Sums):
 
 @dataclass(frozen=True)
 class ObjectSums(Sums):
-    """Objects, and those of each class.
+    """Number of objects, in total and of each class.
 
-    Attributes:
-        numbers: numbers of objects in the samples, as of `_add_ranges`; None: not known.
-        class_counts: None: not known, or the objects have no classes.
-        keypoints: as of `absent_keypoints`, for a note to the user; not in the summary.
-        emptied: number of samples that lost all their objects, for a note to the user.
-        doubtful: number of doubtful boxes and an example, by the kind of doubt, for notes to the user.
+    `numbers` are the numbers of objects in samples, as in `_add_ranges`. It and `class_counts` may be None for unknown.
+    `keypoints` are as in `absent_keypoints`, `emptied` is the number of samples that lost all objects, and `doubtful`
+    has the number and an example of each kind of doubtful box. These three are for notes to the user, not for the
+    summary.
     """
 
     kind: ClassVar[str] = "objects"
@@ -232,7 +226,7 @@ class ObjectSums(Sums):
         classes: int,
         keypoints: NDArray[np.float32] | None = None,
     ) -> ObjectSums:
-        """Of the number of objects of each sample (n,), and of their class indices (M,) and keypoints (M, K, 2)."""
+        """Sum the number of objects of each sample (n,), their class indices (M,) and keypoints (M, K, 2)."""
         counts = None if labels is None else np.bincount(labels, minlength=classes).tolist()
         return cls(_range_of(lengths), counts, [] if keypoints is None else absent_keypoints(keypoints))
 
@@ -270,7 +264,7 @@ class ObjectSums(Sums):
 
 
 def add_doubtful(one: Mapping[str, list[Any]], other: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Counts and first examples of both."""
+    """Add counts, and keep the first example."""
     both = {kind: list(found) for kind, found in one.items()}
     for kind, (count, example) in other.items():
         both.setdefault(kind, [0, example])[0] += count
@@ -278,7 +272,7 @@ def add_doubtful(one: Mapping[str, list[Any]], other: Mapping[str, list[Any]]) -
 
 
 def absent_keypoints(keypoints: NDArray[np.float32]) -> list[int]:
-    """Number of objects that have at least one of their keypoints (M, K, 2), and of these the number without each."""
+    """Return the number of objects with at least one keypoint (M, K, 2), and of those without each keypoint."""
     absent: NDArray[np.bool_] = np.any(np.isnan(keypoints), axis=2)
     absent = absent[~np.all(absent, axis=1)]
     return [len(absent), *absent.sum(axis=0).tolist()]
@@ -289,13 +283,11 @@ def absent_keypoints(keypoints: NDArray[np.float32]) -> list[int]:
 
 @dataclass(frozen=True)
 class ImageSums(Sums):
-    """Values of pixels and their squares, by channel.
+    """Sums of pixel values and their squares, by channel.
 
-    Attributes:
-        count: pixels.
-        sum, squares: of each channel; empty where images have none in common, or float64 cannot hold them.
-        file_nbytes: bytes of the source's image files, for a note to the user.
-        images_of: number of image files with each number of channels, for a note to the user.
+    `count` is the number of pixels. `sum` and `squares` are empty if images have no common channels, or float64
+    overflows. `file_nbytes`, of the source's image files, and `images_of`, the number of image files by channels, are
+    for notes to the user.
     """
 
     kind: ClassVar[str] = "image"
@@ -308,7 +300,7 @@ class ImageSums(Sums):
 
     @classmethod
     def of_pixels(cls, pixels: NDArray[Any]) -> ImageSums:
-        """Of pixels (..., W, C)."""
+        """Sum pixels (..., W, C)."""
         return cls(pixels.dtype.name, math.prod(pixels.shape[:-1]), *_channel_sums(pixels))._if_finite()
 
     def __add__(self, other: Self) -> Self:
@@ -324,7 +316,7 @@ class ImageSums(Sums):
         return replace(both, file_nbytes=self.file_nbytes + other.file_nbytes, images_of=images_of)
 
     def _if_finite(self) -> Self:
-        """Without sums that float64 cannot hold, such as that of squares of 1e200: JSON has no infinity."""
+        """Drop sums that overflow float64, such as squares of 1e200: JSON has no infinity."""
         return self if all(map(math.isfinite, self.sum + self.squares)) else replace(self, sum=[], squares=[])
 
     def summary(self) -> dict[str, Any]:
@@ -336,7 +328,7 @@ class ImageSums(Sums):
             mean.append(total / count / scale)
             if isinstance(total, int):  # exact until the one division, so that nothing cancels
                 variance = (count * squares - total * total) / (count * count)
-            else:  # in this order, so that nothing overflows
+            else:  # this order prevents overflow
                 variance = squares / count - (total / count) * (total / count)
             std.append(math.sqrt(max(variance, 0.0)) / scale)
         return _Moments(mean, std, scale, 1, count).summary()
@@ -354,7 +346,7 @@ class ImageSums(Sums):
 
 @dataclass(frozen=True)
 class _Moments(Sums):
-    """Mean and standard deviation of each channel, and the number of pixels, where the sums are not known."""
+    """Mean and standard deviation of each channel, and the number of pixels, if the sums are unknown."""
 
     kind: ClassVar[str] = "image"
     mean: list[float]
@@ -368,7 +360,7 @@ class _Moments(Sums):
         each = [self.mean, other.mean, self.std, other.std] if channels else [[]] * 4
         rows = list(zip(*(_as_channels(values, channels) for values in each), strict=True))
         share = other.count / (self.count + other.count)
-        mean = [a + (b - a) * share for a, b, *_ in rows]  # so that equal means stay as they are
+        mean = [a + (b - a) * share for a, b, *_ in rows]  # so that equal means do not change
         std = [
             math.sqrt(u * u + (v * v - u * u) * share + (b - a) * (b - a) * share * (1 - share)) for a, b, u, v in rows
         ]
@@ -376,9 +368,10 @@ class _Moments(Sums):
         return replace(self, mean=mean, std=std, reduction=reduction, count=count)
 
     def less(self, part: Sums) -> ImageSums | None:
-        """Only of integers: their sums follow from mean and standard deviation, and nothing is lost in the difference.
+        """Subtract sums of integers, which follow from mean and standard deviation without loss.
 
-        Sums of squares are exact below 2^50: 10^10 values of 8 bits do not reach that, 262,144 values of 16 bits can.
+        Sums of squares are exact below 2^50: 10^10 values of 8 bits are below it, 262,144 values of 16 bits can exceed
+        it.
         """
         scale = _SCALES.get(part.dtype) if isinstance(part, ImageSums) else None
         if not isinstance(part, ImageSums) or scale != self.scale or self.reduction > 1:
@@ -400,17 +393,17 @@ class _Moments(Sums):
 
 
 def _common_channels(first: int, second: int) -> int:
-    """Channels of images with so many and others: those of both, or 3 of gray and color images, which load as RGB."""
+    """Return the common channels of images: equal numbers, or 3 for gray and color images, which load as RGB."""
     return first if first == second else 3 if {first, second} == {1, 3} else 0
 
 
 def _as_channels(values: list[Any], channels: int) -> list[Any]:
-    """Numbers by channel, of so many channels: a gray image has the same values in each."""
+    """Return numbers by channel. A gray image has the same values in each."""
     return values * channels if len(values) == 1 else values
 
 
 def _channel_sums(pixels: NDArray[Any]) -> tuple[list[Any], list[Any]]:
-    """Sums and sums of squares of each channel of pixels (..., W, C): exact for 8 and 16 bits, else float64."""
+    """Return sums and sums of squares of each channel of pixels (..., W, C): exact for 8 and 16 bits, else float64."""
     width, channels = pixels.shape[-2:]
     fits_kernel = pixels.dtype == np.uint8 and channels <= _MOST_CHANNELS and pixels.flags.c_contiguous
     if native.core is not None and fits_kernel:
@@ -419,9 +412,9 @@ def _channel_sums(pixels: NDArray[Any]) -> tuple[list[Any], list[Any]]:
     if width * channels < _SHORT:  # a whole image as a line
         width *= math.prod(pixels.shape[-3:-2])
     lines = pixels.reshape(-1, width * channels)
-    # Whole lines are summed first, along the long contiguous axis, and folded into channels after.
+    # Sum whole lines first, along the long contiguous axis, and fold them into channels afterwards.
     step = min(_PIECE_LINES, max(1, _PIECE_NBYTES // max(1, lines[:1].nbytes)))
-    with np.errstate(over="ignore", invalid="ignore"):  # sums that are not finite are given up by the caller
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller drops sums that are not finite
         total, squares = _line_sums(lines[:step])
         for start in range(step, len(lines), step):
             more = _line_sums(lines[start : start + step])
@@ -430,8 +423,8 @@ def _channel_sums(pixels: NDArray[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _line_sums(lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Sums and sums of squares of at most `_PIECE_LINES` along axis 0: exact for 8 and 16 bits, else float64."""
-    if lines.dtype == np.uint8:  # in the narrowest type that holds them, which takes half of the time
+    """Return sums and sums of squares of at most `_PIECE_LINES` along axis 0: exact for 8 and 16 bits, else float64."""
+    if lines.dtype == np.uint8:  # the narrowest type that holds them, which takes half of the time
         squares = np.multiply(lines, lines, dtype=np.uint16)  # 255 squared is 65025
         total = lines.sum(0, dtype=np.uint16), squares.sum(0, dtype=np.uint32)
         return total[0].astype(np.uint64), total[1].astype(np.uint64)
@@ -447,16 +440,16 @@ def _line_sums(lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @dataclass(frozen=True)
 class SizeSums(Sums):
-    """Original sizes: heights and widths, as of `_add_ranges`, and how many samples have each size."""
+    """Original sizes: heights and widths as in `_add_ranges`, and the number of samples of each size."""
 
     kind: ClassVar[str] = "size"
     height: list[int] | None
     width: list[int] | None
-    distinct: dict[str, int] | None  #: None: too many
+    distinct: dict[str, int] | None  #: None if there are too many
 
     @classmethod
     def of_sizes(cls, sizes: NDArray[np.int32]) -> SizeSums:
-        """Of sizes (n, 2), height and width."""
+        """Sum sizes (n, 2), height and width."""
         each, counts = np.unique(sizes.astype(np.int64) @ [2**32, 1], return_counts=True)
         sides = zip(*(side.tolist() for side in np.divmod(each + 2**31, 2**32)), counts.tolist(), strict=True)
         named = {f"{h}x{w - 2**31}": n for h, w, n in sides}
@@ -506,36 +499,36 @@ T = TypeVar("T")
 
 
 def _if_both(add: Callable[[T, T], T | None], a: T | None, b: T | None) -> T | None:
-    """The sum of two values; None if one of them is not known."""
+    """Add two values, or return None if one is unknown."""
     return None if a is None or b is None else add(a, b)
 
 
 def _add_counts(a: list[Any], b: list[Any]) -> list[Any]:
-    """Sums of counts by class; the longer list has additional classes at its end."""
+    """Add counts by class. The longer list has additional classes at its end."""
     short, long = sorted((a, b), key=len)
     return [x + y for x, y in zip(short, long, strict=False)] + long[len(short) :]
 
 
 def _less_counts(a: list[int], b: list[int]) -> list[int] | None:
-    """Differences of counts by class; None if one would be negative."""
+    """Subtract counts by class, or return None if one would be negative."""
     left = [x - y for x, y in zip(a, [*b, *[0] * (len(a) - len(b))], strict=False)]
     return left if len(b) <= len(a) and min(left, default=0) >= 0 else None
 
 
 def _less_ranges(a: list[int], b: list[int]) -> list[int] | None:
-    """Take values from a set, as of `_add_ranges`; None if its minimum or maximum may be among them."""
+    """Subtract a part from a range of `_add_ranges`, or return None if its minimum or maximum may be in the part."""
     if not b:
         return a
     return [a[0] - b[0], a[1] - b[1], *a[2:]] if a and a[0] > b[0] and a[2] < b[2] and b[3] < a[3] else None
 
 
 def _add_ranges(a: list[int], b: list[int]) -> list[int]:
-    """Add [number of values, sum, minimum, maximum] of two sets of values; empty for no values."""
+    """Add [number of values, sum, minimum, maximum] of two sets of values, empty for no values."""
     return [a[0] + b[0], a[1] + b[1], min(a[2], b[2]), max(a[3], b[3])] if a and b else a or b
 
 
 def _range_of(values: NDArray[Any]) -> list[int]:
-    """Number, sum, minimum and maximum of integers (n,), as of `_add_ranges`."""
+    """Return number, sum, minimum and maximum of integers (n,)."""
     return [len(values), int(values.sum(dtype=np.int64)), int(values.min()), int(values.max())] if len(values) else []
 
 
@@ -545,7 +538,7 @@ def _summary_of(known: list[int]) -> dict[str, Any]:
 
 
 def _parse_range(summary: object, samples: int) -> list[int] | None:
-    """The range that has a summary, as of `_add_ranges`; None if a member is of another type."""
+    """Parse the summary of a range, or return None if a member has a different type."""
     if not isinstance(summary, Mapping) or not samples:
         return None
     found: list[Any] = [summary.get(name) for name in ("min", "max", "mean")]
@@ -556,7 +549,7 @@ def _parse_range(summary: object, samples: int) -> list[int] | None:
 
 
 def _counts(value: object) -> list[int] | None:
-    """The value if it is a list of integers."""
+    """Return the value if it is a list of integers."""
     return value if isinstance(value, list) and all(type(n) is int for n in value) else None
 
 

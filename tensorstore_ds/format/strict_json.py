@@ -1,4 +1,4 @@
-"""JSON from a stranger: one reading only, and bounded before a single object is made of it. No input or output."""
+"""Untrusted JSON with one possible reading, whose size is limited before objects are created. No input or output."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from tensorstore_ds.format.schema import LIMIT
 
-#: An object or list of more values than these, in all its depth, is refused; so is one that is nested deeper.
+#: Limits of values in an object or list, in all its depth, and of nesting.
 MAX_VALUES = 2**21
 MAX_DEPTH = 64
-#: Characters of a number: 64-bit integers and floats have at most 25.
+#: Maximum characters of a number: 64-bit integers and floats have at most 25.
 MAX_NUMBER = 64
 
 _BLOCK_NBYTES = 1024**2
@@ -25,15 +25,12 @@ _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def load_object(text: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Read a JSON object in UTF-8.
+    """Read a JSON object in UTF-8. Raises ValueError with the problem, as the end of a sentence.
 
-    Refused beyond what JSON itself refuses: a name twice in an object, NaN and Infinity (also as ``1e999``), lone
-    surrogates, a byte order mark, numbers of more than `MAX_NUMBER` characters, integers of `LIMIT` and more or below
-    its negative, more than `max_values` values, and nesting deeper than `MAX_DEPTH`. The last two are counted on the
-    bytes: a few MiB of ``[],`` would become hundreds of MiB of lists.
-
-    Raises:
-        ValueError: with what is wrong, as the end of a sentence.
+    It rejects, beyond invalid JSON: a name twice in an object, NaN and Infinity (also as ``1e999``), lone surrogates, a
+    byte order mark, numbers of more than `MAX_NUMBER` characters, integers of `LIMIT` and more or below its negative,
+    more than `max_values` values, and nesting deeper than `MAX_DEPTH`. The last two are counted on the bytes: a few MiB
+    of ``[],`` would become hundreds of MiB of lists.
     """
     _check_shape(text, max_values)
     value = json.loads(
@@ -46,12 +43,12 @@ def load_object(text: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"a JSON object was expected, not a {type(value).__name__}")
     if _ESCAPED_SURROGATE.search(text):
-        json.dumps(value, ensure_ascii=False).encode()  # refuses a surrogate that has no partner
+        json.dumps(value, ensure_ascii=False).encode()  # rejects a surrogate without a partner
     return value
 
 
 def canonical(value: object) -> bytes:
-    """The canonical form of a JSON value that `load_object` returns (RFC 8785): equal for equal values.
+    """Return the canonical form of a JSON value that `load_object` returns (RFC 8785), equal for equal values.
 
     >>> canonical({"b": [1.0, 0.5], "a": None})
     b'{"a":null,"b":[1,0.5]}'
@@ -75,13 +72,13 @@ def _canonical(value: object) -> str:
 
 
 def same_json(found: object, expected: object) -> bool:
-    """Whether two JSON values are the same also in type: 2.0 is not 2, and false is not 0."""
+    """Whether two JSON values have the same value and type: 2.0 is not 2, and false is not 0."""
     return json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
 def _check_shape(text: bytes, max_values: int) -> None:
     shape = _brackets_and_commas(text)
-    # Every value but the first follows a bracket or a comma.
+    # Every value except the first follows a bracket or a comma.
     values = shape.count(b",") + shape.count(b"[")
     if values > max_values or shape.count(b"]") > max_values:
         raise ValueError(f"it has more than {max_values:,} values")
@@ -93,9 +90,9 @@ def _check_shape(text: bytes, max_values: int) -> None:
 
 
 def _brackets_and_commas(text: bytes) -> bytes:
-    """All of them in order, those within strings left out, and braces as brackets."""
+    """Return all brackets and commas outside of strings in order, with braces as brackets."""
     if b"\\" in text:
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")  # now every quote begins or ends a string
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")  # every quote now begins or ends a string
     kept, inside = [], False
     for start in range(0, len(text), _BLOCK_NBYTES):
         pieces = text[start : start + _BLOCK_NBYTES].split(b'"')

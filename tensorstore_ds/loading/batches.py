@@ -1,7 +1,4 @@
-"""From gathered columns, or from samples, to the batch that a training script gets.
-
-And what goes to and comes back from torch's worker processes, where they make the batches.
-"""
+"""From gathered columns or samples to the batch for the training script, also in torch's worker processes."""
 
 from __future__ import annotations
 
@@ -23,23 +20,23 @@ from tensorstore_ds.loading.fields import as_detection, as_tuple
 from tensorstore_ds.loading.padding import PaddedImages, Padding
 from tensorstore_ds.loading.samples import Batch, Samples
 
-#: What `DataLoader` takes as `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
+#: Type of `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
 #: split, (B,) int64, and the epoch.
 TransformsBatches = Callable[[Any, NDArray[np.int64], int], Any]
 
 
 @dataclass(frozen=True)
 class StoreCollate:
-    """The `collate_fn` of a store's batches. It pickles, with the data set as its path, to go to worker processes."""
+    """The `collate_fn` for batches of a store. It pickles, with the data set as its path, for worker processes."""
 
     how: Collate
     dataset: Samples
     collate_fn: Callable[[Any], Any] | None = None  #: the user's own, which gets a list of samples
-    #: For others than our loader, which take this out of it (Accelerate): applied where the batch is made, on the CPU.
+    #: For other loaders, which reuse this collate_fn (Accelerate): applied where the batch is made, on the CPU.
     batch_transform: TransformsBatches | None = None
-    sampler: Any = None  #: has the epoch for `batch_transform`, which whoever iterates sets
-    padding: Padding | None = None  #: of images; without it, they are as they were gathered
-    defers: bool = False  #: whether parts of a batch are `Deferred` until it is on its device; for our loader alone
+    sampler: Any = None  #: has the epoch for `batch_transform`, set by the code that iterates
+    padding: Padding | None = None  #: padding of images, or None to leave them as they are
+    defers: bool = False  #: whether parts of a batch are `Deferred` until it is on its device, for our loader only
 
     def __call__(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of samples, and transform it."""
@@ -49,18 +46,18 @@ class StoreCollate:
         return self.batch_transform(collated, batch.rows, getattr(self.sampler, "epoch", 0))
 
     def commutes_with(self, transform: TransformsBatches) -> bool:
-        """Whether a batch may be transformed before it is collated, by any thread: the result is the same."""
+        """Whether transforming before collating gives the same result, so that any thread may do it."""
         objects = any(isinstance(self.dataset.schema[name], ObjectsField) for name in self.dataset.fields)
         as_stored = self.collate_fn is None and not self.dataset._by_sample and self.dataset.return_as != "torchvision"
         ours = isinstance(transform, OfBatches) and transform._has_no_state
         return ours and as_stored and self.padding is None and (self.how == "packed" or not objects)
 
     def with_rows(self, batch: Batch) -> tuple[Any, NDArray[np.int64]]:
-        """The collated batch and its samples' rows, by which batch transforms draw."""
+        """Return the collated batch and its samples' rows, which seed batch transforms."""
         return self.collate(batch), batch.rows
 
     def collate(self, batch: Any) -> Any:
-        """Collate a `Batch`, or a list of samples that a transform has made."""
+        """Collate a `Batch`, or a list of transformed samples."""
         if self.collate_fn is not None:
             return self.collate_fn(list(batch))
         if not isinstance(batch, Batch) or self.dataset._by_sample:
@@ -83,7 +80,7 @@ class StoreCollate:
         return columns if self.padding is None else _with_members(columns)
 
     def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
-        """`collate_samples` with images as `PaddedImages`, in dicts by the name of their field, in tuples first."""
+        """Collate samples with images as `PaddedImages`, in dicts by the field's name, in tuples first."""
         first, fields, images = samples[0], self.dataset.schema, self.dataset.image_names
         if isinstance(first, tuple):
             others = [name for name in self.dataset.fields if name != "image"]
@@ -102,7 +99,7 @@ class StoreCollate:
 
 
 def _with_members(columns: dict[str, Any]) -> dict[str, Any]:
-    """A batch in which padded images are members of its own: `image`, `image_mask` and `image_size`, of each view."""
+    """Split padded images into members `image`, `image_mask` and `image_size`, for each view."""
     added = {
         member.replace("image", name, 1): value
         for name, images in columns.items()
@@ -118,9 +115,9 @@ def _with_members(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
-    """A batch of samples one by one: tensors of one shape are stacked, others listed, objects collated.
+    """Collate samples one by one: stack tensors of one shape, list others, collate objects.
 
-    ValueError if images differ in nothing but their channels: a batch that is a list now and then surprises.
+    Raises ValueError if images differ only in their channels, because a batch that is a list only sometimes surprises.
     """
     first = samples[0]
     if isinstance(first, Mapping):
@@ -148,17 +145,17 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
 
 
 class IndexBatch(list[int]):
-    """Indices of a batch on their way to a worker, with the (seed, epoch) that random transforms draw by."""
+    """Indices of a batch for a worker, with the (seed, epoch) for random transforms."""
 
     draw: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBatches:
-    """Batches of indices for torch's own machinery, from one batch on."""
+    """Batches of indices for torch's own loader, from batch `start` on."""
 
-    batches: Any  #: torch's batch sampler, or its sampler where there is no automatic batching
-    begin: Callable[[], tuple[tuple[int, int], Iterator[Any]]]  #: an iteration's (seed, epoch), and what it deals
+    batches: Any  #: torch's batch sampler, or its sampler without automatic batching
+    begin: Callable[[], tuple[tuple[int, int], Iterator[Any]]]  #: returns an iteration's (seed, epoch), and its indices
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -173,12 +170,7 @@ class IndexBatches:
 
 
 class PersistentBatches(Iterator[Any]):
-    """The batches of persistent workers, which torch takes from one iterator when the next one begins.
-
-    Args:
-        batches: torch's iterator, which serves them all.
-        serves: whether it still serves this one.
-    """
+    """The batches of persistent workers. torch reuses one iterator for all epochs; `serves` is false after this one."""
 
     def __init__(self, batches: Iterator[Any], serves: Callable[[], bool]) -> None:
         self._batches, self._serves = batches, serves
@@ -195,14 +187,14 @@ class PersistentBatches(Iterator[Any]):
         return getattr(self.__dict__["_batches"], name)
 
 
-#: torch's iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end
+#: torch's iterators with worker processes. A forked child has copies, whose end or next epoch would end
 #: or confuse the workers of the parent.
 with_workers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
     for iterator in list(with_workers):
-        iterator._shutdown = True  # torch's own mark of one whose workers have ended
+        iterator._shutdown = True  # torch's own mark of an iterator whose workers have ended
 
 
 if hasattr(os, "register_at_fork"):

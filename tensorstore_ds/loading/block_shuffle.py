@@ -56,13 +56,13 @@ class BlockShuffleSampler(RowSampler):
 
     def __init__(self, data: int | Sized, *, block_rows: int, window_blocks: int, **order: Unpack[Order]) -> None:
         super().__init__(data, **order)
-        # No block or window is larger than the whole, so that nothing below is sized by what was asked for.
+        # No block or window is larger than the whole, so that sizes below do not depend on the arguments alone.
         self.block_rows = min(at_least(1, block_rows, "block_rows"), max(1, self.size))
         blocks = -(-self.size // self.block_rows)
         self.window_blocks = min(at_least(1, window_blocks, "window_blocks"), max(1, blocks))
 
     def _order(self) -> NDArray[np.int64]:
-        """The rows of the shuffled blocks, in which those of a block stand together."""
+        """Return the rows of the shuffled blocks, block by block."""
         blocks = generator(self.seed, self.epoch).permutation(-(-self.size // self.block_rows))
         rows = (blocks[:, None] * self.block_rows + np.arange(self.block_rows)).reshape(-1)
         return rows[rows < self.size] if self.size % self.block_rows else rows  # the last block of the store is short
@@ -125,7 +125,7 @@ def shuffle_quality(
     part = rows * parts // (int(rows.max()) + 1) if labels is None else np.asarray(labels)[rows]
     batch_size = min(batch_size, len(rows))
     batches = len(rows) // batch_size
-    part = part - part.min()  # samples without a label are a part, too
+    part = part - part.min()  # samples without a label are a part
     kinds = int(part.max()) + 1
     cells = np.repeat(np.arange(batches) * kinds, batch_size) + part[: batches * batch_size]
     counts = np.bincount(cells, minlength=batches * kinds)
@@ -137,7 +137,7 @@ def shuffle_quality(
 
 
 def _expected_entropy(sizes: NDArray[np.int64], terms: NDArray[np.float64]) -> float:
-    """The mean sum of `terms[k]` for k rows of a part, if rows are drawn without replacement from parts of `sizes`."""
+    """Return the mean sum of `terms[k]` for k rows of a part, drawn without replacement from parts of `sizes`."""
     batch_size = len(terms) - 1
     total = int(sizes.sum())
     log_factorial = np.concatenate([np.zeros(1), np.cumsum(np.log(np.arange(1, total + 1)))])  # of 0, 1, ... total

@@ -18,8 +18,8 @@ from tensorstore_ds.options import refusal
 Collate = Literal["list", "padded", "packed"]
 COLLATES: tuple[Collate, ...] = get_args(Collate)
 
-#: Labels of the places that `padded` fills up: the `ignore_index` that torch's `cross_entropy` and `nll_loss` have by
-#: default, so that a loss without the mask leaves them out. 0 would be trained as the first class.
+#: Labels of the rows that `padded` fills up: the default `ignore_index` of torch's `cross_entropy` and `nll_loss`,
+#: so that a loss without the mask ignores them. 0 would be trained as the first class.
 PADDED_LABEL = -100
 
 
@@ -104,7 +104,7 @@ class PackedObjects:
     def image_index(self) -> Tensor:
         """(M,) int64, the sample in the batch that each object belongs to."""
         samples = torch.arange(len(self), device=self.offsets.device)
-        return torch.repeat_interleave(samples, self.lengths, output_size=self.total)  # the size spares a wait on GPUs
+        return torch.repeat_interleave(samples, self.lengths, output_size=self.total)  # the size avoids a wait on GPUs
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedObjects:
         """Move the objects to a device. Tensors that are already there are not copied."""
@@ -123,9 +123,9 @@ class PackedObjects:
 
 
 def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
-    """Put the values of samples back to back: the inverse of ``collate_objects(packed, "list")``. A copy.
+    """Concatenate the values of samples: the inverse of ``collate_objects(packed, "list")``. A copy.
 
-    ValueError if samples differ in their names, or a sample's tensors in their number of rows.
+    Raises ValueError if samples have different names, or a sample's tensors different lengths.
     """
     names = list(samples[0]) if samples else []
     for i, sample in enumerate(samples):
@@ -189,27 +189,27 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
 
 
 def _cut(values: Mapping[str, Tensor], lengths: list[int]) -> list[dict[str, Tensor]]:
-    """Views of each sample's values."""
+    """Split the values into views for each sample."""
     columns = {name: torch.split(value, lengths) for name, value in values.items()}
     return [{name: views[i] for name, views in columns.items()} for i in range(len(lengths))]
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A part of a batch that `make` makes of `parts`, once these are on the device of the batch."""
+    """A part of a batch that `make` computes from `parts` once these are on the batch's device."""
 
     parts: Any
     make: Callable[[Any], Any]
 
     def then(self, change: Callable[[Any], Any]) -> Deferred:
-        """Another one, whose result is changed once it is made."""
+        """Return a copy whose result is also passed through `change`."""
         return Deferred(self.parts, lambda parts: change(self.make(parts)))
 
 
 def defer_objects(packed: PackedObjects, how: Collate) -> Any:
-    """What `collate_objects` makes, of few tensors that are views of a batch on its device: `Deferred`.
+    """Return the result of `collate_objects` as a `Deferred` of few tensors, views of a batch on its device.
 
-    The host knows where lists are to be cut, so that nothing is waited for. What has to be computed is computed now.
+    The host knows the lengths of lists, so nothing waits for the device. Values that need computing are computed now.
     """
     if how == "list":
         return Deferred(packed.values, functools.partial(_cut, lengths=packed.lengths.tolist()))
@@ -217,7 +217,7 @@ def defer_objects(packed: PackedObjects, how: Collate) -> Any:
 
 
 def settle(batch: Any) -> Any:
-    """A batch with all that was deferred, in dicts and tuples."""
+    """Compute all deferred parts of a batch, in dicts and tuples."""
     if isinstance(batch, Deferred):
         return batch.make(batch.parts)
     if type(batch) is dict:
@@ -226,7 +226,7 @@ def settle(batch: Any) -> Any:
 
 
 def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A batch with `change` applied to each tensor: in dicts, lists, tuples, `PackedObjects` and what is deferred."""
+    """Apply `change` to each tensor of a batch, in dicts, lists, tuples, `PackedObjects` and `Deferred`."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, PackedObjects):

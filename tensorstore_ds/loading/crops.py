@@ -14,16 +14,11 @@ from tensorstore_ds.reading.columns import Column, RaggedColumn
 
 
 class Crops:
-    """Decodes parts of the JPEG files of a column.
-
-    Args:
-        column: of image files.
-        shapes: (n, 3) of all rows: height, width and channels.
-    """
+    """Decode parts of the JPEG files of a column. `shapes` (n, 3) are height, width and channels of all rows."""
 
     def __init__(self, column: RaggedColumn, shapes: NDArray[np.int32]) -> None:
         self._column, self._files, self._shapes = column, column.values["bytes"], shapes
-        # The later one is taken where a file has both.
+        # The later of the two is used if a file has both.
         self._marks = [
             (find, marks, next(iter(marks.values.values())))
             for find, name in ((native.FIND_RESTARTS, "restarts"), (native.FIND_ENTRIES, "entries"))
@@ -32,21 +27,17 @@ class Crops:
 
     @classmethod
     def of(cls, column: Column | RaggedColumn, shapes: NDArray[np.int32]) -> Self | None:
-        """None where there are no kernels, or images are no files."""
+        """Return a decoder, or None without kernels, or if images are not files."""
         is_files = isinstance(column, RaggedColumn) and "bytes" in column.values
         return cls(column, shapes) if native.core is not None and is_files else None  # type: ignore[arg-type]
 
     def into(
         self, out: NDArray[np.uint8], rows: NDArray[np.int64], placements: Placements, scales: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Decode some rows, (B,), as they are placed, into `out`, (B, H, W, C), C-contiguous, C 1 or 3.
+        """Decode rows (B,) as placed into `out`, (B, H, W, C), C-contiguous with C 1 or 3, at 1/`scales`, 1, 2, 4 or 8.
 
-        Args:
-            scales: (B,) 1, 2, 4 or 8: one pixel is decoded for so many, in both directions.
-
-        Returns:
-            (B,) which of them are there, mirrored. What is in the places of the others is not defined: the kernels do
-            not decode their form, or they are damaged.
+        Returns (B,) bool, which images were decoded, already mirrored. The others are undefined: the kernels do not
+        support their form, or they are damaged.
         """
         if native.core is None:
             return np.zeros(len(rows), bool)
@@ -84,5 +75,5 @@ class Crops:
 
 
 def _arrays(column: Column, shards: NDArray[np.int64]) -> Sequence[Any]:
-    """The maps of some shards, whose rows were fetched if they had to be; nothing of a compressed one."""
+    """Return the maps of some shards after fetching remote rows, or nothing for compressed shards."""
     return [b"" if (array := column._mapped(shard)) is None else array for shard in shards.tolist()]

@@ -54,7 +54,7 @@ from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
 from tensorstore_ds.seeding import fold, torch_seeds
 
-#: Images that are drawn in the place of a damaged one, until one is good: where all are damaged, there must be an end.
+#: Number of replacements to try for a damaged image. The limit ends the search if all images are damaged.
 _MOST_REPLACED = 64
 
 
@@ -168,7 +168,7 @@ class StoreDataset(Samples):
         else:
             self.path = tidied(path)
         self.split_name = split
-        self.outlines = False  # until all is known that is to be checked
+        self.outlines = False  # false until all checks have passed
         super().__init__(transform, transform_of, return_as, as_pil, decode, on_error)
         self.zero_copy = zero_copy
         self._replaced: list[int] = []
@@ -230,7 +230,7 @@ class StoreDataset(Samples):
         return self._split
 
     def _open_store(self) -> Store:
-        """Open the store again. Raises as `tensorstore_ds.open`."""
+        """Open the store again, with the errors of `tensorstore_ds.open`."""
         if self._origin is None:
             try:
                 return open_store(self.path, sha256=self._sha256)
@@ -298,7 +298,7 @@ class StoreDataset(Samples):
 
     @property
     def _image_rows(self) -> NDArray[np.int64]:
-        """(n,) `rows_of_images` of all samples."""
+        """Return `rows_of_images` of all samples, (n,)."""
         return self._rows_of_images(self._store_rows(np.arange(len(self))))
 
     def _rows_of_images(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -311,12 +311,12 @@ class StoreDataset(Samples):
         return (Loaded(self.split, self.fields, None if self.rows is None else self._image_rows),)
 
     def _read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
-        """`Split._read_randomly`, also in processes that get a copy of this data set."""
+        """Advise random reads of arrays, also in processes that get a copy of this data set."""
         (self._random,) = arrays
         self.split._read_randomly(self._random)
 
     def _will_need(self, indices: ArrayLike, *, every: bool, fields: Sequence[str] | None = None) -> Asked:
-        """Begin to read samples, by their indices, from a disk or by URL. See `Split._will_need`."""
+        """Begin to read samples, by their indices, from a disk or by URL."""
         names, rows = self.fields if fields is None else fields, self._rows_of_images(self._store_rows(indices))
         self.split.fetch(names, rows)
         return self.split._will_need(names, rows, every=every)
@@ -328,7 +328,7 @@ class StoreDataset(Samples):
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
         self.split.fetch(names, self._rows_of_images(rows))
         placements, columns = list[Placements](), dict[str, Value]()
-        if "image" in names:  # first, because others may take the place of damaged ones
+        if "image" in names:  # first, because replacements of damaged images change the rows
             if self._places or is_decoded(self.split.fields["image"]):
                 rows, placements, images = self._decoded(rows, pool, draw)
                 columns.update(zip(self.image_names, images, strict=True))
@@ -351,13 +351,13 @@ class StoreDataset(Samples):
 
     @property
     def _places(self) -> bool:
-        """Whether images are placed, with all that lies on them."""
+        """Whether images are placed, with everything that has coordinates in them."""
         return self.decode is not None or not self.whole_images
 
     def _decoded(
         self, rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]
     ) -> tuple[NDArray[np.int64], list[Placements], list[Images]]:
-        """Images of some rows, as each plan of `decode` places them; and the rows that they are of."""
+        """Return the rows that were decoded, their placements and images for each plan of `decode`."""
         reader, plans = self._reader, plans_of(self.decode)
         has_one_size = self.split.has_one_size or not self.whole_images
         # A transform may bring whole images of several sizes or channels to one.
@@ -380,14 +380,14 @@ class StoreDataset(Samples):
                     more = f"So are {_MOST_REPLACED} images that were drawn instead of {self.key(int(wanted[bad]))}."
                     raise SourceError(error.problems, f"{more} Is the store damaged, see `tsds verify`?") from error
                 self._replaced.append(int(rows[bad]))
-                tried[bad] += 1  # drawn by it, too: rows that follow from rows could come back to the first
+                tried[bad] += 1  # mark the replacement as tried: rows that follow from rows could form a cycle
                 drawn_by = wanted[bad : bad + 1].view(np.uint64)
                 other = fold(*draw, drawn_by, int(tried[bad])) % np.uint64(len(self))
                 rows = rows.copy()
                 rows[bad] = self._store_rows(other.view(np.int64))[0]
 
     def _flip_pairs(self, field: ObjectsField) -> Sequence[tuple[int, int]]:
-        """The pairs of keypoints that change places where the plan mirrors: its own, or those of the store."""
+        """Return the pairs of keypoints that a mirroring plan swaps, its own or those of the store."""
         steps = [step for plan in plans_of(self.decode) if plan is not None for step in steps_of(plan)]
         given = (step.flip_pairs for step in steps if isinstance(step, RandomHorizontalFlip))
         return next((pairs for pairs in given if pairs is not None), field.flip_pairs)
@@ -492,7 +492,7 @@ class StoreDataset(Samples):
         return f"<StoreDataset {str(self.path)!r} {self.split_name!r}, {len(self)} samples of {', '.join(self.fields)}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: fields and classes of the split, and a sheet of the data set's samples."""
+        """HTML for notebooks: fields and classes of the split, and a sheet of the data set's samples."""
         from tensorstore_ds.reading.notebook import as_html, facts_of
 
         chosen = np.unique(np.linspace(0, max(0, len(self) - 1), 12).astype(np.int64))[: len(self)]

@@ -39,27 +39,27 @@ from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels, stored_shape
 from tensorstore_ds.seeding import fold
 
-#: How images are placed: a step, or several in a `Compose`.
+#: A decode plan: a step, or several in a `Compose`.
 Plan = Geometry | Compose
 
-#: What `decode` may be: a plan; or several, each of which makes a view of every image.
+#: Values of `decode`: a plan, or several plans, each of which makes a view of every image.
 Decode = Plan | Sequence[Plan]
 
-#: Of a batch: (B, C, H, W) in channels-last memory, or a list of (C, H, W).
+#: Images of a batch: (B, C, H, W) in channels-last memory, or a list of (C, H, W).
 Images = torch.Tensor | list[torch.Tensor]
 
-#: What `interpolate(mode="bilinear", antialias=True)` calls; it alone writes into memory that is there.
+#: The kernel of `interpolate(mode="bilinear", antialias=True)`. Only this form writes into existing memory.
 _upsample = torch.ops.aten._upsample_bilinear2d_aa.default
 _upsample_out = torch.ops.aten._upsample_bilinear2d_aa.out
 
-#: A thread keeps so many bytes for pixels that are decoded before they are resized.
+#: Bytes that a thread keeps for pixels that are decoded before resizing.
 _MOST_SCRATCH = 64 * 1024**2
-_AROUND = 256  #: pixels that are decoded around a part, at most about
+_AROUND = 256  #: pixels around a part that are decoded, at most about
 _scratch = threading.local()
 
 
 def steps_of(plan: Plan) -> list[Geometry]:
-    """The steps of a decode plan; raises `OptionError` if it does anything but place images."""
+    """Return the steps of a decode plan. Raises `OptionError` if it does more than place images."""
     steps = []
     for step in plan.transforms if isinstance(plan, Compose) else [plan]:
         if isinstance(step, Geometry):
@@ -75,24 +75,24 @@ def steps_of(plan: Plan) -> list[Geometry]:
 
 
 def plans_of(decode: Decode | None) -> tuple[Plan | None, ...]:
-    """The plan of each view: of images that are placed by one plan, or by none, there is one view."""
+    """Return the plan of each view. With a single plan, or none, there is one view."""
     return tuple(decode) if isinstance(decode, Sequence) else (decode,)
 
 
 def place_images(
     plan: Plan | None, shapes: NDArray[np.int32], rows: NDArray[np.int64], epoch: int, *, view: int = 0
 ) -> Placements:
-    """Where a plan places images of (B, 3) `shapes`: a function of its seed, the epoch, the view and the rows alone."""
+    """Return where a plan places images of (B, 3) `shapes`, which depends only on seed, epoch, view and rows."""
     return place_on(Placements.whole(shapes[:, :2]), plan, rows, epoch, view=view)
 
 
 def place_on(
     placements: Placements, plan: Plan | None, rows: NDArray[np.int64], epoch: int, *, view: int = 0
 ) -> Placements:
-    """As `place_images`, of images that have been placed before."""
+    """Apply a plan to images that were already placed."""
     if plan is None:
         return placements
-    if view:  # the first view draws as the only one does
+    if view:  # the first view has the same random numbers as a single one
         rows = fold(view, rows.view(np.uint64)).view(np.int64)
     steps = steps_of(plan)
     for number, step in enumerate(steps):
@@ -110,29 +110,29 @@ def fixes_size(plan: Plan | None, had_one: bool) -> bool:
 
 
 class Window(NamedTuple):
-    """What is seen of one image: see `Placements`. Pairs are y, x."""
+    """Visible part of one image, from `Placements`. Pairs are y, x."""
 
     origin: list[float]
     extent: list[float]
     resized: list[int]
-    first: list[int]  #: of the resized image, the first line and column that are seen
-    last: list[int]  #: and the ones after the last
-    at: list[int]  #: where these lie on the canvas
-    low: list[int]  #: where the pixels begin that it takes
-    high: list[int]  #: and where they end
+    first: list[int]  #: first visible line and column of the resized image
+    last: list[int]  #: line and column after the last visible ones
+    at: list[int]  #: their position on the canvas
+    low: list[int]  #: first pixel that is used
+    high: list[int]  #: pixel after the last that is used
     size: list[int]  #: height and width of the whole image
-    scale: int  #: as 1 of so many pixels they are still enough
+    scale: int  #: largest scale, 1 pixel for this many, that has enough pixels
 
 
 def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[Window]:
-    """What is seen of each image; `sizes` are their (B, 2) heights and widths."""
+    """Return the visible part of each image. `sizes` are their (B, 2) heights and widths."""
     low, high = placements.window
     origin, extent, resized = placements.origin, placements.extent, placements.resized
     first, last = low - placements.offset, high - placements.offset
     step, scale = extent / np.maximum(1, resized), _scales(placements)
     is_cut = ((resized == extent) & (origin % 1 == 0)).all(axis=1, keepdims=True)
     is_even = ((origin % scale[:, None] == 0) & (extent % scale[:, None] == 0)).all(axis=1, keepdims=True)
-    reach = np.maximum(step, 1.0) + 1  # as far as the filter looks, and one more
+    reach = np.maximum(step, 1.0) + 1  # reach of the filter, and one more
     begins = np.where(is_cut, origin + first, np.where(is_even, origin, origin + (first + 0.5) * step - reach))
     ends = np.where(is_cut, origin + last, np.where(is_even, origin + extent, origin + (last - 0.5) * step + reach))
     begins = np.floor(np.maximum(begins, origin)).clip(0, sizes - 1)
@@ -143,7 +143,7 @@ def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[
 
 
 def _scales(placements: Placements) -> NDArray[np.int64]:
-    """(B,) at which JPEG files still have enough pixels: 1, 2, 4 or 8; always 1 where results are to be exact."""
+    """Return the scales (B,) at which JPEG files have enough pixels: 1, 2, 4 or 8, or 1 where results must be exact."""
     if placements.is_exact:
         return np.ones(len(placements), np.int64)
     scales: NDArray[np.int64] = np.array([1, *SCALES[::-1]])
@@ -153,44 +153,36 @@ def _scales(placements: Placements) -> NDArray[np.int64]:
 
 
 class DamagedImageError(SourceError):
-    """An image of a batch cannot be had.
-
-    Attributes:
-        place: which one, in the batch.
-    """
+    """An image of a batch cannot be decoded. `place` is its position in the batch."""
 
     place: int = 0
 
     @classmethod
     def at(cls, place: int, key: str, error: SourceError) -> Self:
-        """What is wrong with the image at a place, named by its key."""
+        """Create the error for the image at a position, with its key."""
         named = cls([replace(problem, where=key) for problem in error.problems], error.advice)
         named.place = place
         return named
 
 
 class ImageReader:
-    """Reads the images of a split.
-
-    Args:
-        split: with a field `name` of images.
-    """
+    """Read the images of the field `name` of a split."""
 
     def __init__(self, split: Split, name: str = "image") -> None:
         self._split = split
         self._name = name
         self._column = split[name]
         self.shapes = split.image_shapes
-        self._mixed = len(np.unique(self.shapes[:, 2])) > 1  # gray images among others are read as RGB
+        self._mixed = len(np.unique(self.shapes[:, 2])) > 1  # gray images among color images are read as RGB
         self._files = self._column.values.get("bytes") if isinstance(self._column, RaggedColumn) else None
         restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
         self._crops = Crops.of(self._column, self.shapes)
 
     def read(self, row: int, part: JpegSegment, scale: int = 1, buffer: NDArray[np.uint8] | None = None) -> Pixels:
-        """At least a part of an image; of a JPEG file at 1/1, 1/2, 1/4 or 1/8 of its size, as 1 of `scale` pixels.
+        """Read at least a part of an image, a JPEG file at 1/`scale` of its size: 1, 2, 4 or 8.
 
-        The array may be read-only, or in `buffer`, if there is one.
+        The array may be read-only, or a view of `buffer`.
         """
         if self._files is None or not isinstance(self._column, RaggedColumn):
             pixels: NDArray[Any] | None = self._column[row]
@@ -216,14 +208,11 @@ class ImageReader:
     def images(
         self, rows: NDArray[np.int64], placements: Sequence[Placements], pool: BufferPool, *, stack: Sequence[bool]
     ) -> list[Images]:
-        """Images of some rows as each of several views places them; stacked, if all of a view have one canvas size.
+        """Return the images of some rows for several views, stacked if all images of a view have one canvas size.
 
-        A file is read once for all views, and decoded once for those whose parts are in the same pixels.
-
-        Raises:
-            DamagedImageError: an image cannot be decoded.
-            SourceError: an image has a different dtype than those that it is stacked with. It is not damaged, so that
-                ``on_error="replace"`` does not replace it.
+        A file is read once for all views, and decoded once for views whose parts are in the same pixels. Raises
+        DamagedImageError if an image cannot be decoded, and SourceError if its dtype differs from the others in the
+        stack. Such an image is not damaged, so ``on_error="replace"`` does not replace it.
         """
         views = [_View(each, pool if one_size else None) for each, one_size in zip(placements, stack, strict=True)]
         if self._crops is not None:
@@ -235,7 +224,7 @@ class ImageReader:
         windows = [windows_of(each, self.shapes[rows, :2]) for each in placements]
         pixels, scale, last = None, 0, -1
         for i, (row, *seen) in enumerate(zip(rows.tolist(), *windows, strict=True)):
-            if row != last:  # else it may have been decoded whole for the sample before, another tile of it
+            if row != last:  # else it may already be decoded whole, for another tile of it
                 pixels, scale, last = None, 0, row
             for view, window in zip(views, seen, strict=True):
                 if view.done[i]:
@@ -253,14 +242,9 @@ class ImageReader:
 
 
 class _View:
-    """The images of a batch as one plan places them.
+    """The images of a batch as one plan places them. `done` (B,) bool marks images that are there, mirrored.
 
-    Args:
-        placements: of all images.
-        pool: has the memory of stacked images; None for a list.
-
-    Attributes:
-        done: (B,) bool: which images are there, mirrored.
+    `pool` has the memory of stacked images, and None makes a list.
     """
 
     def __init__(self, placements: Placements, pool: BufferPool | None) -> None:
@@ -277,7 +261,7 @@ class _View:
         return bool(self.done.all())
 
     def add_crops(self, crops: Crops, rows: NDArray[np.int64], channels: int) -> None:
-        """Fill the stack with what the compiled kernels can decode of it."""
+        """Fill the stack with the images that the compiled kernels can decode."""
         if self.pool is None or channels not in (1, 3) or not len(rows):
             return
         placements = self._placements
@@ -288,7 +272,7 @@ class _View:
         self.done = crops.into(self._stacked, rows, placements, _scales(placements))
 
     def add(self, i: int, pixels: Pixels, window: Window, key: Callable[[], str], *, is_own: bool) -> None:
-        """Lay image `i` on its canvas; pixels that are its own may be the canvas. Images of a list come in order."""
+        """Put image `i` onto its canvas. Its own pixels may be the canvas. Images of a list arrive in order."""
         size = self._sizes[i]
         if self.pool is None:
             canvas, is_placed = pixels.array, window.resized == window.extent == size
@@ -313,7 +297,7 @@ class _View:
         lay(canvas, pixels, window, self._placements.fill or 0)
 
     def images(self) -> Images:
-        """All of them, mirrored where they are to be."""
+        """Return all images, mirrored where the plan says so."""
         flip = self._placements.flip & ~self.done
         if self._tensor is not None and self.pool is not None:
             images = self._tensor.permute(0, 3, 1, 2)
@@ -329,7 +313,7 @@ def _fill(canvas: NDArray[Any], fill: float) -> None:
 
 
 def _has(pixels: Pixels, window: Window) -> bool:
-    """Whether what a window needs is in pixels that were read for another one."""
+    """Whether pixels that were read for a different window contain this one."""
     starts, lengths = pixels[1:3], pixels.array.shape[:2]
     return all(
         start <= low and high <= start + length * pixels.scale
@@ -342,14 +326,14 @@ def _spec(pixels: Pixels, size: list[int]) -> ArraySpec:
 
 
 def _scratch_of(window: Window) -> NDArray[np.uint8] | None:
-    """Memory for the pixels that are decoded for a window."""
+    """Return memory for the pixels that are decoded for a window."""
     height, width = (high - low + _AROUND for low, high in zip(window.low, window.high, strict=True))
     nbytes = 3 * height * width // window.scale**2
     return _memory("decoded", nbytes) if nbytes <= _MOST_SCRATCH else None
 
 
 def _memory(name: str, nbytes: int) -> NDArray[np.uint8]:
-    """This thread's memory of a name: fresh memory costs more than to fill it."""
+    """Return this thread's memory of this name, because fresh memory costs more than filling it."""
     memory: NDArray[np.uint8] | None = getattr(_scratch, name, None)
     if memory is None or len(memory) < nbytes:
         memory = aligned_empty((-(-nbytes // 8) * 8,), np.uint8)
@@ -359,10 +343,10 @@ def _memory(name: str, nbytes: int) -> NDArray[np.uint8]:
 
 
 def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> None:
-    """Resize what a window shows of an image, bilinear and antialiased, and lay it on a canvas (H, W, C).
+    """Resize a window of an image, bilinear and antialiased, and put it onto a canvas (H, W, C).
 
-    The pixels are those of torchvision's `resize` of the part, cut afterwards: to the bit for uint8 where the part has
-    whole pixels; else those of the same filter at fractions of pixels.
+    The pixels are those of torchvision's `resize` of the part, cut afterwards: bit-identical for uint8 if the part has
+    whole pixels, else with the same filter at fractions of pixels.
     """
     (top, left), (height, width) = window.at, (b - a for a, b in zip(window.first, window.last, strict=True))
     target = canvas[top : top + height, left : left + width]
@@ -371,7 +355,7 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
     if not target.size:
         return
     array, scale = pixels.array, pixels.scale
-    # Where scaled pixels begin: of a mirrored image, the one that reaches beyond its edge comes first.
+    # Position of scaled pixels. In a mirrored image, the one that crosses its edge comes first.
     grid = [-(-begin % scale) for begin in pixels[1:3]]
     corner = [(o - g) / scale for o, g in zip(window.origin, grid, strict=True)]
     extent = [e / scale for e in window.extent]
@@ -394,8 +378,8 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
 
 
 def _resize(target: NDArray[Any], part: NDArray[Any], window: Window) -> None:
-    """Resize a part of an image, and lay what a window shows of it on `target`."""
-    if not part.flags.writeable or min(part.strides) <= 0:  # torch takes neither
+    """Resize a part of an image and put the visible window onto `target`."""
+    if not part.flags.writeable or min(part.strides) <= 0:  # torch supports neither
         dense = _memory("crop", part.nbytes).view(part.dtype)[: part.size].reshape(part.shape)
         dense[...] = part
         part = dense
@@ -413,13 +397,10 @@ def _resize(target: NDArray[Any], part: NDArray[Any], window: Window) -> None:
 def decode_resized(
     data: bytes, size: tuple[int, int], *, is_gray: bool, key: str, how: Geometry | None = None
 ) -> tuple[NDArray[Any], tuple[int, int]]:
-    """An image file as `how`, by default ``Resize(size)``, in a decode plan makes it of a stored one.
+    """Decode an image file as `how`, by default ``Resize(size)``, does in a decode plan.
 
-    Returns:
-        (H, W, C) pixels, RGB or, if `is_gray`, of one channel; and the image's own (height, width).
-
-    Raises:
-        SourceError: the file is damaged, or no image.
+    Returns (H, W, C) pixels, RGB or with `is_gray` 1 channel, and the image's own (height, width). Raises SourceError
+    if the file is damaged or no image.
     """
     height, width, channels = shape = stored_shape(data, key=key)
     whole = Placements.whole((height, width))
@@ -435,21 +416,21 @@ def decode_resized(
 
 
 def _is_dense(array: NDArray[Any]) -> bool:
-    """Whether torch takes it as it is."""
+    """Whether torch can use the array without a copy."""
     return array.flags.c_contiguous and array.flags.writeable and min(array.strides) > 0
 
 
 def place_masks(column: Column, rows: NDArray[np.int64], field: MaskField, placements: Placements) -> Images:
-    """Masks (h, w) of some rows moved as their images are, of which only what is seen is read.
+    """Move masks (h, w) of some rows with their images, reading only the visible part.
 
-    Each pixel is the one at its center; the rest is the value that is ignored, or 0.
+    Each pixel is the one at its center. Outside, the value is the ignored one, or 0.
     """
     sizes, laid = placements.size.tolist(), []
     sizes_of_masks = np.broadcast_to(column.spec.shape, (len(rows), 2))
     mask, last = np.empty((0, 0)), -1
     for i, (row, window) in enumerate(zip(rows.tolist(), windows_of(placements, sizes_of_masks), strict=True)):
         canvas = np.full(sizes[i], field.ignored or 0, column.dtype)
-        if row != last:  # a compressed one is unpacked once for its tiles
+        if row != last:  # a compressed mask is unpacked once for its tiles
             mask, last = column[row], row
         y, x = (
             np.floor(o + (np.arange(a, b) + 0.5) * (e / max(1, r))).astype(np.intp).clip(0, n - 1)

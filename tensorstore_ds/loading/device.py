@@ -16,9 +16,9 @@ from tensorstore_ds.options import meant, refusal
 
 
 def checked_device(device: torch.device | str) -> torch.device:
-    """A device that this machine has; `OptionError` if it has none of that name.
+    """Return a device of this machine. Raises `OptionError` if there is none of that name.
 
-    CUDA is not initialized here: worker processes may be forked yet.
+    It does not initialize CUDA, because worker processes may still be forked.
     """
     try:
         found = torch.device(device)
@@ -28,7 +28,7 @@ def checked_device(device: torch.device | str) -> torch.device:
             torch.empty(0, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].partition(": ")[0].rstrip(".")
-        if reason.startswith("Expected one of"):  # and a list of what no machine here has
+        if reason.startswith("Expected one of"):  # followed by a list of devices that no machine here has
             reason = "torch has no device of this name"
         near = meant(str(device), ("cuda",) if torch.cuda.device_count() and not str(device).startswith("cuda") else ())
         raise OptionError(
@@ -38,41 +38,41 @@ def checked_device(device: torch.device | str) -> torch.device:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """`device` with its number: of ``cuda`` the current one of this thread, which other threads may not have."""
+    """Return the device with its number. ``cuda`` means this thread's current device, which differs between threads."""
     if device.index is not None:
         return device
     if device.type != "cuda":
         accelerator = torch.accelerator.current_accelerator()
         is_that = accelerator is not None and device.type == accelerator.type
         return torch.device(device.type, torch.accelerator.current_device_index()) if is_that else device
-    # A process that has not used CUDA yet has the first one, and asking would end the forking of workers.
+    # A process that has not used CUDA yet has the first one, and asking would prevent forking workers.
     return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
 
 
 @functools.cache
 def stream_for(work: Literal["copies", "decoding"], device: torch.device) -> torch.cuda.Stream:
-    """The stream for some work on a device with a number, one for the life of the process.
+    """Return the stream for some work on a device with a number. There is one per process.
 
-    torch keeps freed memory for the stream that it was allocated on: a stream per epoch would collect memory.
+    torch keeps freed memory for the stream that allocated it, so a stream per epoch would accumulate memory.
     """
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
 
 
 class GpuTimer:
-    """The time between pairs of events on a GPU. The host waits for none of them: a pair counts once it is done."""
+    """Measure the time between pairs of events on a GPU without waiting. A pair counts once it is done."""
 
     def __init__(self) -> None:
         self._done = 0.0
         self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def add(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
-        """Two events of one stream, which were made to keep the time."""
+        """Add two timing events of one stream."""
         self._pending.append((began, ended))
-        self.seconds()  # so that there are never more pending than are under way
+        self.seconds()  # limits the number of pending pairs
 
     def seconds(self) -> float:
-        """Of all pairs that are done."""
+        """Seconds of all finished pairs."""
         while self._pending and self._pending[0][1].query():  # type: ignore[no-untyped-call]
             began, ended = self._pending.popleft()
             self._done += began.elapsed_time(ended) / 1000
@@ -80,10 +80,10 @@ class GpuTimer:
 
 
 class IdleTime:
-    """How long a GPU had nothing to do while a script waited for its next batch.
+    """Measure how long a GPU was idle while a script waited for its next batch.
 
-    The host may wait for a batch while the GPU still works on what was queued before. Therefore, the stream of the
-    script tells the time: from where it has done what was queued when the batch was asked for, to where it may go on.
+    The host may wait for a batch while the GPU still works on queued kernels. Therefore, the script's stream measures
+    the time from the end of the work queued before the request until the batch is ready.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -91,22 +91,22 @@ class IdleTime:
         self._timer = GpuTimer()
 
     def ask(self) -> torch.cuda.Event:
-        """Call this when a batch is asked for."""
+        """Record the time of a request for a batch."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def hand_over(self, asked: torch.cuda.Event) -> None:
-        """Call this when the batch is handed over, with what `ask` returned."""
+        """Record the hand-over of a batch, with the event from `ask`."""
         self._timer.add(asked, self.ask())
 
     def seconds(self) -> float:
-        """Idle so far, as far as the GPU has come."""
+        """Idle seconds so far, as far as the GPU has progressed."""
         return self._timer.seconds()
 
 
 def record_stream(batch: Any, stream: torch.cuda.Stream) -> None:
-    """Tell torch's allocator that a stream uses the tensors of a batch as well."""
+    """Tell torch's allocator that a stream also uses the tensors of a batch."""
 
     def record(tensor: torch.Tensor) -> torch.Tensor:
         tensor.record_stream(stream)
@@ -178,26 +178,26 @@ class DevicePrefetcher:
                         queue.append(self._copied(next(batches), side))
                     except StopIteration:
                         has_more = False
-                    except Exception as error:  # of a later batch: those before it come first
+                    except Exception as error:  # the error is in a later batch: return earlier ones first
                         failed, has_more = error, False
                 if queue:
                     yield self._handed_over(queue.popleft())
             if failed is not None:
                 raise failed
         finally:
-            del failed  # which has this frame in its traceback
+            del failed  # its traceback refers to this frame
 
     def _copied(self, batch: Any, side: torch.cuda.Stream) -> _OnDevice:
         packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        # The device, too: to put back a stream of the current device makes a context there, of 500 MB.
+        # Also the device: restoring a stream of the current device creates a context there, of 500 MB.
         with torch.cuda.device(self.device), torch.cuda.stream(side):
             others = [None if is_plain(piece) else piece.to(self.device, non_blocking=True) for piece in packed.pieces]
             targets = [
                 torch.empty_like(piece, device=self.device) if other is None else other
                 for piece, other in zip(packed.pieces, others, strict=True)
             ]
-            began.record(side)  # between the two, nothing is done but copies
+            began.record(side)  # only copies run between the two events
             for target, piece, other in zip(targets, packed.pieces, others, strict=True):
                 if other is None:
                     target.copy_(piece, non_blocking=True)
@@ -214,7 +214,7 @@ class DevicePrefetcher:
 
 
 class _OnDevice(NamedTuple):
-    """A batch that is copied, or being copied, to a device, and what its tensors are views of there."""
+    """A batch that is copied, or being copied, to a device, and the memory of its tensors there."""
 
     batch: Any
     pieces: list[torch.Tensor]
@@ -222,9 +222,9 @@ class _OnDevice(NamedTuple):
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """A batch with all its tensors on `device`; copies from pinned memory to CUDA do not wait.
+    """Move all tensors of a batch to `device`. Copies from pinned memory to CUDA do not wait.
 
-    On other devices torch does not promise to keep the memory that such a copy reads until it is done.
+    For other devices, torch does not guarantee that the source memory of such a copy stays alive.
     """
     packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)
     pieces = [piece.to(device, non_blocking=device.type == "cuda") for piece in packed.pieces]

@@ -40,7 +40,7 @@ _THREAD_NAME = f"{_OUR_THREADS}loader"
 
 @dataclass(slots=True)
 class Position:
-    """Where an iteration is."""
+    """Position of an iteration in an epoch."""
 
     epoch: int = 0
     batch: int = 0  #: number of batches that were returned, or skipped by a resumed iteration
@@ -87,16 +87,8 @@ class Epoch(Iterator[Any]):
     """Iterator over the batches of one epoch, for one thread at a time, in the process that created it.
 
     It starts when you request the first batch. After StopIteration, another exception or `close`, every further `next`
-    raises StopIteration and changes nothing.
-
-    Args:
-        begin: function that returns the position, and the batches from there on.
-        stats: statistics to which the batches and the waiting time of the script are added.
-        transform: function that is called with each batch, its rows and the epoch. `begin` then returns pairs of a
-            batch and its rows.
-        count: function that returns the number of batches of a whole epoch, or raises TypeError.
-        idle: timer that is told when a batch is requested and when it is handed over, or None without a GPU.
-        static: tensors that all batches are copied into, or None if each batch has its own.
+    raises StopIteration and changes nothing. `begin` returns the position and the batches from there on, as pairs of a
+    batch and its rows if there is a `transform`. `static` are tensors that all batches are copied into.
     """
 
     def __init__(
@@ -175,7 +167,7 @@ class Epoch(Iterator[Any]):
 
 
 class Ahead(Iterable[Any]):
-    """The batches that `make` makes of each group, in order; `width` threads work up to `depth()` groups ahead."""
+    """The batches that `make` returns for each group, in order. `width` threads work up to `depth()` groups ahead."""
 
     def __init__(
         self,
@@ -189,10 +181,10 @@ class Ahead(Iterable[Any]):
         self._make, self._groups, self._stats = make, groups, stats
         self._width, self._depth = width, depth
         self._waiting: deque[Future[tuple[list[Any], float]]] = deque()
-        self._made: Iterator[Any] = iter([])  # what is left of the task that was asked for last
+        self._made: Iterator[Any] = iter([])  # the rest of the current task
 
     def ready(self) -> bool:
-        """Whether the next batch is there, so that whoever asks for it does not wait."""
+        """Whether the next batch is ready, so that a request does not wait."""
         return operator.length_hint(self._made) > 0 or (bool(self._waiting) and self._waiting[0].done())
 
     def __iter__(self) -> Iterator[Any]:
@@ -206,23 +198,23 @@ class Ahead(Iterable[Any]):
             while self._waiting:
                 yield from self._oldest()
         finally:
-            if os.getpid() == process:  # a forked child has none of them
-                # A garbage collection, and with it this, may run in one of them, which cannot wait for itself, or in
-                # another thread of this library, such as one that fetches, for which they may wait.
+            if os.getpid() == process:  # a forked child has none of these threads
+                # Garbage collection may run this in one of these threads, which cannot wait for itself, or in a
+                # thread of this library that they may wait for, such as one that fetches.
                 inside = threading.current_thread().name.startswith(_OUR_THREADS)
                 threads.shutdown(wait=not inside, cancel_futures=True)
-            self._waiting.clear()  # the traceback of one that failed refers to this object: batches would stay for long
+            self._waiting.clear()  # the traceback of a failed task refers to this object and would keep batches alive
 
     def _timed(self, group: Group) -> tuple[list[Any], float]:
         began = time.perf_counter()
         return self._make(group), time.perf_counter() - began
 
     def _oldest(self) -> Iterator[Any]:
-        """The batches of the task that was given out first."""
+        """Return the batches of the oldest task."""
         self._stats.requests += 1
         self._stats.ready += sum(future.done() for future in self._waiting)
         batches, seconds = self._waiting.popleft().result()
-        self._stats.gather += seconds  # added by this thread: the others would lose some of each other's
+        self._stats.gather += seconds  # added in this thread, because concurrent additions would lose some
         self._made = iter(batches)
         return self._made
 
@@ -233,17 +225,17 @@ def _libraries() -> ThreadpoolController:
 
 
 def _compute_alone() -> None:
-    """One OpenMP thread for this thread, as torch has it in worker processes: more would wait for the cores."""
-    torch.get_num_threads()  # torch sets what is usual where a thread asks for the first time
+    """Limit OpenMP to 1 thread in this thread, as torch does in workers, because more would compete for the cores."""
+    torch.get_num_threads()  # torch sets its default when a thread asks for the first time
     _libraries().limit(limits=1, user_api="openmp")
 
 
 def grouped(batches: Iterable[NDArray[np.int64]], dataset: Samples, *, mixed: bool = False) -> Iterator[Group]:
-    """Batches of indices, small ones several at a time.
+    """Group small batches of indices.
 
-    If samples are decoded or transformed, each batch is alone: what takes long should wait for no other, however few
-    bytes it has in the store. So is one whose samples are `mixed` with each other. The first groups are small, so that
-    the first batch comes soon.
+    Decoded or transformed samples stay one batch per group, so that no batch waits for slow ones, however few bytes it
+    has in the store. So do batches whose samples are `mixed`. The first groups are small, so that the first batch is
+    ready soon.
     """
     decoded = dataset.decode is not None or any(is_decoded(dataset.schema[name]) for name in dataset.fields)
     alone = decoded or mixed or dataset.transform is not None

@@ -1,4 +1,4 @@
-"""What torch gets of each kind of field: what differs between kinds stands here."""
+"""What torch gets of each kind of field. All differences between kinds are in this module."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split
 
 ReturnAs = Literal["dict", "tuple", "torchvision"]
-#: What a batch holds of a field: a tensor with a row for each sample; objects; or a list, of keys, of texts, or of
-#: images that have different sizes.
+#: A batch's values of a field: a tensor with a row for each sample, objects, or a list of keys, texts, or
+#: images of different sizes.
 Value = torch.Tensor | PackedObjects | list[str] | list[list[str]] | list[torch.Tensor]
 
 
 def is_decoded(field: Field) -> bool:
-    """Whether its rows are images, each of its own size: image files, which take long to decode, or their pixels."""
+    """Whether rows are images of different sizes, as files or pixels. Files take long to decode."""
     return isinstance(field, ImageField) and not isinstance(field, ArrayField)
 
 
 def has_fixed_rows(field: Field) -> bool:
-    """Whether it is kept as numbers that a device can hold and gather: not as keys or image files."""
+    """Whether rows are numbers that a device can hold and gather, unlike keys or image files."""
     return isinstance(field, ArrayField | ObjectsField)
 
 
 def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
-    """Class names of the labels, of the objects, or of the masks; none if there are none of these."""
+    """Return the class names of the labels, of the objects, or of the masks, or none."""
     kinds = LabelField | LabelsField | ObjectsField | MaskField
     labelled = (field.classes for field in fields.values() if isinstance(field, kinds))
     return next((classes for classes in labelled if classes), ())
 
 
 def images_in(names: Iterable[str], fields: Mapping[str, Field]) -> list[str]:
-    """Which of the names are images: `image`, or its views `image_0`, `image_1` and so on."""
+    """Return the names of images, `image` or its views `image_0`, `image_1` and so on."""
     return [name for name in names if name.startswith("image") and isinstance(fields.get(name), ImageField)]
 
 
 def pair_of(fields: Mapping[str, Field], usual: Iterable[str]) -> tuple[str, ...]:
-    """The fields of (image, target), or all the `usual` ones if there is no label, no mask and no image.
+    """Return the fields of (image, target), or all the `usual` ones if there is no label, no mask and no image.
 
-    Others may be added to a store at any time, and a loop over images and labels goes on. Objects are one target with
-    the other fields of their sample.
+    Fields that are added to a store later do not change a loop over images and labels. Objects and the other fields of
+    their sample are one target.
     """
     names = tuple(name for name in usual if name != "image")
     chosen = {name: fields[name] for name in sorted(names, key=lambda name: name != "label")}
@@ -69,12 +69,11 @@ def pair_of(fields: Mapping[str, Field], usual: Iterable[str]) -> tuple[str, ...
 def gather_field(
     split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool, *, outlines: bool = False
 ) -> Value:
-    """Some rows of a field that needs no decoding, copied into memory of `pool` by one gather.
+    """Gather some rows of a field that needs no decoding into memory of `pool`.
 
-    Images are (B, C, H, W) in channels-last memory; objects are `PackedObjects`, keys a list of str, and texts a
-    list of lists of str; labels of several classes are (B, C) float32, NaN where unknown; everything else is as it is
-    stored, (B, ...). With `outlines`, objects have
-    what `loading.outlines` draws them by.
+    Images are (B, C, H, W) in channels-last memory, objects are `PackedObjects`, with `outlines` also with the values
+    for `loading.outlines`. Keys are a list of str, and texts a list of lists of str. Labels of several classes are
+    (B, C) float32, NaN where unknown. Everything else is (B, ...) as it is stored.
     """
     field, column = split.fields[name], split[name]
     if isinstance(field, LabelsField) and isinstance(column, Column):
@@ -95,7 +94,7 @@ def gather_field(
 
 
 def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
-    """One row as a view of the read-only map, which must not be written to; None where there is nothing to view."""
+    """Return one row as a view of the read-only map, which must not be written to, or None if no view is possible."""
     field = split.fields[name]
     if not isinstance(field, ArrayField) or isinstance(field, LabelsField) or not field.spec.shape:
         return None
@@ -104,9 +103,9 @@ def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
 
 
 def as_loaded(field: Field, rows: torch.Tensor) -> torch.Tensor:
-    """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are.
+    """Return images (B, H, W, C) as (B, C, H, W), a view in channels-last memory.
 
-    Labels of several classes become float32, NaN where unknown.
+    Labels of several classes become float32, NaN where unknown. Other fields do not change.
     """
     if isinstance(field, LabelsField):
         return torch.where(rows < 0, torch.nan, rows.to(torch.float32))
@@ -119,14 +118,14 @@ def as_loaded(field: Field, rows: torch.Tensor) -> torch.Tensor:
 def as_sample(
     sample: dict[str, Any], fields: Mapping[str, Field], return_as: ReturnAs, row: int, *, wrap: bool, as_pil: bool
 ) -> Any:
-    """One sample, a dict of image (C, H, W), label (), objects {name: (m, ...)}, as it is returned; it is used up.
+    """Convert one sample, a dict of image (C, H, W), label (), objects {name: (m, ...)}, to `return_as`.
 
-    With `wrap`, image, boxes, keypoints and masks become torchvision's tv_tensors, so that
+    The dict is consumed. With `wrap`, image, boxes, keypoints and masks become torchvision's tv_tensors, so that
     ``torchvision.transforms.v2`` moves them together. With `as_pil`, the image becomes a PIL image.
     """
     objects = next((name for name in sample if isinstance(fields[name], ObjectsField)), None)
     if wrap or (objects is not None and return_as != "dict"):
-        from torchvision import tv_tensors  # here, because it takes seconds that the first batch can do without
+        from torchvision import tv_tensors  # imported here, because it takes seconds that the first batch does not need
     if objects is not None and (wrap or return_as != "dict"):
         canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
         wrapped = sample[objects] = dict(sample[objects])
@@ -172,17 +171,17 @@ def _pil_image(image: torch.Tensor) -> Image.Image:
 
 
 def detection_image(image: torch.Tensor) -> torch.Tensor:
-    """An image, or a batch of them, as torchvision's detection models take it: float32 in [0, 1]."""
+    """Convert an image, or a batch of images, to float32 in [0, 1], for torchvision's detection models."""
     if image.dtype != torch.uint8:
         return image
-    # By a tensor: GPUs multiply by the reciprocal of a number, and round to another last bit than the CPU does.
+    # Divide by a tensor: GPUs multiply by the reciprocal of a number, which rounds differently than on the CPU.
     return image.to(torch.float32).div_(torch.full((), 255.0, device=image.device))
 
 
 def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Values of objects as torchvision's detection models and its references take them: class 0 is the background.
+    """Convert objects for torchvision's detection models and references, in which class 0 is the background.
 
-    Added are ``area`` (M,) of the boxes in pixels, and ``iscrowd`` (M,) int64, which is 1 for objects that are
+    It adds ``area`` (M,) of the boxes in pixels, and ``iscrowd`` (M,) int64, which is 1 for objects that are
     ``iscrowd`` or ``difficult``: pycocotools ignores both in an evaluation.
     """
     x1, y1, x2, y2 = values["boxes"].unbind(1)
@@ -195,7 +194,7 @@ def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
 
 
 def visible_keypoints(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Keypoints (M, K, 2) for torchvision's Keypoint R-CNN: (M, K, 3) float32, x, y and 1, zeros where absent."""
+    """Convert keypoints (M, K, 2) for torchvision's Keypoint R-CNN: (M, K, 3) float32 x, y, 1, zeros where absent."""
     points = values.get("keypoints")
     if points is None or points.ndim != 3 or points.shape[2] != 2:
         return {}
@@ -207,9 +206,9 @@ def visible_keypoints(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 def as_detection(
     columns: Mapping[str, Any], fields: Mapping[str, Field], rows: NDArray[np.int64], how: Collate, *, defers: bool
 ) -> Any:
-    """A batch as torchvision's detection references have it: images, and targets collated as asked for.
+    """Convert a batch to images and collated targets, as in torchvision's detection references.
 
-    If it `defers`, images stay uint8, a quarter of the bytes, until they are on their device.
+    With `defers`, images stay uint8, 1/4 of the bytes, until they are on their device.
     """
     objects = next(name for name in columns if isinstance(fields[name], ObjectsField))
     image, packed = columns["image"], columns[objects]
@@ -229,7 +228,7 @@ def _numbered(targets: list[dict[str, Any]], rows: list[int]) -> list[dict[str, 
 
 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:
-    """A batch as torchvision's: (images, labels), or (images, targets) if there are objects. `columns` is used up."""
+    """Convert a batch to (images, labels), or (images, targets) with objects. `columns` is consumed."""
     objects = next((name for name in columns if isinstance(fields[name], ObjectsField)), None)
     if objects is None:
         images = [columns.pop(name) for name in images_in(list(columns), fields)]

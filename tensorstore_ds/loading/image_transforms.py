@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-#: Where torchvision defines transforms that take an image, but no sample. Its `v2` takes both.
+#: Modules of torchvision transforms that take an image, but no sample. Its `v2` takes both.
 _OF_TORCHVISION = tuple(
     f"torchvision.transforms.{name}" for name in ("transforms", "autoaugment", "functional", "_presets")
 )
-#: What they are applied by; a `Lambda` may take anything.
+#: Classes that apply transforms. A `Lambda` may take anything.
 _CONTAINERS = ("Compose", "Sequential", "RandomApply", "RandomChoice", "RandomOrder")
-#: Those that take a PIL image or an array, and those that also take a tensor but give other values for it.
+#: Transforms of a PIL image or an array, and those that also take a tensor but return other values for it.
 _OF_PIL = ("ToTensor", "PILToTensor", "to_tensor", "pil_to_tensor")
 _WITH_PIL = ("timm.", "torchvision.transforms._presets")
 
 
 class ImageTransform(NamedTuple):
-    """What a transform of single images takes."""
+    """Input that a transform of single images expects."""
 
-    #: Its first member that is of torchvision's first generation or of timm, such as ``torchvision's ToTensor``.
+    #: Its first member from torchvision's first generation or timm, such as ``torchvision's ToTensor``.
     name: str
     #: Whether it takes PIL images, as in torchvision's ImageFolder.
     of_pil: bool
 
 
 def image_transform(transform: Any) -> ImageTransform | None:
-    """What a transform takes if it is one of single images, and None for any other, which gets samples."""
+    """Return the input of a transform of single images, or None for any other transform, which gets samples."""
     steps = list(_steps(transform))
     ours = [step for step in steps if _is_of_images(step)]
     if not ours:

@@ -236,7 +236,7 @@ class DataLoader(data.DataLoader[Batches]):
         self._stats = LoaderStats()
         self._copies = GpuTimer()
         self._idle = IdleTime(self.device) if self.device is not None and on_gpu else None
-        self._task_nbytes = 0  # pinned memory of a task's batches, of the largest task so far
+        self._task_nbytes = 0  # pinned memory of the largest task's batches so far
         self._pool = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._ranked_sampler: RowSampler | None = None
         has_own_order = sampler is not None or batch_sampler is not None or generator is not None
@@ -247,18 +247,18 @@ class DataLoader(data.DataLoader[Batches]):
         if not has_own_order and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
             order: Order = {"seed": seed, "even_batches": even_batches}
             mixing = dataset.sampler(**order) if isinstance(dataset, MixedDataset) and shuffle else None
-            if mixing is None:  # one that has no rows for this rank is empty, and no None
+            if mixing is None:  # an empty sampler of this rank is still not None
                 mixing = ShuffleSampler(dataset, shuffle=bool(shuffle), **order)
             sampler, shuffle = mixing, None
         if isinstance(sampler, RowSampler):
-            # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
-            # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
+            # Only this loader's own iteration divides rows among ranks. Accelerate takes the sampler out of it and
+            # divides the rows itself, so it gets the order of all ranks.
             self._ranked_sampler, sampler = sampler, sampler._undivided()
             if type(sampler) is ShuffleSampler and not sampler.shuffle and isinstance(dataset, Sized):
-                sampler = SequentialSampler(dataset)  # by which others (Lightning) know that nothing is shuffled
-        self._transform: TransformsBatches | None = None  # of batches on their device, by the script's own thread
-        self._in_threads: OfBatches | None = None  # of batches in memory, by the threads that gather them
-        self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
+                sampler = SequentialSampler(dataset)  # Lightning sees from it that the order is not shuffled
+        self._transform: TransformsBatches | None = None  # of batches on their device, in the script's thread
+        self._in_threads: OfBatches | None = None  # of batches in memory, in the threads that gather them
+        self._collated: Callable[[Any], Any] = list  # how this loader collates a batch of a store
         if isinstance(dataset, Samples) and in_batches:
             padding = None
             if collate_images == "padded":
@@ -301,7 +301,7 @@ class DataLoader(data.DataLoader[Batches]):
             )
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
-        self._sampler_epoch: int | None = epoch_of(self._ordering)  # when this loader looked last
+        self._sampler_epoch: int | None = epoch_of(self._ordering)  # when this loader last read it
         self._position.epoch = self._sampler_epoch or 0
 
     # --- position
@@ -384,7 +384,7 @@ class DataLoader(data.DataLoader[Batches]):
         if is_divided_anew:
             setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed")}
         if self.is_elastic and (is_divided_anew or not getattr(self._ranked_sampler, "even_batches", True)):
-            setting.pop("batches", None)  # which differ among ranks then
+            setting.pop("batches", None)  # differs among ranks in this case
             setting["samples"] = cast(RowSampler, self._ranked_sampler).size
         for name, value in setting.items():
             if name not in state or state[name] != value:
@@ -416,11 +416,11 @@ class DataLoader(data.DataLoader[Batches]):
             )
         kept = next((each for each in ("drawn_from", "generator") if each in state), None)
         drawn_from = load_generator(state[kept]) if generator is not None and kept is not None else None
-        # Nothing is changed before here: a state that is refused leaves the loader where it was.
+        # Nothing changes before this line: a rejected state leaves the loader where it was.
         if drawn != self.seed:
             self._reseed(drawn)
         self._position = Position(epoch, batch, start)
-        self.set_epoch(epoch)  # of the sampler
+        self.set_epoch(epoch)  # sets the sampler's epoch
         if sampler_epoch is not None and has_epochs(self._ordering):
             self._ordering.set_epoch(sampler_epoch)
             self._sampler_epoch = sampler_epoch
@@ -467,13 +467,13 @@ class DataLoader(data.DataLoader[Batches]):
         return f"<DataLoader, {counted}{batches}{device}, {setting['sampler']}, {by}, of {self.dataset!r}>"
 
     def _setting(self) -> dict[str, Any]:
-        """What must be the same where a state is loaded."""
+        """Settings that must be the same when a state is loaded."""
         iterable = isinstance(self.dataset, IterableDataset)  # torch wants to know who asks for its length
         batches = None if iterable or not isinstance(self._index_batches(), Sized) else len(self)
         return {"seed": self.seed, "batch_size": self.batch_size, "batches": batches, **describe(self._ordering)}
 
     def _next_position(self) -> Position:
-        """Epochs are counted here, unless somebody has set another on the sampler: DDP scripts and Lightning do."""
+        """Return the next position. Epochs are counted here, unless DDP scripts or Lightning set one on the sampler."""
         last = self._position
         position = Position(last.epoch + 1) if last.begun else last
         epoch = epoch_of(self._ordering)
@@ -502,7 +502,7 @@ class DataLoader(data.DataLoader[Batches]):
         return Epoch(self._begin, self._stats, self._transform, count, self._idle, self._static)
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
-        """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
+        """Return an iterator's position and batches at its first batch: Lightning sets the epoch after `iter`."""
         if self._draws_seed and self._ranked_sampler is not None and self._ranked_sampler.num_replicas > 1:
             raise refusal("seed", "a number that all ranks share", "None")
         position = self._position = self._next_position()
@@ -529,14 +529,14 @@ class DataLoader(data.DataLoader[Batches]):
         return position, batches
 
     def _draw_as_torch(self, position: Position) -> None:
-        """Draw what torch's iterators draw before the order, a seed for workers: so both loaders have one order."""
+        """Draw a seed for workers before the order, as torch's iterators do, so that both loaders have one order."""
         if generator_of(self._ordering) is not None and position.drawn is None:
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
 
     def _by_threads(self, dataset: Samples, position: Position) -> Ahead:
         draw = (self.seed, position.epoch)
         # A user's function may wrap memory anew, as `torch.from_numpy` does. If it were pinned, torch's allocator would
-        # not know that a copy still reads it, and would use it again.
+        # not know that a copy still reads it, and would reuse it.
         by_user = dataset._by_sample or cast(StoreCollate, self.collate_fn).collate_fn is not None
         pool = BufferPool() if by_user and self._pool.pinned else self._pool
 
@@ -547,7 +547,7 @@ class DataLoader(data.DataLoader[Batches]):
             batches = [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
             return self._pinned(batches) if self._pool.pinned else batches
 
-        width = self._width  # which looks for the limits of the machine
+        width = self._width  # reads the limits of the machine
         has_budget = self._pool.pinned and self._decoder is None
 
         def depth() -> int:
@@ -560,8 +560,8 @@ class DataLoader(data.DataLoader[Batches]):
         return Ahead(make, groups, self._stats, width=width, depth=depth)
 
     def _pinned(self, batches: list[Any]) -> list[Any]:
-        """Batches of a task in pinned memory: packed, if a GPU gets them."""
-        if self._decoder is not None:  # which takes files out of them first
+        """Move the batches of a task to pinned memory, packed if a GPU gets them."""
+        if self._decoder is not None:  # takes files out of the batches first
             return cast(list[Any], map_tensors(batches, pinned))
         packed = [pack(batch, self._pool) for batch in batches]
         self._task_nbytes = max(self._task_nbytes, sum(batch.nbytes for batch in packed))
@@ -570,12 +570,12 @@ class DataLoader(data.DataLoader[Batches]):
 
     @property
     def _width(self) -> int:
-        """Threads that gather."""
+        """Number of threads that gather."""
         return self.num_threads or threads_for_loading()
 
     def _worker_batches(self, position: Position) -> Iterator[Any]:
-        """torch's own iteration. Its workers bring each batch's rows along, if a batch transform wants them."""
-        if getattr(self._iterator, "_shutdown", False):  # persistent workers of the parent process, or ended ones
+        """Iterate with torch's own workers, which also return each batch's rows if a batch transform needs them."""
+        if getattr(self._iterator, "_shutdown", False):  # workers of the parent process, or ended ones
             self._iterator = None
         collate_fn = self.collate_fn
         if isinstance(collate_fn, StoreCollate):
@@ -595,17 +595,13 @@ class DataLoader(data.DataLoader[Batches]):
 
     @property
     def _ordering(self) -> Any:
-        """The sampler that decides the order, of this rank alone."""
+        """The sampler of this rank that determines the order."""
         return (
             deciding_sampler(self.sampler, self.batch_sampler) if self._ranked_sampler is None else self._ranked_sampler
         )
 
     def _index_batches(self, start: int = 0) -> Any:
-        """What deals indices: batches, or one by one where there is no automatic batching.
-
-        Args:
-            start: samples of the epoch, all ranks together, that came before.
-        """
+        """The batch sampler, or the sampler without batching, after `start` samples of the epoch, of all ranks."""
         if self._ranked_sampler is None:
             return super()._index_sampler
         dealt = self._ranked_sampler.after(start)
@@ -613,9 +609,9 @@ class DataLoader(data.DataLoader[Batches]):
 
     @property
     def _index_sampler(self) -> Any:
-        """What torch's own machinery asks for indices, in this process."""
-        # torch's iterator keeps this, and persistent workers keep it: a cycle would end them only with the next garbage
-        # collection, and then late.
+        """The sampler that torch's own loader uses in this process."""
+        # torch's iterator and persistent workers keep this: a cycle would end workers only at the next garbage
+        # collection, which is late.
         me = weakref.proxy(self)
 
         def begin() -> tuple[tuple[int, int], Iterator[Any]]:
@@ -628,18 +624,18 @@ class DataLoader(data.DataLoader[Batches]):
     def _ask_ahead(
         self, items: Iterable[T], rows_of: Callable[[T], NDArray[np.int64]], position: Position
     ) -> Iterator[T]:
-        """Pass items on, whose rows the system reads meanwhile if that helps."""
+        """Pass items on while the system reads their rows ahead, if that helps."""
         if self._read_ahead is None:
             return iter(items)
         return self._read_ahead.before(items, rows_of, position.batch * (self.batch_size or 1))
 
     def _dealing(self, position: Position) -> Iterator[Any]:
-        """What is dealt of the epoch of a position, from its batch on."""
+        """Iterate over the indices of a position's epoch, from its batch on."""
         position.drawn, batches = drawn(self._index_batches(position.start), self._ordering, position.drawn)
         return itertools.islice(batches, position.batch, None)
 
     def _batches(self, position: Position) -> Iterator[NDArray[np.int64]]:
-        """Indices of every batch from a position on: slices of larger pieces of the epoch, if they can be had."""
+        """Iterate over the indices of every batch from a position on, as slices of larger pieces if possible."""
         pieces, size = None, self.batch_size or 1
         if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
             first = position.batch * size
@@ -650,7 +646,7 @@ class DataLoader(data.DataLoader[Batches]):
         if pieces is None:
             yield from (np.asarray(batch, np.int64) for batch in self._dealing(position))
             return
-        for rows in pieces:  # of whole batches, but for the last one
+        for rows in pieces:  # of whole batches, except the last one
             stop = len(rows) // size * size if self.drop_last else len(rows)
             yield from (rows[first : first + size] for first in range(0, stop, size))
 
@@ -664,7 +660,7 @@ def _check(
     batch_transform: TransformsBatches | None,
     batch_size: Any,
 ) -> None:
-    """Raise an `OptionError` for arguments that are found wrong only later, far away, or never."""
+    """Raise an `OptionError` for arguments whose errors would appear late, elsewhere, or never."""
     if isinstance(dataset, str | os.PathLike | Store | Split):
         raise refusal("dataset", "a data set, such as StoreDataset(path, split)", f"a {type(dataset).__name__}")
     weights = getattr(sampler, "weights", None)
@@ -672,7 +668,7 @@ def _check(
         raise refusal("sampler", f"a weight for each of {len(dataset):,} samples", f"{len(weights):,}")
     if collate not in COLLATES:
         raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
-    if not isinstance(batch_size, int | float | None):  # torch refuses other numbers
+    if not isinstance(batch_size, int | float | None):  # torch itself rejects other numbers
         raise refusal("batch_size", "a whole number, at least 1, or None", repr(batch_size))
     if num_threads is not None and (not isinstance(num_threads, int) or num_threads < 1):
         raise refusal("num_threads", "an integer, at least 1", repr(num_threads))
@@ -697,7 +693,7 @@ def _check(
 
 
 def _without_subsets(dataset: Dataset[Any]) -> Dataset[Any]:
-    """torch's `Subset` of a `StoreDataset`, which `random_split` makes, as the data set's own."""
+    """Replace torch's `Subset` of a `StoreDataset`, which `random_split` makes, by the data set's own subset."""
     if type(dataset) is not Subset:
         return dataset
     whole = _without_subsets(dataset.dataset)
@@ -712,18 +708,18 @@ def _is_of_samples(dataset: Dataset[Any]) -> bool:
 
 
 def _found(dataset: Dataset[Any]) -> str:
-    """What was passed in the place of a `StoreDataset`, and what to pass for torch's `Subset`."""
+    """Describe what was passed instead of a `StoreDataset`, and what to pass for torch's `Subset`."""
     what = f"a {type(dataset).__name__}"
     mixed = isinstance(dataset, Subset) and _is_of_samples(dataset)
     return f"{what}: mix subsets, MixedDataset({{dataset.subset(rows): 0.7, ...}})" if mixed else what
 
 
 def _other_arguments(transform: TransformsBatches) -> str:
-    """The arguments of a function that cannot be called with a batch, rows and an epoch; empty if it can."""
+    """Return the arguments of a function that cannot be called with a batch, rows and an epoch, or an empty string."""
     called: Callable[..., Any] = transform.forward if isinstance(transform, torch.nn.Module) else transform
     try:
         signature = inspect.signature(called)
-    except (TypeError, ValueError):  # a callable written in C tells nothing
+    except (TypeError, ValueError):  # a callable written in C has no signature
         return ""
     try:
         signature.bind(None, None, None)
@@ -733,7 +729,7 @@ def _other_arguments(transform: TransformsBatches) -> str:
 
 
 def _check_buckets(dataset: Dataset[Any], sampler: Any, batch_sampler: Any) -> None:
-    """Raise an `OptionError` for a sampler of batches that is taken for one of rows, or is of other data."""
+    """Raise an `OptionError` for a batch sampler that is passed as a sampler, or belongs to other data."""
     if isinstance(sampler, SizeBucketSampler):
         raise refusal("sampler", "a sampler of rows", "a SizeBucketSampler: pass it as `batch_sampler`")
     if isinstance(batch_sampler, SizeBucketSampler):

@@ -29,7 +29,7 @@ from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.store import Asked, Store
 from tensorstore_ds.seeding import generator
 
-#: A store as its path, its URL, an open store, or a data set of one of its splits.
+#: A store as path, URL, open store, or data set of one of its splits.
 MixShare = str | os.PathLike[str] | Store | StoreDataset
 EpochLength = Literal["first", "shortest"] | int
 Weights = Callable[[int], Sequence[float]]
@@ -210,12 +210,12 @@ class MixedDataset(Samples):
         return [part.loaded[0]._replace(fields=self.fields) for part in self.parts]
 
     def _read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
-        """`StoreDataset._read_randomly` of each store."""
+        """Advise random reads of arrays of each store."""
         for part, each in zip(self.parts, arrays, strict=True):
             part._read_randomly([each])
 
     def _will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
-        """`StoreDataset._will_need` of each store."""
+        """Begin to read samples of each store."""
         owners, rows = self.part_of(indices), np.asarray(indices, np.int64)
         asked = [
             part._will_need(rows[owners == number] - self._starts[number], every=every, fields=self.fields)
@@ -232,7 +232,7 @@ class MixedDataset(Samples):
             places.append(np.flatnonzero(owners == number))
             batch = part.gather(rows[places[-1]] - start, pool, draw, fields=names)
             if part.rows is None:
-                rows[places[-1]] = batch.rows + start  # others may have taken the place of damaged ones
+                rows[places[-1]] = batch.rows + start  # replacements of damaged samples have other rows
             maps = self._maps[number]
             columns = {n: _with_classes(value, maps.get(n), self._fields.get(n)) for n, value in batch.columns.items()}
             pieces.append(batch.with_columns(columns))
@@ -279,7 +279,7 @@ class MixedSampler(RowSampler):
         super().__init__(1, **order)
         self._mixed = data
         self._lengths = [len(part) for part in data.parts]
-        self._before: list[NDArray[np.int64]] = [np.zeros(len(data.parts), np.int64)]  # of each epoch, see `_offsets`
+        self._before: list[NDArray[np.int64]] = [np.zeros(len(data.parts), np.int64)]  # see `_offsets`
 
     @property
     def size(self) -> int:
@@ -294,7 +294,7 @@ class MixedSampler(RowSampler):
         return _shares(self._mixed.weights(epoch), len(self._lengths))
 
     def _counts(self, epoch: int) -> NDArray[np.int64]:
-        """How many samples each store gives in an epoch."""
+        """Return the number of samples of each store in an epoch."""
         weights, length = self._weights(epoch), self._mixed.epoch_length
         if length in ("first", "shortest"):
             chosen = range(1) if length == "first" else range(len(weights))
@@ -308,7 +308,7 @@ class MixedSampler(RowSampler):
         return counts
 
     def _offsets(self, epoch: int) -> NDArray[np.int64]:
-        """How many samples each store has given in the epochs before."""
+        """Return the number of samples of each store in all earlier epochs."""
         if self._mixed.weights is None:
             return self._counts(0) * epoch
         while len(self._before) <= epoch:
@@ -322,7 +322,7 @@ class MixedSampler(RowSampler):
         return rows[np.argsort(keys, kind="stable")]
 
     def _stream(self, part: int, count: int) -> NDArray[np.int64]:
-        """The next rows of a store: passes through all of them, each in an order of its own."""
+        """Return the next rows of a store, from passes through all its rows, each in a different order."""
         length, first = self._lengths[part], int(self._offsets(self.epoch)[part])
         if not count:
             return np.empty(0, np.int64)
@@ -349,7 +349,7 @@ def _part(
 
 
 def _shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
-    """Weights as shares of 1."""
+    """Normalize weights to a sum of 1."""
     shares = np.asarray(weights, np.float64)
     if shares.shape != (count,) or not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum() > 0:
         raise refusal("weights", f"{count} numbers, none negative and at least one positive", repr(weights))
@@ -358,7 +358,7 @@ def _shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
 
 
 def _joined(parts: Sequence[StoreDataset], names: Sequence[str], classes: Sequence[str] | None) -> dict[str, Field]:
-    """These fields, with the classes of all stores; raises `OptionError` where they cannot be one."""
+    """Return these fields with the classes of all stores. Raises `OptionError` if they cannot be joined."""
     first, *_ = own = [{name: part.split.fields[name] for name in names} for part in parts]
     images = [name for name in names if all(fields[name].kind == "image" for fields in own)]  # of any size, as a list
     pairs = list(zip(parts, own, strict=True))
@@ -380,7 +380,7 @@ def _joined(parts: Sequence[StoreDataset], names: Sequence[str], classes: Sequen
 
 
 def _check_values(name: str, joined: ObjectsField, pairs: Sequence[tuple[StoreDataset, Mapping[str, Field]]]) -> None:
-    """Whether all stores have the same values of objects, and the same keypoints."""
+    """Raise an error unless all stores have the same values of objects, and the same keypoints."""
     for part, fields in pairs:
         own: Any = fields[name]
         for what, all_of_it in (("values", [*joined.values]), ("keypoints", [*joined.keypoints])):
@@ -396,14 +396,14 @@ _LEAVE_OUT = "Leave the field out, with `fields`, or unite the stores with tsds 
 
 
 def _class_maps(part: StoreDataset, joined: Mapping[str, Field]) -> Numbers:
-    """For each field the joined index of each class of a store, where they differ."""
+    """Return, by field, the joined index of each class of a store, if they differ."""
     numbers = class_numbers({name: part.split.fields[name] for name in joined}, joined, {})
     same = {name: joined[name].arrays == part.split.fields[name].arrays for name in numbers}
     return {name: new for name, new in numbers.items() if not same[name] or (new != np.arange(len(new))).any()}
 
 
 def _with_classes(value: Value, numbers: NDArray[np.int64] | None, field: Field | None) -> Value:
-    """Labels by the classes of a joined field."""
+    """Return labels with the class indices of a joined field."""
     if numbers is None or field is None:
         return value
     if isinstance(value, torch.Tensor):
@@ -416,7 +416,7 @@ def _with_classes(value: Value, numbers: NDArray[np.int64] | None, field: Field 
 
 
 def _interleaved(pieces: Sequence[Any], places: Sequence[NDArray[np.int64]], pool: BufferPool) -> Any:
-    """The rows of several stores, each at its place in the batch."""
+    """Put the rows of several stores at their positions in the batch."""
     if len(pieces) == 1:
         return pieces[0]
     order = torch.from_numpy(np.argsort(np.concatenate(places)))
@@ -429,7 +429,7 @@ def _interleaved(pieces: Sequence[Any], places: Sequence[NDArray[np.int64]], poo
         first = pieces[0]
         is_image = first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)
         arrays = [(piece.permute(0, 2, 3, 1) if is_image else piece).numpy() for piece in pieces]
-        # By NumPy: torch's index_copy_ takes a hundred times as long for uint8.
+        # With NumPy: torch's index_copy_ takes 100 times as long for uint8.
         whole, array = pool.empty(sum(map(len, pieces)), ArraySpec(arrays[0].dtype.name, arrays[0].shape[1:]))
         for part, place in zip(arrays, places, strict=True):
             array[place] = part

@@ -1,4 +1,4 @@
-"""Images of one size that are moved, mirrored and normalized while they are gathered: one call of a compiled kernel."""
+"""Move, mirror and normalize images of one size while they are gathered, in one call of a compiled kernel."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.decoding import Plan, steps_of
 from tensorstore_ds.reading.store import Split
 
-#: What images are normalized to: the kernel takes tables of two and four bytes.
+#: Dtypes of normalized images: the kernel supports tables of 2 and 4 bytes.
 _NORMALIZED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def is_move(step: object) -> TypeGuard[Geometry]:
-    """Whether a step of a plan moves whole pixels, and fills what is outside with a level."""
+    """Whether a step of a plan moves whole pixels, with a constant fill value."""
     return isinstance(step, Geometry) and step._moves_only and getattr(step, "fill", 0) in range(256)
 
 
 def only_moves(*plans: Plan | None) -> bool:
-    """Whether plans do nothing but move whole pixels, and fill with one level."""
+    """Whether plans only move whole pixels, with one fill value."""
     steps = [step for plan in plans if plan is not None for step in steps_of(plan)]
     return all(map(is_move, steps)) and len({step.fill for step in steps if hasattr(step, "fill")}) < 2
 
 
 def can_normalize(step: object) -> TypeGuard[Normalize]:
-    """Whether a step is a `Normalize` to what the kernel can write."""
+    """Whether a step is a `Normalize` to a dtype that the kernel can write."""
     return isinstance(step, Normalize) and step.dtype in _NORMALIZED
 
 
 def can_move(split: Split) -> bool:
-    """Whether the images are pixels of one size, of 8 bits. Without compiled kernels nothing can be moved."""
+    """Whether the images are 8-bit pixels of one size. Without compiled kernels this is false."""
     field = split.fields.get("image")
     return native.core is not None and isinstance(field, ArrayField) and field.spec.dtype == "uint8"
 
@@ -50,7 +50,7 @@ def can_move(split: Split) -> bool:
 def _levels(
     mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype
 ) -> tuple[NDArray[np.integer[Any]], NDArray[np.float32]]:
-    """What each level of each channel becomes, (C, 256), by its bits; and the factors by which most of them are."""
+    """Return the result for each level of each channel, (C, 256), as bits, and the factors that give most of them."""
     normalize = Normalize(mean, std, dtype=dtype)
     bits = torch.int32 if dtype.itemsize == 4 else torch.int16
     return normalize.levels().view(bits).numpy(), normalize.factors().numpy()
@@ -59,13 +59,10 @@ def _levels(
 def move(
     split: Split, rows: NDArray[np.int64], placements: Placements, pool: BufferPool, normalize: Normalize | None = None
 ) -> Tensor | None:
-    """Images of some rows where `placements` has them, which come of plans that `only_moves`, and normalized.
+    """Gather images of some rows as `placements` of plans that `only_moves`, and normalize them.
 
-    Returns:
-        (B, C, H, W) in channels-last memory of `pool`; None where this cannot be done.
-
-    Raises:
-        ValueError: `normalize` is for images of floating-point.
+    Returns (B, C, H, W) in channels-last memory of `pool`, or None if the kernel cannot do this. Raises ValueError if
+    `normalize` is for floating-point images.
     """
     if not can_move(split) or not len(rows):
         return None

@@ -1,4 +1,4 @@
-"""What decides the order of an epoch, and what of it a loader's state keeps, so that it goes on exactly there.
+"""The order of an epoch, and the part of it that a loader's state contains, so that it resumes exactly there.
 
 There are four kinds of order:
 
@@ -30,20 +30,20 @@ from torch.utils.data import (
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 
-#: Each draws all that it needs from its generator, or else from torch's global one, when it is first asked.
+#: These samplers use their generator, or torch's global one, completely at the first request.
 _DRAWING = {sampler.__iter__ for sampler in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)}
 _FIXED = (SequentialSampler, Sequence, np.ndarray, Tensor)
 
 
 def deciding_sampler(sampler: Any, batch_sampler: Any) -> Any:
-    """Of a loader's two samplers, the one that decides the order: torch's `BatchSampler` only cuts it."""
+    """Return the sampler that determines the order. torch's `BatchSampler` only divides it into batches."""
     if batch_sampler is None:
         return sampler
     return batch_sampler.sampler if type(batch_sampler).__iter__ is BatchSampler.__iter__ else batch_sampler
 
 
 def generator_of(sampler: Any) -> torch.Generator | None:
-    """The generator that the order is drawn from; None if it is not drawn, or not by a sampler of torch."""
+    """Return the generator of the order, or None if torch's samplers do not shuffle it."""
     if type(sampler).__iter__ not in _DRAWING:
         return None
     return sampler.generator or torch.default_generator
@@ -60,13 +60,13 @@ def has_epochs(sampler: Any) -> bool:
 
 
 def epoch_of(sampler: Any) -> int | None:
-    """The epoch that the sampler is at; None if its order does not follow from one, or it does not say."""
+    """Return the sampler's epoch, or None if its order does not depend on one, or it is unknown."""
     epoch = getattr(sampler, "epoch", None)
     return epoch if has_epochs(sampler) and isinstance(epoch, int) else None
 
 
 def describe(sampler: Any) -> dict[str, Any]:
-    """What must be the same for the same order: the sampler's class, its seed, and how many ranks share an epoch."""
+    """Return the settings that determine the order: the sampler's class, its seed, and the number of ranks."""
     algorithm = getattr(sampler, "algorithm", "fisher-yates")
     how = "" if algorithm == "fisher-yates" else f", {algorithm}"
     if getattr(sampler, "shuffle", None) is False:
@@ -82,10 +82,8 @@ def describe(sampler: Any) -> dict[str, Any]:
 def drawn(batches: Iterable[Any], sampler: Any, state: Tensor | None) -> tuple[Tensor | None, Iterator[Any]]:
     """Iterate over a sampler's batches, in the order that its generator draws from `state`, or from where it is.
 
-    torch's global generator goes on as if nothing had been drawn a second time.
-
-    Returns:
-        The generator's state before it drew the order, None if there is no generator; and the batches.
+    Returns the generator's state before the order, or None without a generator, and the batches. torch's global
+    generator continues as if the order had been computed once.
     """
     generator = generator_of(sampler)
     if generator is None:
@@ -98,17 +96,17 @@ def drawn(batches: Iterable[Any], sampler: Any, state: Tensor | None) -> tuple[T
     with torch.random.fork_rng(devices=()):
         generator.set_state(state)
         iterator = iter(batches)
-        first = list(itertools.islice(iterator, 1))  # all is drawn with the first
+        first = list(itertools.islice(iterator, 1))  # the whole order is computed with the first batch
     return state, itertools.chain(first, iterator)
 
 
 def dump_generator(state: Tensor) -> str:
-    """The state of a generator as text, for JSON."""
+    """Return the state of a generator as text, for JSON."""
     return base64.b64encode(state.numpy().tobytes()).decode()
 
 
 def load_generator(text: str) -> Tensor:
-    """The inverse of `dump_generator`; `OptionError` if the text is no such state."""
+    """Load the text of `dump_generator`. Raises `OptionError` for other texts."""
     try:
         state = torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)
         torch.Generator().set_state(state)

@@ -117,7 +117,7 @@ def draw_class_masks(
 
 
 def _samples(objects: Objects) -> list[Mapping[str, Tensor]]:
-    """The objects of each sample."""
+    """Return the objects of each sample."""
     if isinstance(objects, Mapping):
         values = {name: value for name, value in objects.items() if name != "offsets"}
         if "offsets" not in objects:
@@ -140,7 +140,7 @@ def _device(objects: Objects) -> torch.device | None:
 def _drawn(
     split: Split, objects: Mapping[str, Tensor], size: tuple[int, int]
 ) -> Iterator[tuple[NDArray[np.bool_], int, bool]]:
-    """The mask (H, W), the label in the store, and whether it is a crowd, of each object of a sample."""
+    """Return the mask (H, W), the label in the store, and whether it is a crowd, for each object of a sample."""
     if not isinstance(split, Split):
         raise refusal("split", "the data set's split, `dataset.split`", f"a {type(split).__name__}")
     if not len(objects[OUTLINE]):
@@ -150,7 +150,7 @@ def _drawn(
     height, width = split.image_shapes[row, :2].tolist()
     frames = objects[FRAME].cpu().numpy().astype(np.float64)
     for i, (corner, opposite) in zip(objects[OUTLINE][:, 1].tolist(), frames, strict=True):
-        scale = (opposite - corner) / (width, height)  # of x negative in a mirrored image
+        scale = (opposite - corner) / (width, height)  # negative along x in a mirrored image
         mask: NDArray[np.bool_] = np.zeros(size, np.bool_)
         if "rle" in values and len(values["rle"][i]):
             mask |= _placed(mask_of_runs(values["rle"][i], (height, width), "rle"), corner, scale, size)
@@ -163,7 +163,7 @@ def _drawn(
 def _placed(
     mask: NDArray[np.bool_], corner: NDArray[np.float64], scale: NDArray[np.float64], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """A mask as it is seen in an image of (height, width): of each pixel what lies at its center."""
+    """Resample a mask for an image of (height, width): each pixel is the one at its center."""
     inside, places = [], []
     for axis, (stop, length) in enumerate(zip(size, mask.shape, strict=True)):
         place = np.floor((np.arange(stop) + 0.5 - corner[1 - axis]) / scale[1 - axis])

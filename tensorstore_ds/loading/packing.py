@@ -1,4 +1,4 @@
-"""The tensors of a batch in few pieces of memory, so that a GPU gets them by as few copies.
+"""The tensors of a batch in few pieces of memory, so that few copies move it to a GPU.
 
 ::
 
@@ -19,17 +19,17 @@ from torch import Tensor
 from tensorstore_ds.loading.buffers import BufferPool, pinned
 from tensorstore_ds.loading.collate import map_tensors
 
-#: Tensors of fewer bytes share a piece. On the device, each of them keeps the memory of all: a script that collects the
-#: labels of an epoch must not collect its images with them.
+#: Tensors with fewer bytes share a piece. On the device, each of them keeps the memory of all alive: a script that
+#: collects the labels of an epoch must not collect its images with them.
 SMALL_NBYTES = 64 * 1024
-#: So many larger ones have pieces of their own; more, such as images of differing sizes, share one.
+#: Number of larger tensors with their own pieces. More of them, such as images of different sizes, share one.
 MOST_ALONE = 4
-#: Where tensors in a piece begin: at multiples of so many bytes.
+#: Alignment of tensors in a piece, in bytes.
 _ALIGNMENT = 64
 
 
 class _View(NamedTuple):
-    """Where a tensor is in a piece; all of it, if there is no `dtype`."""
+    """Position of a tensor in a piece, or the whole piece without a `dtype`."""
 
     piece: int
     dtype: torch.dtype | None = None
@@ -42,10 +42,8 @@ class _View(NamedTuple):
 class PackedBatch:
     """A batch, and the pieces of memory that its tensors are views of.
 
-    Attributes:
-        batch: the batch, which may have `Deferred` parts.
-        pieces: tensors, most of them one after the other's bytes, (nbytes,) uint8.
-        views: where each tensor of the batch is, in the order of `map_tensors`.
+    `pieces` are mostly tensors one after the other, (nbytes,) uint8. `views` are in the order of `map_tensors`. `batch`
+    may have `Deferred` parts.
     """
 
     batch: Any
@@ -58,7 +56,7 @@ class PackedBatch:
         return sum(piece.nbytes for piece in self.pieces)
 
     def over(self, pieces: Sequence[Tensor]) -> Any:
-        """The batch as views of other pieces, copies of these."""
+        """Return the batch as views of `pieces`, which are copies of these."""
         typed: dict[tuple[int, torch.dtype], Tensor] = {}
 
         def tensor(view: _View) -> Tensor:
@@ -74,7 +72,7 @@ class PackedBatch:
 
 
 def as_it_is(batch: Any) -> PackedBatch:
-    """A batch whose pieces are its tensors."""
+    """Return a batch whose pieces are its tensors."""
     tensors = _tensors_of(batch)
     return PackedBatch(batch, tensors, [_View(piece) for piece in range(len(tensors))])
 
@@ -98,7 +96,7 @@ def pack(batch: Any, pool: BufferPool) -> PackedBatch:
             nbytes = 0
             for i in group:
                 tensor = tensors[i]
-                # As a copy to the device would have them: without the gaps between the rows of a larger tensor.
+                # As a copy to the device would be: without the gaps between the rows of a larger tensor.
                 stride = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
                 views[i] = _View(len(pieces), tensor.dtype, tensor.shape, stride, nbytes // tensor.element_size())
                 nbytes += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
@@ -108,11 +106,11 @@ def pack(batch: Any, pool: BufferPool) -> PackedBatch:
     for view, source, target in zip(views, tensors, _tensors_of(whole), strict=True):
         if view.dtype is not None:
             target.copy_(source)
-    return PackedBatch(whole, pieces, views)  # which does not keep the tensors that were copied
+    return PackedBatch(whole, pieces, views)  # does not keep the tensors that were copied
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is numbers in the host's memory and nothing else: not nested, sparse, of a subclass."""
+    """Whether a tensor is plain numbers in the host's memory, not nested, sparse, or of a subclass."""
     return type(tensor) is Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
 
 

@@ -105,7 +105,7 @@ def pad_images(
 
 
 def _padded(values: Sequence[Tensor], size: Sequence[int], fill: int, pool: BufferPool) -> Tensor:
-    """Values (h, w, ...) in one tensor (B, H, W, ...), with `fill` on the right and below."""
+    """Put values (h, w, ...) into one tensor (B, H, W, ...), with `fill` on the right and below."""
     whole = _empty(values[0], (len(values), *size, *values[0].shape[2:]), pool)
     for target, value in zip(whole, values, strict=True):
         height, width = value.shape[:2]
@@ -116,7 +116,7 @@ def _padded(values: Sequence[Tensor], size: Sequence[int], fill: int, pool: Buff
 
 
 def _empty(like: Tensor, shape: tuple[int, ...], pool: BufferPool) -> Tensor:
-    """Memory of the pool, where a tensor is as NumPy can have it."""
+    """Allocate memory of the pool, if NumPy supports the tensor."""
     if like.device.type != "cpu" or like.dtype == torch.bfloat16:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     return pool.empty(shape[0], ArraySpec(str(like.dtype).removeprefix("torch."), shape[1:]))[0]

@@ -1,6 +1,6 @@
 """Keypoints and their visibility as tv_tensors in which torchvision's flips swap left and right.
 
-torchvision's own `KeyPoints` move, but a mirrored left eye stays the left eye. Importing this module needs torchvision.
+torchvision moves its own `KeyPoints`, but a mirrored left eye remains the left eye. This module imports torchvision.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ CAN_SWAP = hasattr(tv_tensors.KeyPoints, "wrap")
 
 
 class _Paired(tv_tensors.TVTensor):  # type: ignore[misc]  # torchvision has no types
-    """A tensor (M, K, ...) of keypoints. Pairs are None where they are not known."""
+    """A tensor (M, K, ...) of keypoints, with their pairs, or None if unknown."""
 
     flip_pairs: tuple[tuple[int, int], ...] | None
 
     @classmethod
     def of(cls, values: Tensor, pairs: tuple[tuple[int, int], ...] | None) -> _Paired:
-        """The same values, as this class."""
+        """Return the same values as this class."""
         paired = values.as_subclass(cls)
         paired.flip_pairs = pairs
         return paired
 
     @classmethod
     def wrap(cls, tensor: Tensor, like: Any, **changes: Any) -> Any:
-        """As torchvision asks for, of the result of a step."""
+        """Wrap the result of a step, as torchvision requires."""
         wrapped = super().wrap(tensor, like, **changes)
         wrapped.flip_pairs = like.flip_pairs
         return wrapped
@@ -49,7 +49,7 @@ class _Paired(tv_tensors.TVTensor):  # type: ignore[misc]  # torchvision has no 
         return cls.wrap(output, like) if isinstance(output, Tensor) else output
 
     def swapped(self, values: Tensor) -> Any:
-        """Moved values, with left and right swapped."""
+        """Return moved values with left and right swapped."""
         pairs, order = self.flip_pairs, list(range(self.shape[1]))
         if pairs is None:
             text = f"torchvision's flip mirrors {len(order)} keypoints whose pairs of left and right are unknown."
@@ -83,7 +83,7 @@ if CAN_SWAP:
 
 
 def paired(values: dict[str, Any], field: ObjectsField, canvas: tuple[int, int]) -> dict[str, Any]:
-    """Objects whose keypoints (M, K, 2), and their visibility, flips of torchvision swap."""
+    """Return objects whose keypoints (M, K, 2) and visibility torchvision's flips swap."""
     if not CAN_SWAP:
         if len(field.keypoints) > 1:
             text = "torchvision's flips do not swap left and right keypoints before torchvision 0.29."
@@ -99,7 +99,7 @@ def paired(values: dict[str, Any], field: ObjectsField, canvas: tuple[int, int])
 
 
 def unpaired(result: Any) -> Any:
-    """What a transform returns, with the usual classes: `KeyPoints`, and tensors."""
+    """Return a transform's result with the usual classes: `KeyPoints`, and tensors."""
     parts = [result, *(result if isinstance(result, tuple | list) else ())]
     parts += [each for part in parts if isinstance(part, dict) for each in part.values()]
     for part in parts:

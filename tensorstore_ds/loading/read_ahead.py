@@ -1,8 +1,8 @@
-"""Ask the disk for the rows of coming batches, if the system's own read-ahead cannot know them.
+"""Request the rows of coming batches from the disk, if the system's own read-ahead cannot know them.
 
 If samples do not fit into memory, the maps of large arrays are advised to be read randomly (`page_cache.shortage`), and
-the rows of coming batches are asked for, whatever their order. Stores by URL are fetched, and windows of a
-`BlockShuffleSampler` are asked for, also if samples fit.
+the rows of coming batches are requested, whatever their order. Stores by URL are fetched, and windows of a
+`BlockShuffleSampler` are requested, also if samples fit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.store import Asked
 
-#: Bytes of rows that are asked for together, and the share of memory for them. Twice as many are under way.
+#: Bytes of rows per request, and their share of memory. Twice as many are pending.
 AHEAD_NBYTES, AHEAD_SHARE = 64 * 1024**2, 1 / 16
-#: Largest share of memory of a window of `BlockShuffleSampler` that is asked for together. Two are under way.
+#: Largest share of memory for a requested window of `BlockShuffleSampler`. Two are pending.
 WINDOW_SHARE = 1 / 6
-#: Groups of batches of a store by URL that are fetched at the same time; and those that may yet be left out.
+#: Groups of batches of a store by URL that are fetched at the same time, and those that may be skipped.
 _FETCHING, _BEGUN = 4, 256
 #: Requests of at least this many bytes are about as fast in random order as in order.
 _LARGE_REQUEST = 1024**2
@@ -44,12 +44,10 @@ log = logging.getLogger("tensorstore_ds")
 
 
 class ReadAhead:
-    """Asks for the rows of a data set's batches before they are gathered.
+    """Request the rows of a data set's batches before they are gathered.
 
-    Args:
-        dataset: its large arrays are advised to be read randomly, here and in processes that get a copy of it.
-        sampler: of the rows, if it is one of this library's.
-        speaks: whether to tell the user, which one process of several does.
+    Its large arrays are advised to be read randomly, here and in processes that get a copy of the data set. One process
+    of several `speaks` to the user.
     """
 
     def __init__(self, dataset: Samples, sampler: Any, *, speaks: bool) -> None:
@@ -67,12 +65,9 @@ class ReadAhead:
         self._window = window if window * dataset.row_nbytes <= allowed else 0
 
     def before(self, items: Iterable[T], rows_of: Callable[[T], NDArray[np.int64]], position: int) -> Iterator[T]:
-        """Pass items on, after the rows of later ones have been asked for.
+        """Pass items, which are batches or groups, on after the rows of later ones were requested.
 
-        Args:
-            items: batches, or groups of them.
-            rows_of: function that returns the indices of an item's samples.
-            position: of the first sample in the epoch.
+        `rows_of` returns the indices of an item's samples. `position` is that of the first sample in the epoch.
         """
         if self._is_remote:
             return self._ask(items, rows_of, position, most=0)
@@ -86,9 +81,9 @@ class ReadAhead:
     def _ask(
         self, items: Iterable[T], rows_of: Callable[[T], NDArray[np.int64]], position: int, *, most: int
     ) -> Iterator[T]:
-        """Ask for the rows of some items together, so that neighbors are read together, and keep `most` rows back.
+        """Request the rows of some items together, so that neighbors are read together; hold back at most `most` rows.
 
-        Some are at first few, so that the first batch comes soon, and then `most`, or a window.
+        The first requests are small, so that the first batch is ready soon. Later ones have `most` rows, or a window.
         """
         every = self.shortage is None
         process = os.getpid()
@@ -115,15 +110,15 @@ class ReadAhead:
                     held -= length
                     yield ready
         finally:
-            if os.getpid() == process:  # a forked child has no such thread, and its futures may be locked for ever
+            if os.getpid() == process:  # a forked child has no such thread, and its futures may be locked forever
                 for future in begun:
                     future.cancel()
-                if not self._is_remote:  # without waiting: garbage collection may end this, whatever locks are held
+                if not self._is_remote:  # do not wait: garbage collection may end this while any lock is held
                     threads.shutdown(wait=False)
 
     def _tell(self, asked: Future[Asked], rows: int) -> None:
-        """Tell the user once what is read, by the first rows that are enough to see it."""
-        if self.shortage is None or not self._speaks or asked.exception() is not None:  # that their batch raises again
+        """Tell the user once what is read, as soon as enough rows show it."""
+        if self.shortage is None or not self._speaks or asked.exception() is not None:  # raised by their batch
             return
         self._seen, self._asked = self._seen + rows, Asked(*map(sum, zip(self._asked, asked.result(), strict=True)))
         if self._seen < _SEEN:

@@ -1,4 +1,4 @@
-"""Where a loader reads from: the page cache, or a copy of the split on the device itself."""
+"""Where a loader reads from: the page cache, or a copy of the split on the device."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tensorstore_ds.reading.columns import Column, RaggedColumn
 ResidencyChoice = Literal["auto", "page-cache", "device"]
 CHOICES: tuple[ResidencyChoice, ...] = get_args(ResidencyChoice)
 
-#: `auto` keeps a split on a GPU if it takes at most this share of what is free there.
+#: `auto` keeps a split on a GPU if it takes at most this share of the free memory.
 AUTO_SHARE = 0.5
-#: Rows are moved to the device in pieces of this size.
+#: Bytes of rows per copy to the device.
 _PIECE_NBYTES = 64 * 1024**2
 
 log = logging.getLogger("tensorstore_ds")
@@ -39,11 +39,9 @@ def choose(
     workers: int = 0,
     in_batches: bool = True,
 ) -> ResidencyChoice:
-    """What `auto` comes to, with its reason in the log; any other choice as it is, if it is possible.
+    """Resolve `auto`, with its reason in the log. Any other choice is returned, if it is possible.
 
-    Args:
-        workers: processes of the loader, which read the store themselves.
-        in_batches: whether the loader gives batches, not samples.
+    `workers` processes read the store themselves. `in_batches` is false if the loader returns samples.
     """
     if wanted not in CHOICES:
         expected = f"one of {', '.join(CHOICES)}; `page-cache` is RAM that all processes share"
@@ -85,12 +83,12 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None, workers: int, 
 
 
 def free_nbytes(device: torch.device) -> int:
-    """Bytes that are free on a device."""
+    """Bytes of free memory on a device."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_limit()
 
 
 class DeviceSplit:
-    """The fields of a data set on a device, whole; batches are gathered there. ResidencyError if they do not fit."""
+    """All fields of a data set on a device, where batches are gathered. Raises ResidencyError if they do not fit."""
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
         needed, free = dataset.nbytes, free_nbytes(device)
@@ -115,7 +113,7 @@ class DeviceSplit:
         return whole
 
     def gather(self, indices: NDArray[np.int64]) -> Batch:
-        """A batch on the device."""
+        """Gather a batch on the device."""
         rows = self._dataset._store_rows(indices)
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
         columns: dict[str, Value] = {}

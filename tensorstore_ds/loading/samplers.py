@@ -73,7 +73,7 @@ class RowSampler(DistributedSampler[int], ABC):
         drop_last: bool = False,
         even_batches: bool = True,
     ) -> None:
-        # Not DistributedSampler's own constructor, which wants a data set and asks for the rank at once.
+        # DistributedSampler's own constructor wants a data set and asks for the rank at once.
         self._data = size if isinstance(size, Sized) else at_least(0, size, "size")
         self.seed = at_least(0, seed, "seed")
         self.drop_last = drop_last
@@ -115,15 +115,15 @@ class RowSampler(DistributedSampler[int], ABC):
         return map(piece, range(first, stop, nrows))
 
     def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
-        """The rows at positions of the order of all ranks; None where only `_order` gives them."""
+        """Return a function from positions in the order of all ranks to rows, or None if only `_order` has them."""
         return None
 
     @abstractmethod
     def _order(self) -> NDArray[np.int64]:
-        """The rows of all ranks in this epoch, (size,), a new array."""
+        """Return the rows of all ranks in this epoch, (size,), a new array."""
 
     def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every `num_replicas`-th of the rows of all ranks, from `rank`; a view of `order` if there is one rank."""
+        """Return every `num_replicas`-th row of all ranks, from `rank`: a view of `order` for a single rank."""
         rank, replicas = self._place()
         if replicas == 1:
             return order[self._start :]
@@ -144,8 +144,8 @@ class RowSampler(DistributedSampler[int], ABC):
         return -(-(rows if self.even_batches else max(0, rows - rank)) // replicas)
 
     def _place(self) -> tuple[int, int]:
-        # Asked again and again: a sampler is often made before the process group is. One that had settled for "alone"
-        # then would show every row to every rank.
+        # Read this each time: a sampler is often created before the process group. If it had settled for a single rank
+        # then, it would show every row to every rank.
         if self._ranks is None and dist.is_available() and dist.is_initialized():
             return dist.get_rank(), dist.get_world_size()
         return self._ranks or (0, 1)
@@ -162,7 +162,7 @@ class RowSampler(DistributedSampler[int], ABC):
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
-        """``len(self)``, as DistributedSampler names it."""
+        """``len(self)``, the name in DistributedSampler."""
         return len(self)
 
     @property
@@ -178,10 +178,7 @@ class RowSampler(DistributedSampler[int], ABC):
         return alone
 
     def after(self, start: int) -> Self:
-        """Return a copy that skips the first `start` rows of every epoch, all ranks together.
-
-        Setting the epoch of one sets it for both.
-        """
+        """Return a copy that skips the first `start` rows of every epoch, all ranks together. Both share the epoch."""
         rest = copy.copy(self)
         rest._start = start
         return rest
@@ -312,7 +309,7 @@ class SubsetSampler(ShuffleSampler):
 
 
 def at_least(low: int, value: int, name: str) -> int:
-    """`value` as an int, at least `low`."""
+    """Return `value` as an int, at least `low`."""
     number = operator.index(value)
     if number < low:
         raise refusal(name, f"{low} or more", number)

@@ -28,7 +28,7 @@ from tensorstore_ds.seeding import torch_seeds
 
 TransformOf = Literal["sample", "image"]
 OnError = Literal["raise", "replace"]
-#: A dict of fields, a tuple, or whatever a transform makes of it.
+#: A dict of fields, a tuple, or the result of a transform.
 Sample = Any
 
 
@@ -92,7 +92,7 @@ class Batch(Sequence[Sample]):
         pieces: list[Iterable[Any]] = []
         for value in self.columns.values():
             if isinstance(value, torch.Tensor):
-                pieces.append(torch.split_with_sizes(value, list(lengths)))  # takes half as long as slices
+                pieces.append(torch.split_with_sizes(value, list(lengths)))  # takes half the time of slices
             elif isinstance(value, PackedObjects):
                 pieces.append([value.part(start, stop) for start, stop in places])
             else:
@@ -123,12 +123,8 @@ class TransformedSamples(list[Sample]):
 class Samples(Dataset[Sample]):
     """Base class of data sets that return whole batches with one gather for each column.
 
-    It has the subclasses `StoreDataset` and `MixedDataset`.
-
-    Attributes:
-        fields: names of the fields that are loaded.
-        decode, transform, transform_of, return_as, as_pil, on_error: see `StoreDataset`.
-        epoch: epoch for the random numbers of `decode` and `transform`, if the loader does not pass one.
+    `fields` are the names of the loaded fields. `epoch` is for the random numbers of `decode` and `transform`, if the
+    loader does not pass one.
     """
 
     fields: tuple[str, ...]
@@ -218,17 +214,16 @@ class Samples(Dataset[Sample]):
 
     @abstractmethod
     def _read_randomly(self, arrays: Sequence[Collection[str]]) -> None:
-        """`Split._read_randomly` of each split, also in processes that get a copy of this data set."""
+        """Advise random reads of each split, also in processes that get a copy of this data set."""
 
     @abstractmethod
     def _will_need(self, indices: ArrayLike, *, every: bool) -> Asked:
-        """Begin to read the samples of some indices, (n,), so that gathering them waits less. See `ReadAhead`."""
+        """Begin to read the samples of some indices, (n,), so that gathering them waits less."""
 
     def _expect_epochs(self, loaded: Sequence[Loaded] | None = None) -> Shortage | None:
-        """If not all samples fit into memory, advise the system to read without neighbors, and return the shortage.
+        """Advise random reads if not all samples fit into memory, and return the shortage.
 
-        Args:
-            loaded: the rows that are visited, if they are not those of `loaded`.
+        `loaded` are the rows that are visited, by default those of `self.loaded`.
         """
         loaded = self.loaded if loaded is None else loaded
         found = self._shortage = shortage(loaded)
@@ -239,7 +234,7 @@ class Samples(Dataset[Sample]):
 
     @abstractmethod
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        """Some fields of some rows, in memory of `pool`."""
+        """Gather some fields of some rows into memory of `pool`."""
 
     @property
     def transform(self) -> Callable[..., Sample] | None:
@@ -282,7 +277,7 @@ class Samples(Dataset[Sample]):
         return [each for name in names for each in (self.image_names if name == "image" else (name,))]
 
     def _with_views(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
-        """Fields, and the views of the images by their names."""
+        """Return fields, with the views of the images by their names."""
         if not isinstance(self.decode, tuple) or "image" not in fields:
             return fields
         return {**fields, **dict.fromkeys(self.image_names, fields["image"])}
@@ -301,7 +296,7 @@ class Samples(Dataset[Sample]):
         return self.gather([self._index(index)])[0]
 
     def _index(self, index: int) -> int:
-        """The number of a sample from the beginning; raises where there is none."""
+        """Return the non-negative index of a sample. Raises IndexError if there is none."""
         if not hasattr(index, "__index__"):
             raise TypeError(f"sample: expected a number, found {index!r}. For several samples use subset().")
         if not -len(self) <= index < len(self):
@@ -319,7 +314,7 @@ class Samples(Dataset[Sample]):
         if draw is None:
             if not self._is_judged:
                 self._expect_epochs()
-            if self._shortage is not None:  # all rows at once: copying them waits for one after the other
+            if self._shortage is not None:  # all rows at once, because copying waits for one after the other
                 self._will_need(indices, every=False)
         batch = self.gather(indices, draw=draw)
         return TransformedSamples(batch) if self._by_sample and draw is None else batch
@@ -374,11 +369,11 @@ class Samples(Dataset[Sample]):
             raise
 
     def _finished(self, result: Sample) -> Sample:
-        """What a transform of whole samples has made, with keypoints as `return_as` has them."""
+        """Return the result of a transform of whole samples, with keypoints in the form of `return_as`."""
         objects = of_kind({name: self.schema[name] for name in self.fields}, ObjectsField)
         if not any("keypoints" in field.values for field in objects.values()):
             return result
-        from tensorstore_ds.loading.paired_keypoints import unpaired  # with torchvision, which `as_sample` has loaded
+        from tensorstore_ds.loading.paired_keypoints import unpaired  # `as_sample` has loaded torchvision
 
         result = unpaired(result)
         if self.return_as == "torchvision" and isinstance(result, tuple) and isinstance(result[-1], dict):
@@ -403,7 +398,7 @@ class Samples(Dataset[Sample]):
             raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
 
     def _check_transform(self) -> None:
-        """Raise an `OptionError` where samples cannot go through `transform`."""
+        """Raise an `OptionError` if samples cannot pass through `transform`."""
         if self._of_images is None or self.transform_of == "image" or not hasattr(self, "fields"):
             return
         chosen = {name: self.schema[name] for name in self.fields}
@@ -414,7 +409,7 @@ class Samples(Dataset[Sample]):
             raise refusal("transform", f"one of samples {what}", found if moving else self._of_images.name)
 
     def _changed(self, **changes: Any) -> Self:
-        """The same data set with other attributes, which shares nothing that is opened."""
+        """Return the same data set with other attributes, which shares no open file."""
         changed = type(self).__new__(type(self))
         changed.__setstate__(self.__getstate__() | {"_is_judged": False, "_random": ()} | changes)
         return changed
@@ -427,12 +422,12 @@ class Samples(Dataset[Sample]):
 
 
 def frozen(decode: Decode | None) -> Decode | None:
-    """The plans of several views as a tuple; one plan as it is."""
+    """Return the plans of several views as a tuple, or one plan unchanged."""
     return tuple(decode) if isinstance(decode, list) else decode
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:
     try:
         return "generator" in inspect.signature(transform).parameters
-    except (TypeError, ValueError):  # a callable written in C tells nothing
+    except (TypeError, ValueError):  # a callable written in C has no signature
         return False

@@ -100,9 +100,9 @@ class SizeBucketSampler(Sampler[list[int]]):
         self._counts = np.bincount(self._bucket, minlength=self.buckets)
         largest = np.ones((self.buckets, 2), np.int64)
         np.maximum.at(largest, self._bucket, self._padded())
-        self._fitting = np.maximum(1, (self.pixels or 0) // largest.prod(1))  # images of each bucket in a batch
+        self._fitting = np.maximum(1, (self.pixels or 0) // largest.prod(1))  # images per batch of each bucket
 
-    # --- what all samplers have
+    # --- common to all samplers
 
     @property
     def seed(self) -> int:
@@ -180,18 +180,18 @@ class SizeBucketSampler(Sampler[list[int]]):
         return f"<SizeBucketSampler, {len(self):,} batches of {each}, {self.buckets} buckets, {waste}>"
 
     def _padded(self) -> NDArray[np.int64]:
-        """(n, 2) heights and widths as multiples of `size_divisor`."""
+        """Heights and widths (n, 2) as multiples of `size_divisor`."""
         return -(-self._sizes.astype(np.int64) // self.size_divisor) * self.size_divisor
 
     def _rows(self) -> NDArray[np.int64]:
-        """The images of all ranks' batches in this epoch, bucket by bucket, in random order in each."""
+        """Return the images of all ranks' batches in this epoch by bucket, in random order within each."""
         rows = self._order._undivided().rows()
         if self.batch_size is not None:
             rows = np.resize(rows, self._bounds()[-1])
         return rows[self._bucket[rows].argsort(kind="stable")]
 
     def _bounds(self) -> NDArray[np.int64]:
-        """(batches + 1,) where each batch of `_rows` begins, and where the last ends."""
+        """Return where each batch of `_rows` begins, and the end, (batches + 1,)."""
         images, replicas = len(self._sizes), self.num_replicas
         if self.batch_size is not None:
             step = self.batch_size * replicas
@@ -208,7 +208,7 @@ class SizeBucketSampler(Sampler[list[int]]):
 
 
 def _sizes_of(dataset: Samples | ArrayLike) -> NDArray[np.int32]:
-    """(n, 2) heights and widths of the images of a data set."""
+    """Return heights and widths (n, 2) of the images of a data set."""
     if isinstance(dataset, Samples):
         if "image" not in dataset.schema:
             raise refusal("dataset", "images", ", ".join(dataset.schema))
@@ -221,10 +221,10 @@ def _sizes_of(dataset: Samples | ArrayLike) -> NDArray[np.int32]:
 
 
 def _divide(sizes: NDArray[np.int64], most: int, batch_size: int | None, pixels: int) -> NDArray[np.uint16]:
-    """The bucket of each image, (n,): neighbors have similar sizes.
+    """Return the bucket of each image, (n,). Images in a bucket have similar sizes.
 
-    All images begin in one bucket. Again and again, the bucket is cut in two, between two heights or two widths, where
-    this saves the most padding, if every image is padded to the largest height and width of its bucket.
+    Starting from one bucket, each step cuts a bucket in two, between two heights or two widths, where this saves the
+    most padding, if every image is padded to the largest height and width of its bucket.
     """
     unique, which, counts = np.unique(sizes[:, 0] << 32 | sizes[:, 1], return_inverse=True, return_counts=True)
     sizes = np.stack([unique >> 32, unique & 0xFFFFFFFF], 1)
@@ -232,7 +232,7 @@ def _divide(sizes: NDArray[np.int64], most: int, batch_size: int | None, pixels:
     most = min(most, max(1, int(total / BATCHES_PER_BUCKET)), 2**16)
 
     def cut(rows: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-        """What the best cut of a bucket saves, and its two sides."""
+        """Return the savings of the best cut of a bucket, and its two sides."""
         best = (0, rows, rows[:0])
         whole = int(sizes[rows].max(0).prod() * counts[rows].sum())
         for axis in (0, 1):

@@ -1,4 +1,4 @@
-"""Batches that always arrive in the same tensors, as CUDA graphs need them."""
+"""Batches that always arrive in the same tensors, as CUDA graphs require."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.collate import PackedObjects, map_tensors
 from tensorstore_ds.options import refusal
 
-#: What makes shapes equal.
+#: Advice for making shapes equal.
 _ADVICE = (
     "Every batch needs the same shapes: pass `drop_last=True`, and leave out objects and images of differing sizes, or "
     "give them a fixed shape in `batch_transform`."
@@ -22,12 +22,9 @@ _ADVICE = (
 class StaticBatch:
     """One set of tensors, into which each batch is copied.
 
-    The copy is queued on the current stream of the tensors' device. A step on that stream which reads the batch before
-    is done by then, and the next one waits for the copy: no event is needed.
-
-    Args:
-        into: tensors in dicts, lists and tuples, with the names and places that a batch has; or ``first`` for copies of
-            those of the first batch.
+    `into` are tensors in dicts, lists and tuples with the structure of a batch, or ``first`` for copies of the first
+    batch. The copy is queued on the current stream of the tensors' device. A step on that stream which reads the batch
+    before is done by then, and the next one waits for the copy, so no event is needed.
     """
 
     def __init__(self, into: Any) -> None:
@@ -43,9 +40,9 @@ class StaticBatch:
                     raise OptionError(f"{expected}, found {found}. Pass a copy: `tensor.clone()`.")
 
     def fill(self, batch: Any) -> Any:
-        """A batch with the values of `batch` in the static tensors; `OptionError` if they have other shapes."""
+        """Copy `batch` into the static tensors, and return it with these. Raises `OptionError` for other shapes."""
         found = dict(_named(batch))
-        # Tensors that are made in inference mode could not be written to outside of it.
+        # Tensors created in inference mode could not be written to outside of it.
         with torch.inference_mode(False), torch.no_grad():
             if self._tensors is None:
                 self._tensors = {name: tensor.clone() for name, tensor in found.items()}
@@ -58,7 +55,7 @@ class StaticBatch:
 
 
 def _check(static: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Raise an `OptionError` if tensors are not those of a batch, with its shapes, types and device."""
+    """Raise an `OptionError` unless tensors have the names, shapes, types and device of a batch."""
     if static.keys() != found.keys():
         raise _differs(f"the tensors {_listed(static)}", _listed(found))
     for name, tensor in found.items():
@@ -67,8 +64,9 @@ def _check(static: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements share memory, as those of an expanded tensor do: from the smallest stride on, each dimension
-    must reach beyond those before it.
+    """Whether elements share memory, as in an expanded tensor.
+
+    From the smallest stride on, each dimension must reach beyond those before it.
     """
     reach = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -92,7 +90,7 @@ def _described(tensor: Tensor) -> str:
 
 
 def _named(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Tensors with names such as ``objects.boxes``, in the order of `map_tensors`."""
+    """Yield tensors with names such as ``objects.boxes``, in the order of `map_tensors`."""
     if isinstance(batch, Tensor):
         yield name or "batch", batch
     elif isinstance(batch, PackedObjects):

@@ -1,6 +1,6 @@
-"""Batches of a data set after a batch transform, by the threads that gather them.
+"""Apply a batch transform in the threads that gather the batches of a data set.
 
-Steps that move and normalize small images are done while these are gathered: see `moving`.
+Steps that move and normalize small images are part of the gathering: see `moving`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Decoder(Protocol):
         """A collated batch with its images."""
 
 
-#: Members of a batch that move with the images.
+#: Members of a batch that are transformed with the images.
 _MOVING = {*PIXELS, "objects"} - {"image"}
 
 
@@ -55,13 +55,13 @@ class Transformed:
         moves = list(takewhile(is_move, steps))
         after = steps[len(moves) : len(moves) + 1]
         self._normalize = next(filter(can_normalize, after), None)
-        self._done = len(moves) + (self._normalize is not None)  # so many steps, while images are gathered
+        self._done = len(moves) + (self._normalize is not None)  # steps that are done while gathering
         self._plan: Plan | None = transform if isinstance(transform, Geometry) and moves else None
         if isinstance(transform, Compose) and moves:
             self._plan = Compose(moves, seed=transform.seed)
 
     def gather(self, indices: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        """A batch as `Samples.gather` returns it, and transformed."""
+        """Gather a batch like `Samples.gather`, and transform it."""
         batch = self._moved(indices, pool, draw)
         if batch is not None:
             return batch
@@ -69,7 +69,7 @@ class Transformed:
         return whole.with_columns(self._transform.transform_batch(whole.columns, whole.rows, draw[1], pool))
 
     def _moved(self, indices: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch | None:
-        """The same; None if images cannot be transformed while they are gathered."""
+        """Gather and transform a batch in one pass, or return None if that is not possible."""
         dataset = self._dataset
         if not self._done or not isinstance(dataset, StoreDataset) or isinstance(dataset.decode, Sequence):
             return None

@@ -18,7 +18,7 @@ from tensorstore_ds.reading.columns import Column, checked_rows, spans
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import generator
 
-#: Rows of several labels that are weighted at a time: as floating-point numbers, all would take eight times the memory.
+#: Rows of several labels that are weighted at a time: as floating-point numbers, all would take 8 times the memory.
 _PIECE = 4096
 ADVICE = "Any array of one weight a row can be given to WeightedSampler."
 
@@ -82,8 +82,8 @@ class WeightedSampler(RowSampler):
         if self.replacement:
             cumulated = np.cumsum(self.weights, dtype=np.float64)
             cumulated /= cumulated[-1]  # ends at 1 exactly, above every point
-            # Sorted points are looked up seven times as fast as points here and there; the draws are put into random
-            # order after it, which makes them independent again.
+            # Sorted points are looked up 7 times as fast as random ones. The draws are then put into random order,
+            # which makes them independent again.
             points = np.sort(random.random(self.size))
             rows = cumulated.searchsorted(points, "right").astype(np.int64, copy=False)
             random.shuffle(rows)
@@ -162,14 +162,14 @@ def class_balanced_weights(
 
 
 def _applying(numbers: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """(n, C + 1) whether each class applies, and whether none does; from the numbers (n, C) of a field `labels`."""
+    """Return which classes apply, and whether none does, (n, C + 1), from the numbers (n, C) of a field `labels`."""
     applies = numbers > 0
     none = ~applies.any(axis=1) & (numbers == 0).all(axis=1)
     return np.concatenate([applies, none[:, None]], axis=1)
 
 
 def _weights(counts: NDArray[np.int64], method: str, beta: float) -> NDArray[np.float64]:
-    """The weight of each class; one without samples has a weight nobody asks for."""
+    """Return the weight of each class. The weight of a class without samples is never used."""
     counts = counts.clip(1)
     return np.asarray(1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts), np.float64)
 
@@ -249,7 +249,7 @@ def _factors(
     method: str,
     threshold: float | None,
 ) -> NDArray[np.float64]:
-    """As `repeat_factors`, of labels (m,) that belong to the samples `owners` (m,)."""
+    """Compute `repeat_factors` from labels (m,) that belong to the samples `owners` (m,)."""
     present = np.unique(owners * classes + labels)  # each class of a sample once
     share = np.bincount(present % max(1, classes), minlength=classes) / max(1, samples)
     if method == "instance":
@@ -286,12 +286,12 @@ def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
 
 
 def checked_weights(weights: ArrayLike, where: str = "weights") -> NDArray[Any]:
-    """`weights` as an array of its own dtype, not copied if it is one; ValueError if rows cannot be drawn by them."""
+    """Return `weights` as an array, without a copy if possible. Raises ValueError if rows cannot be drawn by them."""
     array = np.asarray(weights)
     if array.ndim != 1 or array.dtype.kind not in "buif":
         raise ValueError(f"{where}: expected numbers of shape (n,), found {array.dtype} of shape {array.shape}.")
     with np.errstate(over="ignore"):
-        total = array.sum(dtype=np.float64)  # NaN and infinity stay what they are in a sum
+        total = array.sum(dtype=np.float64)  # NaN and infinity remain in a sum
     if array.size and not (array.min() >= 0 and np.isfinite(total)):
         bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
         found = f"{array[bad[0]]} in row {bad[0]}" if bad.size else "a sum that is not"
@@ -315,7 +315,7 @@ def _check_field(split: Split, name: str, *kinds: type[Field]) -> None:
 
 
 def checked_numbers(split: Split, name: str, rows: ArrayLike | None = None) -> NDArray[np.int8]:
-    """(n, C) the numbers of a field `labels`, each 1, 0 or -1: `open` does not look at them."""
+    """Return the checked numbers (n, C) of a field `labels`, each 1, 0 or -1, because `open` does not check them."""
     column = split.column(name)
     numbers = np.asarray(column) if rows is None else column.take(checked_rows(rows, len(split), split.name))
     if numbers.size and not -1 <= numbers.min() <= numbers.max() <= 1:
@@ -325,7 +325,7 @@ def checked_numbers(split: Split, name: str, rows: ArrayLike | None = None) -> N
 
 
 def checked_labels(column: Column, classes: int, where: str, *, least: int = 0) -> NDArray[np.int64]:
-    """All labels of a column, each in [least, classes): `open` does not look at them, and indexing would wrap."""
+    """Return all labels of a column, each in [least, classes). `open` does not check them, and indexing would wrap."""
     labels = np.asarray(column)
     if labels.size and not least <= labels.min() <= labels.max() < classes:
         message = f"expected labels in [{least}, {classes}), found {labels.min()} to {labels.max()}."

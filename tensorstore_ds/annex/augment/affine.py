@@ -131,7 +131,7 @@ def affine_inverse(
     shear: NDArray[np.float64],
     center: ArrayLike,
 ) -> NDArray[np.float64]:
-    """(B, 3, 3) matrices from positions in the result to positions in the image.
+    """Return matrices from positions in the result to positions in the image, (B, 3, 3).
 
     The inverse of ``T * C * R(angle) * S(scale) * shear_y * shear_x * C^-1`` as in torchvision
     (`_get_inverse_affine_matrix`), where C moves the origin to `center`, (2,) or (B, 2). Angles are in degrees,
@@ -202,7 +202,7 @@ class RandomPerspective(Warp):
 
 
 def perspective_inverse(corners: NDArray[np.float64], start: ArrayLike) -> NDArray[np.float64]:
-    """(B, 3, 3) matrices that map `corners` (B, 4, 2) of the results to the corners of the image, `start` (4, 2).
+    """Return (B, 3, 3) matrices that map `corners` (B, 4, 2) of the results to the image's corners `start` (4, 2).
 
     They solve the 8 equations of torchvision's `_get_perspective_coeffs`, 2 for each corner. The origin is the center
     of the corners, where the third coordinate is 1, because at torchvision's origin it may be 0.

@@ -1,4 +1,4 @@
-"""Blur images, each with its own width of the kernel."""
+"""Blur images, each with a different kernel width."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ class GaussianBlur(BatchTransform):
 
 
 def _weights(sigma: Tensor, reach: int) -> Tensor:
-    """(n, 2 * reach + 1): a Gaussian at whole numbers, which adds up to 1."""
+    """Return a Gaussian at integer positions, normalized to a sum of 1, (n, 2 * reach + 1)."""
     places = torch.arange(-reach, reach + 1, device=sigma.device)
     return (-((places / sigma[:, None]) ** 2) / 2).softmax(1)

@@ -88,11 +88,7 @@ class ColorJitter(BatchTransform):
 
 
 class Sometimes(BatchTransform):
-    """Base class of color changes that are applied to some of the images.
-
-    Args:
-        p: probability that an image is changed.
-    """
+    """Base class of color changes that are applied to an image with probability `p`."""
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
@@ -183,7 +179,7 @@ class Posterize(Sometimes):
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         if images.dtype != torch.uint8:
             return super().transform_images(images, params, pool)
-        bits = on_device(torch.where(params["chosen"], self.bits, 8), images.device)  # of 8 bits, all are kept
+        bits = on_device(torch.where(params["chosen"], self.bits, 8), images.device)  # all of 8 bits are kept
         return posterize(images, bits, in_place=pool is not None)
 
     def change(self, images: Tensor) -> Tensor:
@@ -236,7 +232,7 @@ def check_colors(images: Tensor, who: str) -> None:
 
 
 def _range(name: str, value: float | Range | None) -> Range | None:
-    """Limits of a factor; None where it is always 1."""
+    """Return the range of a factor, or None if it is always 1."""
     if value is None:
         return None
     low, high = value if isinstance(value, Sequence) else (max(0.0, 1.0 - value), 1.0 + value)
@@ -246,7 +242,7 @@ def _range(name: str, value: float | Range | None) -> Range | None:
 
 
 def _hue_range(value: float | Range | None) -> Range | None:
-    """Limits of what is added to the hue; None where it is always 0."""
+    """Return the range of the shift of the hue, or None if it is always 0."""
     if value is None:
         return None
     given = value if isinstance(value, Sequence) else (-value, value)

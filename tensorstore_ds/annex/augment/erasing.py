@@ -116,13 +116,13 @@ class RandomErasing(BatchTransform):
 
 
 def noise_of(keys: Tensor, images: Tensor) -> Tensor:
-    """Noise for images (n, C, H, W), from keys (n,) int64. Each pixel and channel has its own counter.
+    """Return noise for images (n, C, H, W), from keys (n,) int64. Each pixel and channel has its own counter.
 
     SplitMix64 as in `tensorstore_ds.seeding`, on the device. Normal numbers are by Box and Muller (1958).
     """
     count = images[0].numel()
     places = torch.arange(2 * count, device=images.device)
-    bits = (keys[:, None] ^ places) * _STEP  # of data: torch.compile has no place for numbers like these in an index
+    bits = (keys[:, None] ^ places) * _STEP  # torch.compile supports no such constants in an index
     for shift, factor in _ROUNDS:
         bits = (bits ^ ((bits >> shift) & ((1 << 64 - shift) - 1))) * factor
     if images.dtype == torch.uint8:

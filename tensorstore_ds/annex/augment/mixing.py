@@ -64,10 +64,7 @@ class Mixing(BatchTransform):
         return uniforms(keys, 1)[:, 0] < self.p
 
     def _change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
-        """Return the mixed objects and labels.
-
-        Raises `ValueError` if there are none, or the labels have another form.
-        """
+        """Return the mixed objects and labels. Raises `ValueError` if there are none, or labels of a different form."""
         result = super()._change_others(batch, params, size)
         name = self._labels(batch)
         if name is None and not result and "mask" not in batch:
@@ -80,7 +77,7 @@ class Mixing(BatchTransform):
         return result
 
     def _labels(self, batch: Mapping[str, Any]) -> str | None:
-        """The member that has the labels; `labels` is that of samples to which several classes can apply."""
+        """Return the member with the labels. `labels` has those of samples to which several classes can apply."""
         for name in (self.label, "labels"):
             if name in batch:
                 return name
@@ -110,7 +107,7 @@ class Mixing(BatchTransform):
             raise ValueError(f"{who}: expected labels of {classes} classes, `num_classes`, found {labels.shape[1]}.")
         partners, shares = (on_device(params[name], labels.device) for name in ("partners", "shares"))
         shares = shares.to(labels.dtype)[:, :, None]
-        # A label that is unknown, NaN, makes that of its mixture unknown, if it has a share in it.
+        # An unknown label, NaN, makes the label of its mixture unknown, if it has a share in it.
         mixed: Tensor = (labels[partners].where(shares > 0, 0.0) * shares).sum(1)
         return mixed
 

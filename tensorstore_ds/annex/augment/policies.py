@@ -50,7 +50,7 @@ OPERATIONS = (
     "AutoContrast",
     "Equalize",
 )
-#: Numbers of three operations in `blend`.
+#: Numbers of 3 operations in `blend`.
 BLENDS = {"Brightness": BRIGHTNESS, "Color": SATURATION, "Contrast": CONTRAST}
 #: Operations whose amount is negative with probability 1/2.
 SIGNED = range(OPERATIONS.index("ShearX"), OPERATIONS.index("Sharpness") + 1)
@@ -97,11 +97,11 @@ class Policy(Warp):
         """Return the bin of magnitudes for random numbers in [0, 1) of any shape."""
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """The operations of each sample, in their order.
+        """Return the operations of each sample, in their order.
 
         `operations` (B, n) int64 are indices into `OPERATIONS`, and `amounts` (B, n) float64 are torchvision's
-        magnitudes. `inverse` (B, n, 3, 3) float64 is for operations that move pixels, and `blends` (B, n) int64
-        for operations that `blend` computes.
+        magnitudes. `inverse` (B, n, 3, 3) float64 is for operations that move pixels, and `blends` (B, n) int64 for
+        operations that `blend` computes.
         """
         drawn = uniforms(keys, 3 * self.num_ops).reshape(len(keys), self.num_ops, 3)
         operations = (drawn[..., 0] * len(OPERATIONS)).astype(np.int64)
@@ -114,7 +114,7 @@ class Policy(Warp):
         return {name: torch.from_numpy(value) for name, value in params.items()}
 
     def _amounts(self, size: Size) -> NDArray[np.float64]:
-        """(operations, bins): how much each does at each level."""
+        """Return the amount of each operation at each level, (operations, bins)."""
         levels = np.linspace(0, 1, self.num_magnitude_bins)
         along_x, along_y = self._moves(size)
         largest = {"ShearX": self.SHEAR, "ShearY": self.SHEAR, "TranslateX": along_x, "TranslateY": along_y}
@@ -132,7 +132,7 @@ class Policy(Warp):
         return out
 
     def _changed(self, images: Tensor, params: Params) -> Tensor:
-        """Images after one operation each, in place: each is changed by one of these lines at most."""
+        """Apply one operation to each image, in place. At most one of these lines changes an image."""
         amounts, whole = params["amounts"], images.dtype == torch.uint8
 
         def chosen(*names: str) -> Tensor:
@@ -213,7 +213,7 @@ class RandAugment(Policy):
         self.magnitude = int(magnitude)
 
     def _moves(self, size: Size) -> tuple[float, float]:
-        return 150 / 331 * size[1], 150 / 331 * size[0]  # the paper's 150 pixels of ImageNet's 331
+        return 150 / 331 * size[1], 150 / 331 * size[0]  # the paper uses 150 pixels for ImageNet's 331
 
     def _levels(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
         return np.full(drawn.shape, self.magnitude)
@@ -257,7 +257,7 @@ class TrivialAugment(Policy):
 
 
 def _is_among(operations: Tensor, *names: str) -> Tensor:
-    """(B,) bool: where an operation has one of these names."""
+    """Return where an operation has one of these names, (B,) bool."""
     among = torch.zeros_like(operations, dtype=torch.bool)
     for name in names:
         among = among | (operations == OPERATIONS.index(name))
@@ -265,7 +265,7 @@ def _is_among(operations: Tensor, *names: str) -> Tensor:
 
 
 def _matrices(operations: NDArray[np.int64], amounts: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
-    """(N, 3, 3) float64: as `affine_inverse`, of operations (N,); the identity of those that move nothing."""
+    """Return the inverse matrices of operations (N,), (N, 3, 3) float64, or the identity if nothing moves."""
 
     def of(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(operations == OPERATIONS.index(name), values, 0)

@@ -1,4 +1,4 @@
-"""The arithmetic of colors: functions of images (n, C, H, W), with an amount for each.
+"""Arithmetic of colors, as functions of images (n, C, H, W) with one amount for each image.
 
 Images are uint8, or floating-point in [0, 1]. Formulas and rounding are those of torchvision's `v2.functional`, which
 has them from Pillow. Results are new memory of the same dtype.
@@ -12,20 +12,20 @@ from torch import Tensor
 from tensorstore_ds.loading.augment.pixels import in_one_operation, memory_format_of, planar
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-#: Channels of so many pixels are counted one by one on a CPU, which is quicker than all at once.
+#: Channels with at least this many pixels are counted one by one on a CPU, which is faster than all at once.
 LARGE_CHANNEL = 2**13
-#: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
+#: Weights of red, green and blue in perceived brightness (ITU-R BT.601, rounded as in Pillow and torchvision).
 LUMA = (0.2989, 0.587, 0.114)
 
 
 def grays_of(values: Tensor) -> Tensor:
-    """(n, 1, H, W) brightness of floating-point colors (n, 3, H, W)."""
+    """Return the brightness (n, 1, H, W) of floating-point colors (n, 3, H, W)."""
     red, green, blue = values.unbind(1)
     return red.mul(LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
 
 
 def grayscale(images: Tensor) -> Tensor:
-    """The same brightness in all channels; images of one channel as they are."""
+    """Return the brightness in all channels. Images of one channel do not change."""
     if images.shape[1] == 1:
         return images.clone()
     return as_dtype(grays_of(_floating(images)), images.dtype).expand(images.shape)
@@ -34,13 +34,10 @@ def grayscale(images: Tensor) -> Tensor:
 def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False) -> Tensor:
     """Change brightness, contrast, saturation and hue, in turn.
 
-    The first three blend the image with something gray: ``factor * image + (1 - factor) * gray``, where gray is black,
-    the mean of the image's grays, or the gray of each pixel.
-
-    Args:
-        order: (n, turns) int64: which of the four.
-        factors: (n, turns) float64; of a hue, what is added to it, in turns of the color wheel.
-        hues: whether there may be hues in `order`.
+    The first three blend the image with a gray one: ``factor * image + (1 - factor) * gray``, where gray is black, the
+    mean of the image's grays, or the gray of each pixel. `order` (n, turns) int64 selects the change, and `factors`
+    (n, turns) float64 are its factors, or the shift of the hue in turns of the color wheel. `hues` says whether `order`
+    may contain hues.
     """
     work = torch.float64 if images.dtype == torch.float64 else torch.float32
     which, amounts = order[..., None, None, None], factors.to(work)[..., None, None, None]
@@ -63,7 +60,7 @@ def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False)
             continue
         if batched:
             turned = _turned(values, amounts[:, turn, 0], whole)
-            values = torch.where(which[:, turn] != HUE, values, turned)  # has the memory format of the first
+            values = torch.where(which[:, turn] != HUE, values, turned)  # keeps the memory format of the first
         else:
             rows = (order[:, turn] == HUE).nonzero()[:, 0]
             values[rows] = _turned(values[rows], amounts[rows, turn, 0], whole)
@@ -71,7 +68,7 @@ def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False)
 
 
 def _grays_of_turn(values: Tensor, which: Tensor, kinds: set[int], whole: bool) -> Tensor:
-    """What images are blended with in a turn: black, the mean of the grays, or the grays; `kinds` are in `which`."""
+    """Return the image to blend with in a turn: black, the mean of the grays, or the grays. `kinds` are in `which`."""
     grays = values
     if values.shape[1] == 3:
         grays = grays_of(values)
@@ -83,15 +80,15 @@ def _grays_of_turn(values: Tensor, which: Tensor, kinds: set[int], whole: bool) 
 
 
 def _turned(values: Tensor, shift: Tensor, whole: bool) -> Tensor:
-    """Colors (n, 3, H, W) in [0, 1], or [0, 255] if `whole`, with another hue: (n, 1, 1, 1) is added to it."""
+    """Shift the hue of colors (n, 3, H, W) in [0, 1], or [0, 255] if `whole`, by (n, 1, 1, 1)."""
     colors = values * (1 / 255) if whole else values
     hue, saturation, value = hsv_of(colors)
     turned = rgb_of((hue + shift) % 1, saturation, value)
-    return (turned * (256 - 1e-3)).floor_() if whole else turned  # torchvision's way to whole numbers
+    return (turned * (256 - 1e-3)).floor_() if whole else turned  # torchvision's rounding to integers
 
 
 def hsv_of(colors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hue, saturation and value, (n, H, W) in [0, 1], of colors (n, 3, H, W) in [0, 1]."""
+    """Convert colors (n, 3, H, W) in [0, 1] to hue, saturation and value, (n, H, W) in [0, 1]."""
     red, green, blue = colors.unbind(1)
     most, least = colors.amax(1), colors.amin(1)
     is_gray, spread = most == least, most - least
@@ -101,34 +98,34 @@ def hsv_of(colors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rgb_of(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """The inverse of `hsv_of`."""
+    """Compute the inverse of `hsv_of`."""
     places = [(n + hue * 6) % 6 for n in (5, 3, 1)]
     return torch.stack([value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1) for k in places], 1)
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Invert what is at least `threshold` (n,), in the unit of the images."""
+    """Invert values of at least `threshold` (n,), in the unit of the images."""
     least = threshold.to(torch.promote_types(images.dtype, torch.float32))[:, None, None, None]
     if images.dtype == torch.uint8:
-        first = least.ceil().to(torch.uint8)  # torch compares bytes one by one, and takes the smaller of many at once
+        first = least.ceil().to(torch.uint8)  # torch compares bytes one by one, but takes the minimum of many at once
         below, last = first - 1, first - (first > 0).to(torch.uint8)
-        reached = torch.maximum(torch.minimum(images, first), last) - below  # 0 or 1; bytes that overflow go on at 0
+        reached = torch.maximum(torch.minimum(images, first), last) - below  # 0 or 1; bytes that overflow wrap to 0
         return images ^ (reached * 255)
     return torch.where(images >= least, 1 - images, images)
 
 
 def posterize(images: Tensor, bits: Tensor, *, in_place: bool = False) -> Tensor:
-    """Keep the highest `bits` (n,) int64, in [0, 8], of each value; `in_place` only of uint8."""
+    """Keep the highest `bits` (n,) int64, in [0, 8], of each value. `in_place` is for uint8 only."""
     bits = bits[:, None, None, None]
     if images.dtype == torch.uint8:
-        kept = torch.bitwise_right_shift(0xFF00, bits).to(torch.uint8)  # the lowest byte of it
+        kept = torch.bitwise_right_shift(0xFF00, bits).to(torch.uint8)  # its lowest byte
         return images.bitwise_and_(kept) if in_place else images & kept
     levels = (2**bits).to(images.dtype)
     return (images * levels).floor_().clamp_(min=0).minimum(levels - 1).mul_(1 / levels)
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """Stretch each channel over all levels; a channel of one value stays."""
+    """Stretch each channel over all levels. A constant channel does not change."""
     bound = 255 if images.dtype == torch.uint8 else 1
     least, most = map(_floating, _extremes(images))
     is_flat = least == most
@@ -138,24 +135,24 @@ def autocontrast(images: Tensor) -> Tensor:
 
 
 def _extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, C, 1, 1): the least and the greatest value of each channel."""
+    """Return the smallest and largest value of each channel, (n, C, 1, 1)."""
     if memory_format_of(images) == torch.contiguous_format:
         return images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
-    lines = images.permute(0, 2, 3, 1).flatten(2)  # whole lines at once: three channels are too few
+    lines = images.permute(0, 2, 3, 1).flatten(2)  # whole lines at once, because 3 channels are too few
     least, most = (each.view(len(images), images.shape[3], -1) for each in (lines.amin(1), lines.amax(1)))
     return least.amin(1)[:, :, None, None], most.amax(1)[:, :, None, None]
 
 
 def _lines(amounts: Tensor, images: Tensor) -> Tensor:
-    """(n, C, 1, W) of (n, C, 1, 1), laid out as images are: lines of them are computed with at once."""
+    """Expand (n, C, 1, 1) to (n, C, 1, W) in the images' layout, to compute with whole lines."""
     wide = amounts.expand(-1, -1, 1, images.shape[3])
     return wide.contiguous(memory_format=memory_format_of(images))
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Make all levels of a channel about equally frequent: Pillow's `ImageOps.equalize`.
+    """Make all levels of a channel about equally frequent, as Pillow's `ImageOps.equalize`.
 
-    Floating-point images have 256 levels after it.
+    Floating-point images then have 256 levels.
     """
     levels = images if images.dtype == torch.uint8 else (_floating(images) * (256 - 1e-3)).to(torch.uint8)
     levels = planar(levels)
@@ -169,7 +166,7 @@ def equalize(images: Tensor) -> Tensor:
             *flat.shape[:2], -1
         )
     step = (flat.shape[2] - counts.gather(2, flat.amax(2, keepdim=True))) // 255
-    before = counts.cumsum(2) - counts  # how many pixels have a lower level
+    before = counts.cumsum(2) - counts  # number of pixels with a lower level
     table = ((before + step // 2) // step.clamp(min=1)).clamp_(0, 255)
     table = torch.where(step > 0, table, torch.arange(256, device=images.device)).to(torch.uint8)
     equalized = table.gather(2, flat).view(images.shape)
@@ -177,7 +174,7 @@ def equalize(images: Tensor) -> Tensor:
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with what a 3 x 3 filter smooths, by `factor` (n,): 0 is smooth, 1 the image. The edges stay."""
+    """Blend with a 3 x 3 smoothing filter by `factor` (n,): 0 is smooth, 1 the image. The edges do not change."""
     height, width = images.shape[2:]
     if min(height, width) < 3:
         return images.clone()
@@ -196,12 +193,12 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values in the dtype of images; those of uint8 are whole numbers in [0, 255]."""
+    """Convert values to the dtype of images. Values of uint8 are integers in [0, 255]."""
     if dtype == torch.uint8 and values.device.type == "cpu":
-        values = values.to(torch.int16)  # torch makes these of many floats at once, and bytes one by one
+        values = values.to(torch.int16)  # torch converts many floats to int16 at once, but to bytes one by one
     return values.to(dtype)
 
 
 def _floating(images: Tensor) -> Tensor:
-    """In the dtype that is computed with: float64, or float32 of any other."""
+    """Convert to the dtype of computations: float64, or float32 for any other."""
     return images if images.dtype == torch.float64 else images.to(torch.float32)

@@ -1,4 +1,4 @@
-"""Images seen through a matrix each: the engine of affine and perspective transforms."""
+"""Warp each image by its own matrix, for affine and perspective transforms."""
 
 from __future__ import annotations
 
@@ -32,16 +32,11 @@ def warp(
     interpolation: Interpolation,
     in_place: bool = False,
 ) -> Tensor:
-    """Images (B, C, H, W) of any dtype, where `chosen` (B,), seen through matrices; others as they are.
+    """Warp images (B, C, H, W) of any dtype where `chosen` (B,) bool is true.
 
-    Args:
-        images: they are continued by `fill`.
-        chosen: (B,) bool, as in `change_some`.
-        inverse: (B, 3, 3) float64: which place of the image a place of the result shows, in homogeneous coordinates.
-            (0, 0) is the outer corner of the upper left pixel.
-        fill: what is seen outside of an image, in all channels.
-        interpolation: of the image between its pixels.
-        in_place: in the memory of `images`.
+    `inverse` (B, 3, 3) float64 maps positions of the result to positions of the image, in homogeneous coordinates.
+    (0, 0) is the outer corner of the upper left pixel. `fill` is the value outside of an image, in all channels.
+    `in_place` writes to the memory of `images`.
     """
 
     batched = in_one_operation(images)
@@ -55,7 +50,7 @@ def warp(
             return _nearest_batched(some, places, fill) if batched else _nearest(some, places, fill)
         work = torch.float64 if some.dtype == torch.float64 else torch.float32
         values, grid = some.to(work), places.permute(0, 2, 3, 1).to(work)
-        if fill:  # outside is 0, which is added to what is seen at the edges
+        if fill:  # outside is 0, which is added to the pixels at the edges
             values = values - fill
         values = functional.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
         if fill:
@@ -66,9 +61,10 @@ def warp(
 
 
 def _coefficients(inverse: Tensor, height: int, width: int) -> Tensor:
-    """(n, 3, 3) float32: for x, y and 1, what to multiply by each of the homogeneous coordinates of a place.
+    """Return factors of x, y and 1 for each homogeneous coordinate of a position, (n, 3, 3) float32.
 
-    From the middle of the image on, where float32 is most exact, to -1 at one edge of the image and 1 at the other.
+    Coordinates are relative to the center of the image, where float32 is most exact, from -1 at one edge to 1 at the
+    other.
     """
     last = inverse[:, 2]
     rows = torch.stack([inverse[:, 0] * (2 / width) - last, inverse[:, 1] * (2 / height) - last, last], 1)
@@ -77,7 +73,7 @@ def _coefficients(inverse: Tensor, height: int, width: int) -> Tensor:
 
 
 def _places(coefficients: Tensor, height: int, width: int, batched: bool) -> Tensor:
-    """(n, 2, H, W) float32: x and y of what is seen at each pixel; outside of [-1, 1] is outside of the image."""
+    """Return x and y of the source of each pixel, (n, 2, H, W) float32. Outside of [-1, 1] is outside of the image."""
     a, b, c = coefficients[..., None, None].unbind(1)
     y, x = (torch.arange(n, device=coefficients.device) - (n - 1) / 2 for n in (height, width))
     found = (a * x + b * y[:, None]).add_(c)
@@ -92,10 +88,7 @@ def _places(coefficients: Tensor, height: int, width: int, batched: bool) -> Ten
 
 
 def _nearest(images: Tensor, places: Tensor, fill: float) -> Tensor:
-    """The pixel at each place; images of any dtype, as they are not computed with.
-
-    NumPy copies pixels of several channels as a whole, torch goes byte by byte.
-    """
+    """Return the pixel at each position, for any dtype. NumPy copies whole pixels, torch copies single bytes."""
     samples, channels, height, width = images.shape
     axis = axis_of_width(images)
     pixels = as_array(images, axis)
@@ -115,7 +108,7 @@ def _nearest(images: Tensor, places: Tensor, fill: float) -> Tensor:
 
 
 def _nearest_batched(images: Tensor, places: Tensor, fill: float) -> Tensor:
-    """As `_nearest`, in one gather; both tensors on one device."""
+    """Return the pixel at each position in one gather. Both tensors are on one device."""
     height, width = images.shape[2:]
     x, y = (((places[:, i] + 1) * (n / 2)).floor().long() for i, n in enumerate((width, height)))
     outside = (x < 0) | (x >= width) | (y < 0) | (y >= height)

@@ -1,4 +1,4 @@
-"""The kinds of fields: each a class that says all that is particular to it. `loading.fields` has what torch needs."""
+"""The kinds of fields. Each class contains everything that is specific to it. `loading.fields` has what torch needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kind of field has: its arrays, its place in the manifest, its rows, statistics and check."""
+"""Common parts of all kinds of fields: arrays, manifest entry, rows, statistics and check."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import DTYPES, LAYOUTS, ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Sums
 
-#: What a check of values finds: a reason code, and a message.
+#: A fault that a check finds: a reason code, and a message.
 Finding = tuple[str, str]
-#: (n, 2) height and width of the stored images of some rows, (n,) int64; infinite where there are none.
+#: (n, 2) height and width of the stored images of some rows, (n,) int64, infinite without images.
 ImageSizes = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 _OFFSETS = ArraySpec("int64")
 #: The one value of a table of bytes.
 BYTES = ArraySpec("uint8")
 
-#: Rows, and bytes, that a check looks at together.
+#: Rows and bytes that a check reads at a time.
 _ROWS = 100_000
 _NBYTES = 64 * 1024**2
 
 
 class StoredRows(Protocol):
-    """What a check reads of a column: a row a sample, or a value of a table."""
+    """What a check reads of a column, with one row per sample, or one value of a table."""
 
     @property
     def spec(self) -> ArraySpec:
@@ -44,15 +44,15 @@ class StoredTable(Protocol):
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """(n + 1,): the values of row i are ``[offsets[i], offsets[i + 1])``."""
+        """Offsets (n + 1,): the values of row i are ``[offsets[i], offsets[i + 1])``."""
 
     @property
     def per_row(self) -> Mapping[str, Any]:
-        """Arrays that have a row a sample, and tables that do."""
+        """Arrays and tables that have one row per sample."""
 
     @property
     def lists(self) -> Mapping[str, Any]:
-        """Of each ragged value the table of its items."""
+        """The table of items of each ragged value."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, name: str, /) -> StoredRows: ...
@@ -126,11 +126,7 @@ class Field:
 
 @dataclass(frozen=True)
 class ArrayField(Field):
-    """A field of fixed shape: one array, a row a sample. The kind ``array`` is this alone, with no meaning known.
-
-    Attributes:
-        spec: dtype and shape of one row.
-    """
+    """A field of fixed shape: one array with one row per sample. The kind ``array`` has no other meaning."""
 
     kind: ClassVar[str] = "array"
     spec: ArraySpec
@@ -146,43 +142,42 @@ class ArrayField(Field):
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        """Of any dtype and shape."""
+        """Parse an array of any dtype and shape."""
         return cls(values.spec(where, data))
 
     @property
     def unknown(self) -> int | float | None:
-        """NaN, the least signed or the largest unsigned integer; None for kinds in which it would have a meaning."""
+        """NaN, the smallest signed or the largest unsigned integer, or None if that number would have a meaning."""
         return unknown_number(self.spec) if type(self) is ArrayField else None
 
     def describe(self) -> str:
-        """dtype, shape, and the number of classes if there are any."""
+        """Describe dtype, shape, and the number of classes if there are any."""
         return " · ".join([str(self.spec), *([counted(self.classes, "class", "es")] if self.classes else [])])
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> NDArray[Any]:
-        """(n, ...) of what is stored of some samples."""
+        """Return the stored rows of some samples, (n, ...)."""
         values = [self.row(name, sample) for sample in samples]
         return np.array(values, self.spec.dtype).reshape(len(samples), *self.spec.shape)
 
     def row(self, name: str, sample: EncodedSample) -> Any:
-        """What is stored of one sample."""
+        """Return the stored row of one sample."""
         return sample.arrays[name]
 
     def sums(self, rows: NDArray[Any]) -> Sums | None:
-        """What the statistics are computed from, of these rows, at least one; None: nothing."""
+        """Return the sums for the statistics of at least one row, or None if the kind has no statistics."""
         return None
 
     def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """What is wrong with the values of a split."""
+        """Yield the faults in the values of a split."""
         return iter(())
 
 
 @dataclass(frozen=True)
 class TableField(Field):
-    """A field of varying length: `offsets` and value arrays, any number of values a sample.
+    """A field of varying length: `offsets` and value arrays, any number of values per sample.
 
-    Attributes:
-        values: dtype and shape of one element of each value array.
-        per_row: the same of arrays that have a row a sample.
+    `values` are the dtype and shape of one element of each value array, and `per_row` those of arrays with one row per
+    sample.
     """
 
     values: Mapping[str, ArraySpec]
@@ -190,7 +185,7 @@ class TableField(Field):
 
     @property
     def arrays(self) -> dict[str, ArraySpec]:
-        """`offsets`, then each value array; of a ragged one its own ``offsets``, and ``items``."""
+        """Return `offsets`, then each value array, or ``offsets`` and ``items`` of a ragged one."""
         arrays = {"offsets": _OFFSETS}
         for name, spec in {**self.values, **self.per_row}.items():
             if spec.is_ragged:
@@ -205,7 +200,7 @@ class TableField(Field):
         return [name for name, spec in {**self.values, **self.per_row}.items() if spec.is_ragged]
 
     def array_rows(self, name: str, path: str, rows: int, lengths: Mapping[str, int]) -> int:
-        """As `Field.array_rows`."""
+        """Return the number of rows of an array, from `rows` samples and the `lengths` of tables."""
         value, _, part = path.rpartition("/")
         if value and part == "items":  # not a value of that name
             return lengths[f"{name}/{value}"]
@@ -214,78 +209,76 @@ class TableField(Field):
         return rows if part in self.per_row else lengths[name]
 
     def groups(self, name: str) -> list[str]:
-        """That of the table, and one for each ragged value: these have `lengths` in a shard."""
+        """Return the groups of the table and of each ragged value. These have `lengths` in a shard."""
         return [name, *(f"{name}/{value}" for value in self.ragged)]
 
     def dump(self) -> dict[str, Any]:
-        """Kind, and dtype and shape of each array."""
+        """Dump the kind, and dtype and shape of each array."""
         data = {"kind": self.kind, "values": {name: spec.dump() for name, spec in self.values.items()}}
         return {**data, "per_row": {n: s.dump() for n, s in self.per_row.items()}} if self.per_row else data
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """(n,) number of values of each sample; and the values of all, back to back, and the arrays `per_row`."""
+        """Return the number of values of each sample (n,), all values back to back, and the arrays `per_row`."""
         raise NotImplementedError
 
     def lists(
         self, name: str, samples: Sequence[EncodedSample]
     ) -> dict[str, tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-        """Of each ragged value (n,) number of items in each list, and all ``items`` back to back."""
+        """Return, for each ragged value, the number of items in each list (n,), and all ``items`` back to back."""
         return {}
 
     def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
-        """What a reader is given of one sample.
+        """Return the value of one sample for a reader.
 
-        Args:
-            values: arrays (m, ...), and lists of m arrays.
-            per_row: gives what a named array `per_row` has of the sample.
-            where: names the sample in errors.
+        `values` are arrays (m, ...), and lists of m arrays. `per_row` returns the sample's row of a named array.
+        `where` is the sample's name in errors.
         """
         return values
 
     def sums(self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> Sums | None:
-        """As `ArrayField.sums`, of what `rows` returns."""
+        """Return the sums for the statistics of the result of `rows`, or None if the kind has no statistics."""
         return None
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """What is wrong with the values of a split, whose offsets are sound."""
+        """Yield the faults in the values of a split whose offsets are sound."""
         return iter(())
 
 
 @dataclass(frozen=True)
 class ListField(TableField):
-    """What the lists of a ragged value are: a table in a table, of ``items``. It has no entry in a manifest."""
+    """The lists of a ragged value: a nested table of ``items``. It has no entry in a manifest."""
 
     kind: ClassVar[str] = "list"
 
     def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
-        """The items."""
+        """Return the items."""
         return values["items"]
 
 
 @dataclass(frozen=True)
 class BytesField(TableField):
-    """A table of bytes: a text, or a file, a sample."""
+    """A table of bytes, with one text or file per sample."""
 
     values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": BYTES})
 
     def data(self, sample: EncodedSample) -> bytes:
-        """What is stored of one sample."""
+        """Return the stored bytes of one sample."""
         raise NotImplementedError
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """As `TableField.rows`."""
+        """Return lengths (n,) and all bytes back to back."""
         items = [self.data(sample) for sample in samples]
         return np.array([len(item) for item in items], np.int64), {"bytes": np.frombuffer(b"".join(items), np.uint8)}
 
     def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
-        """The `bytes` of one sample."""
+        """Return the `bytes` of one sample."""
         return values["bytes"].tobytes()
 
     @staticmethod
     def parse_arrays(
         values: ManifestValues, where: str, data: dict[str, Any]
     ) -> tuple[dict[str, ArraySpec], dict[str, ArraySpec]]:
-        """As `ManifestValues.table`; whatever is not the one value `bytes` is noted in `values`."""
+        """Parse arrays, and note anything but the one value `bytes` in `values`."""
         specs, per_row = values.table(where, data)
         if set(specs) != {"bytes"} or replace(specs["bytes"], layout=None) != BYTES:
             values.wrong(where, f"expected the one value bytes (uint8, []), found {sorted(specs)}.")
@@ -295,30 +288,25 @@ class BytesField(TableField):
 
 @dataclass(frozen=True)
 class UnreadableField:
-    """A field that this version cannot read: its files are kept and hashed, and nothing more is known of them.
+    """A field that this version cannot read. Its files are kept and hashed.
 
-    Attributes:
-        entry: as the manifest has it.
-        reason: what this version does not know, such as ``the data type float8_e4m3``.
+    `reason` is what this version does not know, such as ``the data type float8_e4m3``.
     """
 
     entry: Mapping[str, Any]
     reason: str
 
     def dump(self) -> dict[str, Any]:
-        """As it came."""
+        """Return the entry unchanged."""
         return dict(self.entry)
 
     def describe(self) -> str:
-        """What a user is told of it."""
+        """Describe the field to a user."""
         return f"this version of tensorstore-ds does not know {self.reason}"
 
     @staticmethod
     def reason_of(entry: Mapping[str, Any]) -> str:
-        """What an entry of a manifest has that this version does not know; empty if there is nothing of the sort.
-
-        Only its data types and layouts are looked at, and only those that are strings.
-        """
+        """Return the unknown data type or layout of a manifest entry, or an empty string. Only strings are checked."""
         tables = [entry[name] for name in ("values", "per_row") if isinstance(entry.get(name), dict)]
         specs = [entry, *(spec for table in tables for spec in table.values())]
         for member, noun, known in (("dtype", "data type", DTYPES), ("layout", "layout", LAYOUTS)):
@@ -330,11 +318,11 @@ class UnreadableField:
 
 
 class UnknownField(Field):
-    """A field of a kind that came after this version: its arrays can be read, and nothing more is known of them."""
+    """A field of a kind that is newer than this version. Only its arrays can be read."""
 
     @staticmethod
     def parse(values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        """As `Field.parse`: what follows from its arrays alone."""
+        """Parse the properties that follow from the arrays alone."""
         if "values" in data:
             specs, per_row = values.table(where, data)
             return UnknownTableField(specs, data, per_row=per_row)
@@ -343,32 +331,32 @@ class UnknownField(Field):
 
 @dataclass(frozen=True)
 class UnknownArrayField(UnknownField, ArrayField):
-    """One of fixed shape."""
+    """An unknown field of fixed shape."""
 
     entry: Mapping[str, Any]  #: as the manifest has it
 
     def dump(self) -> dict[str, Any]:
-        """As it came."""
+        """Return the entry unchanged."""
         return dict(self.entry)
 
     def describe(self) -> str:
-        """Its arrays, and its kind."""
+        """Describe its arrays and its kind."""
         return f"{super().describe()} · {_shown(self.entry)}"
 
 
 @dataclass(frozen=True)
 class UnknownTableField(UnknownField, TableField):
-    """A table."""
+    """An unknown table."""
 
     kind: ClassVar[str] = "table"
     entry: Mapping[str, Any]  #: as the manifest has it
 
     def dump(self) -> dict[str, Any]:
-        """As it came."""
+        """Return the entry unchanged."""
         return dict(self.entry)
 
     def describe(self) -> str:
-        """Its arrays, and its kind."""
+        """Describe its arrays and its kind."""
         return f"{', '.join([*self.values, *self.per_row])} · {_shown(self.entry)}"
 
 
@@ -378,7 +366,7 @@ def _shown(entry: Mapping[str, Any]) -> str:
 
 
 def unknown_number(spec: ArraySpec) -> int | float:
-    """The number that stands for an unknown value in an array without a meaning of its own.
+    """Return the number that stands for an unknown value in an array without a known meaning.
 
     >>> unknown_number(ArraySpec("uint8"))
     255
@@ -393,32 +381,32 @@ F = TypeVar("F", bound=Field)
 
 
 def of_kind(fields: Mapping[str, Field], kind: type[F]) -> dict[str, F]:
-    """Those of the fields that are of a kind, by name."""
+    """Return the fields of a kind, by name."""
     return {name: field for name, field in fields.items() if isinstance(field, kind)}
 
 
 def of_image(fields: Mapping[str, Field], kind: type[F], image: str = "image") -> dict[str, F]:
-    """Those of a kind that lie in a field of images, by name: objects and masks that name none lie in `image`."""
+    """Return the fields of a kind that belong to a field of images. Those that name none belong to `image`."""
     return {name: each for name, each in of_kind(fields, kind).items() if image_of(each) == image}
 
 
 def image_of(field: Field) -> str:
-    """The name of the field of images that the coordinates of objects, or the pixels of a mask, are of."""
+    """Return the name of the field of images that objects or a mask belong to."""
     return getattr(field, "image", None) or "image"
 
 
 def first_of_kind(fields: Mapping[str, Field], kind: type[Field]) -> str | None:
-    """The name of the first field of a kind, or None."""
+    """Return the name of the first field of a kind, or None."""
     return next(iter(of_kind(fields, kind)), None)
 
 
 def pieces(column: StoredRows) -> Iterator[tuple[int, NDArray[Any]]]:
-    """The rows of a column, some at a time, each with the number of the first."""
+    """Yield the rows of a column in pieces, each with the number of its first row."""
     step = min(_ROWS, max(1, _NBYTES // max(1, column.spec.row_nbytes)))
     for start in range(0, len(column), step):
         yield start, column[start : start + step]
 
 
 def counted(names: Sequence[str], noun: str, plural: str) -> str:
-    """How many names there are, in words."""
+    """Return the number of names in words."""
     return f"{len(names):,} {noun}{'' if len(names) == 1 else plural}"

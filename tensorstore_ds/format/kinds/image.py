@@ -1,4 +1,4 @@
-"""Images: as pixels, or as the bytes of a file each; and the size that they had in their source."""
+"""Images, as pixels or as files, and their original sizes."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from tensorstore_ds.format.statistics import ImageSums, SizeSums, Sums
 
 _SIZE = ArraySpec("int32", (2,))
 _SHAPE = ArraySpec("int32", (3,))
-#: The array `per_row` of the CRC-32C of each file, which is optional: a reader that fetches one file can check it.
+#: Optional array `per_row` with the CRC-32C of each file, for readers that fetch single files.
 CRC = "crc32c"
 _MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
 _EOI = 0xD9
-#: Lists `per_row` of images kept as files, each optional: where intervals of JPEG files begin, or where decoding can.
+#: Optional lists `per_row` of image files: where intervals of JPEG files begin, or where decoding can begin.
 FILE_LISTS = {"restarts": ArraySpec("uint32", is_ragged=True), "entries": ArraySpec("uint32", (3,), is_ragged=True)}
 
 
 class ImageField(Field):
-    """An image a sample."""
+    """One image per sample."""
 
     kind: ClassVar[str] = "image"
 
     @property
     def encoding(self) -> Encoding:
-        """How images are kept: ``raw``, ``jpeg``, ``smart`` or ``source``."""
+        """The encoding of images: ``raw``, ``jpeg``, ``smart`` or ``source``."""
         raise NotImplementedError
 
     def dump(self) -> dict[str, Any]:
@@ -75,11 +75,10 @@ class ImageField(Field):
 
 @dataclass(frozen=True)
 class PixelField(ImageField):
-    """Images kept as pixels.
+    """Images stored as pixels.
 
-    Attributes:
-        channels: what they mean; None: gray for one, sRGB for three, sRGB and alpha for four, not known for others.
-        range: black and white; None: 0 and the largest number of integers, not known of floating-point numbers.
+    `channels` None means gray for 1, sRGB for 3, sRGB and alpha for 4, and unknown for other numbers. `range` is black
+    and white; None means 0 and the largest integer, and unknown for floating-point numbers.
     """
 
     channels: tuple[str, ...] | None = field(default=None, kw_only=True)
@@ -97,7 +96,7 @@ class PixelField(ImageField):
 
 @dataclass(frozen=True)
 class RawImageField(PixelField, ArrayField):
-    """Images kept as pixels, all of one size: `spec` has the shape (H, W, C)."""
+    """Pixels of images of one size. `spec` has the shape (H, W, C)."""
 
     @property
     def dtype(self) -> str:
@@ -113,25 +112,21 @@ class RawImageField(PixelField, ArrayField):
 
 @dataclass(frozen=True)
 class RaggedImageField(PixelField, TableField):
-    """Images kept as pixels, each of its own size, one behind the other in C order.
-
-    Attributes:
-        max_pixels: no image has more.
-    """
+    """Pixels of images of different sizes with at most `max_pixels` each, back to back in C order."""
 
     per_row: Mapping[str, ArraySpec] = field(default_factory=lambda: {"shape": _SHAPE}, kw_only=True)
     max_pixels: int = field(default=LIMIT - 1, kw_only=True)
 
     @classmethod
     def of(cls, dtype: str, max_pixels: int) -> RaggedImageField:
-        """Images of a data type."""
+        """Create the field for images of a data type."""
         return cls({"pixels": ArraySpec(dtype, layout="memmap")}, max_pixels=max_pixels)
 
     @classmethod
     def parse_ragged(
         cls, channels: tuple[str, ...] | None, values: ManifestValues, where: str, data: dict[str, Any]
     ) -> Field:
-        """As `parse`, of images of differing sizes."""
+        """Parse images of different sizes."""
         specs, per_row = values.table(where, data)
         pixels = specs.get("pixels")
         if pixels is None or len(specs) > 1 or pixels.shape or pixels.is_ragged:
@@ -162,7 +157,7 @@ class RaggedImageField(PixelField, TableField):
         return np.array([len(each) for each in pixels], np.int64), {"pixels": joined, "shape": shapes}
 
     def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
-        """(H, W, C) pixels, a view; raises `FormatError` where these are not as many as the shape says."""
+        """Return (H, W, C) pixels, a view. Raises `FormatError` if their number differs from the shape."""
         pixels, shape = values["pixels"], per_row("shape").tolist()
         if min(shape) < 1 or math.prod(shape) != len(pixels):
             raise FormatError(Problem(where, "image-shape", _wrong_shape(shape, len(pixels))))
@@ -176,7 +171,7 @@ class RaggedImageField(PixelField, TableField):
         return found
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """Whether each image has as many numbers as its shape says, and no more pixels or other channels than all."""
+        """Yield images whose numbers differ from their shape, or with more pixels or other channels than allowed."""
         for start, shapes in pieces(table.per_row["shape"]):
             lengths = np.diff(table.offsets[start : start + len(shapes) + 1]).tolist()
             for row, (shape, length) in enumerate(zip(shapes.tolist(), lengths, strict=True), start):
@@ -195,12 +190,7 @@ class RaggedImageField(PixelField, TableField):
 
 @dataclass(frozen=True)
 class EncodedImageField(ImageField, BytesField):
-    """Images kept as the bytes of a file, each of its own size.
-
-    Attributes:
-        encoding: what the bytes are, ``jpeg``, ``smart`` or ``source``.
-        max_pixels: no image has more.
-    """
+    """Images of different sizes with at most `max_pixels` each, stored as files."""
 
     values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": replace(BYTES, layout="memmap")})
     per_row: Mapping[str, ArraySpec] = field(default_factory=lambda: {"shape": _SHAPE, **FILE_LISTS}, kw_only=True)
@@ -209,15 +199,15 @@ class EncodedImageField(ImageField, BytesField):
 
     @classmethod
     def of(cls, encoding: Encoding, max_pixels: int) -> EncodedImageField:
-        """Files as this library writes them: only those of ``source`` may lack restart markers, and have entries."""
+        """Create the field for this library's files: only ``source`` files may lack restart markers or have entries."""
         lists = {name: spec for name, spec in FILE_LISTS.items() if encoding == "source" or name != "entries"}
         return cls(encoding=encoding, max_pixels=max_pixels, per_row={"shape": _SHAPE, **lists})
 
     @classmethod
     def parse_encoded(cls, encoding: Encoding, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        """As `parse`, of an encoding that is known."""
+        """Parse a known encoding."""
         specs, per_row = cls.parse_arrays(values, where, data)
-        if specs["bytes"].layout != "memmap":  # one image is to be fetched alone, and files do not get any smaller
+        if specs["bytes"].layout != "memmap":  # images are fetched singly, and files do not get smaller
             values.wrong(f"{where}.values.bytes", "expected the layout memmap for the bytes of images, found none.")
         _expect_per_row(values, where, per_row, {"shape": _SHAPE, **FILE_LISTS, CRC: ArraySpec("uint32")})
         max_pixels = values.integer(f"{where}.max_pixels", data.get("max_pixels"))
@@ -250,7 +240,7 @@ class EncodedImageField(ImageField, BytesField):
         return found
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """Whether the restart markers of files are all listed; what else the files are is not looked at."""
+        """Yield files whose restart markers are not all listed. Nothing else about the files is checked."""
         if CRC in self.per_row:
             yield from _check_crcs(table)
         if "restarts" not in self.per_row:
@@ -265,7 +255,7 @@ class EncodedImageField(ImageField, BytesField):
 
 
 def _check_crcs(table: StoredTable) -> Iterator[Finding]:
-    import google_crc32c  # here, because reading a store never needs it
+    import google_crc32c  # imported here, because reading a store never needs it
 
     for start, crcs in pieces(table.per_row[CRC]):
         for row, crc in enumerate(crcs.tolist(), start):
@@ -276,7 +266,7 @@ def _check_crcs(table: StoredTable) -> Iterator[Finding]:
 
 
 def _restarts(data: bytes) -> list[int] | None:
-    """Where the byte behind each restart marker of a JPEG file of one scan lies; None for other files."""
+    """Return the position after each restart marker of a JPEG file of one scan, or None for other files."""
     found = list[int]()
     for match in _MARKER.finditer(data, _scan_start(data)):
         code = data[match.end() - 1]
@@ -289,7 +279,7 @@ def _restarts(data: bytes) -> list[int] | None:
 
 
 def _scan_start(data: bytes) -> int:
-    """Where the pixels of a JPEG file begin, behind its header, in which there may be the preview of a camera."""
+    """Return where the pixels of a JPEG file begin, after its header, which may contain a camera's preview."""
     at = 2
     while data[at : at + 1] == b"\xff" and len(data) >= at + 4:
         is_scan = data[at + 1] == 0xDA
@@ -306,7 +296,7 @@ def _wrong_shape(shape: list[int], found: int) -> str:
 def _expect_per_row(
     values: ManifestValues, where: str, found: Mapping[str, ArraySpec], expected: Mapping[str, ArraySpec]
 ) -> None:
-    """Note which of the arrays `per_row` is another than expected; `shape` alone must be there."""
+    """Note arrays `per_row` that differ from the expected ones. Only `shape` is required."""
     for name, wanted in expected.items():
         spec = found.get(name)
         if replace(spec, layout=None) != wanted if spec is not None else name == "shape":
@@ -328,7 +318,7 @@ def _range(values: ManifestValues, where: str, data: dict[str, Any]) -> tuple[fl
 
 @dataclass(frozen=True)
 class SizeField(ArrayField):
-    """Height and width that an image had in its source, after its EXIF orientation."""
+    """Height and width of an image in its source, after its EXIF orientation."""
 
     kind: ClassVar[str] = "size"
     spec: ArraySpec = _SIZE

@@ -1,4 +1,4 @@
-"""Keys: what each sample is called in its source."""
+"""Keys: the name of each sample in its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorstore_ds.machine import check_fits
 
 @dataclass(frozen=True)
 class KeyField(BytesField):
-    """A text a sample, in UTF-8; no two samples of a split have the same."""
+    """One UTF-8 text per sample, unique within a split."""
 
     kind: ClassVar[str] = "key"
 
@@ -53,7 +53,7 @@ class KeyField(BytesField):
 
 
 def _not_utf8(keys: Keys) -> int | None:
-    """The place of the first key that is not UTF-8."""
+    """Return the position of the first key that is not UTF-8."""
     starts = keys.data[keys.offsets[:-1][np.diff(keys.offsets) > 0]]
     if not (starts & 0xC0 == 0x80).any():  # no key begins within a character: all are UTF-8 if the whole is
         with contextlib.suppress(UnicodeDecodeError):

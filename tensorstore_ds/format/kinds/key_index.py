@@ -1,6 +1,6 @@
-"""Find rows by their keys, in 16 bytes a row: sorted hashes of 8 bytes, and the row of each.
+"""Find rows by their keys, in 16 bytes per row: sorted 8-byte hashes, and the row of each.
 
-Hashes only say where to look. Two keys are the same if their bytes are.
+Hashes only narrow the search. Keys are equal if their bytes are.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.machine import memory_limit
 
-#: Keys, and bytes of them, that are looked at together.
+#: Keys and their bytes that are read at a time.
 _ROWS, _NBYTES = 8192, 256 * 1024
 #: Longer keys are hashed one by one.
 _LONG = 4096
-#: Bytes of a row in an index: its hash and its number.
+#: Bytes per row of an index: its hash and its number.
 _ROW_NBYTES = 16
-#: An index of fewer rows is never divided.
+#: Smaller indices are never divided.
 _LEAST_ROWS = 1_000_000
 
 
@@ -32,7 +32,7 @@ class KeyTable(Protocol):
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """(n + 1,): key i has the bytes ``[offsets[i], offsets[i + 1])``."""
+        """Offsets (n + 1,): key i has the bytes ``[offsets[i], offsets[i + 1])``."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, name: str, /) -> KeyBytes: ...
@@ -43,24 +43,19 @@ class KeyBytes(Protocol):
 
     def __getitem__(self, part: slice, /) -> NDArray[np.uint8]: ...
     def take(self, places: NDArray[np.int64], /) -> NDArray[np.uint8]:
-        """The bytes at these places."""
+        """Return the bytes at these positions."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Some keys.
-
-    Attributes:
-        data: their bytes, back to back.
-        offsets: (n + 1,) int64, beginning with 0.
-    """
+    """Some keys: their bytes back to back, and offsets (n + 1,) int64 that begin with 0."""
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
 
     @classmethod
     def of(cls, keys: list[bytes]) -> Self:
-        """Those of a list."""
+        """Create keys from a list."""
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(key) for key in keys], dtype=np.int64)])
         return cls(np.frombuffer(b"".join(keys), np.uint8), offsets)
 
@@ -72,7 +67,7 @@ class Keys:
 
 
 def key_pieces(table: KeyTable) -> Iterator[tuple[int, Keys]]:
-    """All keys, some at a time, each with the row of the first."""
+    """Yield all keys in pieces, each with the row of the first."""
     offsets, start, count = table.offsets, 0, len(table)
     while start < count:
         ends = offsets[start : start + _ROWS + 1]
@@ -83,14 +78,14 @@ def key_pieces(table: KeyTable) -> Iterator[tuple[int, Keys]]:
 
 
 def hashed(keys: Keys) -> NDArray[np.uint64]:
-    """(n,) a hash of each key, other ones in each process: that nobody can make keys with the same."""
+    """Return a hash of each key, (n,). Hashes differ in each process, so that nobody can construct collisions."""
     lengths = np.diff(keys.offsets)
     sums = np.zeros(len(keys), np.uint64)
     long = np.flatnonzero(lengths > _LONG).tolist()
     if len(long) < len(keys):
         places = np.arange(len(keys.data)) - np.repeat(keys.offsets[:-1], lengths)
         products = _factors().take(places, mode="clip")
-        products *= keys.data + np.uint64(1)  # so that a key is no other one with zeros at its end
+        products *= keys.data + np.uint64(1)  # so that no key equals another one with zeros at its end
         ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(products, dtype=np.uint64)])
         sums = np.diff(ends[keys.offsets])
         sums ^= sums >> np.uint64(32)
@@ -104,17 +99,14 @@ def hashed(keys: Keys) -> NDArray[np.uint64]:
 
 @functools.cache
 def _factors() -> NDArray[np.uint64]:
-    """A random number for each place in a key: two keys have the same hash once in 2^57 cases, whatever they are."""
+    """Return a random number per position in a key. Any two keys have the same hash with probability 2^-57."""
     return np.frombuffer(os.urandom(8 * _LONG), np.uint64)
 
 
 class KeyIndex:
-    """The rows of a table of keys, by their keys.
+    """Find the rows of a table of keys.
 
-    Args:
-        table: of the keys.
-        part: with the next, keeps only the rows whose hashes are in the part of this number.
-        parts: number of parts.
+    With `parts`, the index keeps only the rows whose hashes are in the part number `part`.
     """
 
     def __init__(self, table: KeyTable, part: int = 0, parts: int = 1) -> None:
@@ -136,10 +128,10 @@ class KeyIndex:
         self._hashes.sort()
 
     def find(self, keys: Keys) -> NDArray[np.int64]:
-        """(m,) the row of each of some keys, -1 where there is none."""
+        """Return the row of each key, (m,), or -1."""
         wanted, found = hashed(keys), np.full(len(keys), -1, np.int64)
         left, places = np.arange(len(keys)), np.searchsorted(self._hashes, wanted)
-        while len(left):  # once, but for keys that share a hash
+        while len(left):  # once, except for keys that share a hash
             same = self._hashes.take(places, mode="clip") == wanted[left] if len(self._hashes) else places < 0
             same &= places < len(self._hashes)
             left, places = left[same], places[same]
@@ -150,7 +142,7 @@ class KeyIndex:
         return found
 
     def _equal(self, rows: NDArray[np.int64], keys: Keys, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether rows have the bytes of the keys at these places."""
+        """Return whether rows have the bytes of the keys at these positions."""
         starts, lengths = self._table.offsets[rows], np.diff(keys.offsets)[places]
         equal: NDArray[np.bool_] = self._table.offsets[rows + 1] - starts == lengths
         starts, lengths, own = starts[equal], lengths[equal], keys.offsets[places][equal]
@@ -169,7 +161,7 @@ class KeyIndex:
         return equal
 
     def first_repeated(self) -> tuple[int, int] | None:
-        """The first row that has the key of an earlier one, behind the row of that; None if all keys differ."""
+        """Return the row of the first repeated key, after the row of its first occurrence, or None if all differ."""
         found: tuple[int, int] | None = None
         for start, stop in self._runs():
             rows = np.sort(self._rows[start:stop]).tolist()
@@ -185,7 +177,7 @@ class KeyIndex:
         return found
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Where hashes are that several rows have."""
+        """Yield the ranges of hashes that several rows share."""
         stop = 0
         for start in range(0, len(self._hashes), _ROWS):
             piece = self._hashes[start : start + _ROWS + 1]
@@ -196,12 +188,12 @@ class KeyIndex:
 
 
 def _are_runs(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> bool:
-    """Whether each key follows the one before it."""
+    """Whether the keys are consecutive."""
     return bool((starts[:-1] + lengths[:-1] == starts[1:]).all())
 
 
 def repeated_key(table: KeyTable) -> tuple[int, int] | None:
-    """As `KeyIndex.first_repeated`, with only so many rows in memory at a time as may be there."""
+    """Find a repeated key like `KeyIndex.first_repeated`, in parts that fit into memory."""
     nbytes = 2 * _ROW_NBYTES * len(table)
     parts = 1 if len(table) <= _LEAST_ROWS or nbytes <= memory_limit() else -(-nbytes // max(1, memory_limit() // 2))
     parts = min(parts, -(-len(table) // _LEAST_ROWS))

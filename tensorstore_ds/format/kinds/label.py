@@ -1,4 +1,4 @@
-"""Labels: a class index a sample, or none."""
+"""Labels: one class index per sample, or none."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import LabelSums, Sums
 
 _LABEL = ArraySpec("int64")
-#: The label of a sample whose class is not known.
+#: Label of a sample whose class is unknown.
 UNLABELLED = -1
 
 
 @dataclass(frozen=True)
 class LabelField(ArrayField):
-    """A class index a sample, or `UNLABELLED`.
-
-    Attributes:
-        classes: the class names; a label is an index into them.
-    """
+    """One class index per sample, an index into `classes`, or `UNLABELLED`."""
 
     kind: ClassVar[str] = "label"
     spec: ArraySpec = _LABEL
@@ -45,7 +41,7 @@ class LabelField(ArrayField):
         return replace(self, classes=classes)
 
     def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """As `Field.renumbered`; labels of no class (negative) stay.
+        """Return labels with new class numbers. Negative labels do not change.
 
         >>> LabelField(classes=("dog", "cat")).renumbered(np.array([0, -1]), np.array([1]))
         array([ 1, -1])
@@ -68,7 +64,7 @@ class LabelField(ArrayField):
 
 
 def check_labels(labels: StoredRows, classes: int, *, least: int = 0) -> Iterator[Finding]:
-    """Whether all labels are in [least, classes)."""
+    """Yield labels outside of [least, classes)."""
     first, count = "", 0
     for start, rows in pieces(labels):
         wrong = np.flatnonzero((rows < least) | (rows >= classes))

@@ -1,4 +1,4 @@
-"""Labels of several classes at once: for each class whether it applies to a sample, or that this is not known."""
+"""Multi-label classification: whether each class applies to a sample, or that this is unknown."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.format.statistics import MultiLabelSums, Sums
 
 _DTYPE = "int8"
-#: The number of a class that may or may not apply to a sample.
+#: Number of a class that may or may not apply to a sample.
 NOT_KNOWN = -1
 
 
 @dataclass(frozen=True)
 class LabelsField(ArrayField):
-    """Multi-label classification: a row of C numbers a sample, 1 where a class applies, 0 where not, -1 if unknown.
+    """C numbers int8 per sample: 1 if a class applies, 0 if not, -1 if unknown.
 
-    Attributes:
-        spec: int8 (C,).
-        classes: names of the C classes, at least one.
-        absent: the number of a class in the samples of a store that lacks it, where stores are joined; not stored.
+    `absent` is the number of a class in the samples of a store that lacks it, when stores are joined. It is not stored.
     """
 
     kind: ClassVar[str] = "labels"
@@ -35,7 +32,7 @@ class LabelsField(ArrayField):
 
     @classmethod
     def of(cls, classes: Sequence[str], absent: int = NOT_KNOWN) -> LabelsField:
-        """With these classes.
+        """Create the field with these classes.
 
         >>> LabelsField.of(("cat", "dog", "bird")).spec.shape
         (3,)
@@ -77,7 +74,7 @@ class LabelsField(ArrayField):
                 return
 
     def row_of(self, numbers: Iterable[int]) -> NDArray[np.int8]:
-        """(C,) int8 for a sample to which just the classes of these numbers apply.
+        """Return the row (C,) int8 of a sample to which only the classes of these numbers apply.
 
         >>> LabelsField.of(("cat", "dog", "bird")).row_of([0, 2])
         array([1, 0, 1], dtype=int8)
@@ -87,7 +84,7 @@ class LabelsField(ArrayField):
         return row
 
     def names_of(self, row: NDArray[Any]) -> tuple[str, ...]:
-        """The names of the classes that apply to a sample, whose row is (C,).
+        """Return the names of the classes that apply to a sample with the row (C,).
 
         >>> LabelsField.of(("cat", "dog", "bird")).names_of(np.array([1, 0, 1]))
         ('cat', 'bird')
@@ -95,7 +92,7 @@ class LabelsField(ArrayField):
         return tuple(self.classes[number] for number in np.flatnonzero(np.asarray(row) > 0).tolist())
 
     def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """As `Field.renumbered`, (n, C): `absent` for classes that no old class became; unknown is NaN in floats.
+        """Return rows (n, C) with new class numbers, `absent` for classes without an old one. Unknown is NaN in floats.
 
         A class that several became applies if one of them does, and is unknown if none does and one is unknown.
 

@@ -1,4 +1,4 @@
-"""Masks: a class index a pixel of the image, or a value that is to be ignored."""
+"""Masks: one class index per pixel, or a value to be ignored."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ _DTYPES = ("uint8", "uint16")
 
 @dataclass(frozen=True)
 class MaskField(ArrayField):
-    """A mask a sample: `spec` has the shape (H, W), that of the stored image, and is uint8 or uint16.
+    """One mask per sample, uint8 or uint16 (H, W) as the stored image.
 
-    Attributes:
-        classes: the class names; a pixel is an index into them.
-        ignored: the value of pixels that belong to no class, if there is one.
-        image: the field of images that the mask is of; None: `image`.
+    A pixel is an index into `classes`, or `ignored`. `image` is the field of images of the mask; None means `image`.
     """
 
     kind: ClassVar[str] = "mask"
@@ -35,8 +32,7 @@ class MaskField(ArrayField):
 
     @classmethod
     def of(cls, classes: tuple[str, ...]) -> MaskField:
-        """With the type that so many classes need, and its largest value ignored, as is usual; the first image tells
-        the shape.
+        """Create the field with the dtype for the classes, its largest value ignored. The first image sets the shape.
 
         >>> MaskField.of(("background", "cat")).ignored
         255
@@ -89,12 +85,12 @@ class MaskField(ArrayField):
         raise OptionError("expected classes of labels or objects, found classes of masks. Keep them.")
 
     def wrong(self, mask: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where values are neither the index of a class nor the ignored one."""
+        """Return where values are neither a class index nor the ignored value."""
         outside = (mask < 0) | (mask >= len(self.classes))
         return outside if self.ignored is None else outside & (mask != self.ignored)
 
     def expected(self) -> str:
-        """The values that pixels may have, for messages."""
+        """The allowed values of pixels, for messages."""
         return f"[0, {len(self.classes)})" + ("" if self.ignored is None else f" or {self.ignored}")
 
     def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Objects: for every sample any number of boxes, class labels, keypoints and flags."""
+"""Objects: any number of boxes, class labels, keypoints and flags per sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import ObjectSums, Sums
 
-#: Objects that are not learned and do not count are marked by one of these values.
+#: Flags of objects that are not learned and do not count.
 IGNORED = ("difficult", "iscrowd")
 #: The values that have a meaning, and their type for one object, or for one element of its list where they are among
 #: `LISTS`; K is the number of keypoints.
@@ -55,12 +55,9 @@ FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
 class ObjectsField(TableField):
     """A table of objects, with `OBJECT_VALUES` or others.
 
-    Attributes:
-        classes: the class names; `labels` are indices into them.
-        keypoints: the names of the K keypoints, in the order of the value `keypoints`.
-        flip_pairs: pairs of keypoint indices that change places when an image is mirrored left to right.
-        skeleton: pairs of keypoint indices that a line connects where the keypoints are drawn.
-        image: the field of images that coordinates are in; None: `image`.
+    `keypoints` are the K names in the order of the value `keypoints`. `flip_pairs` are pairs of keypoint indices that a
+    left-right mirror swaps, and `skeleton` those that a drawing connects. `image` is the field of images of the
+    coordinates; None means `image`.
     """
 
     kind: ClassVar[str] = "objects"
@@ -79,7 +76,7 @@ class ObjectsField(TableField):
         flip_pairs: tuple[tuple[int, int], ...] = (),
         skeleton: tuple[tuple[int, int], ...] = (),
     ) -> ObjectsField:
-        """With some of `OBJECT_VALUES`.
+        """Create the field with some of `OBJECT_VALUES`.
 
         >>> ObjectsField.of("boxes", "keypoints", keypoints=("left", "right")).values["keypoints"].shape
         (2, 2)
@@ -193,10 +190,10 @@ def _check_polygons(polygons: StoredRows) -> Iterator[Finding]:
 
 
 def _check_runs(table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
-    """Whether the runs of each object that has some add up to the pixels of its image."""
+    """Yield objects whose runs do not add up to the pixels of their image."""
     runs = table.lists["rle"]
     ends = np.asarray(runs.offsets)
-    totals = np.zeros(len(ends), np.int64)  # of all runs before each object
+    totals = np.zeros(len(ends), np.int64)  # total of all runs before each object
     before = 0
     for start, lengths in pieces(runs["items"]):
         sums = np.cumsum(lengths, dtype=np.int64) + before
@@ -233,7 +230,7 @@ def _check_boxes(table: StoredTable, image_sizes: ImageSizes) -> Iterator[Findin
 
 
 def _spec(name: str, keypoints: int) -> ArraySpec:
-    """dtype and shape of one object's `name`, a member of `OBJECT_VALUES`, for a number of keypoints."""
+    """Return dtype and shape of one object's `name`, a member of `OBJECT_VALUES`."""
     dtype, shape = OBJECT_VALUES[name]
     return ArraySpec(dtype, tuple(keypoints if n == "K" else int(n) for n in shape), is_ragged=name in LISTS)
 

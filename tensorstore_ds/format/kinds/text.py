@@ -1,4 +1,4 @@
-"""Texts: for every sample any number of them, such as the captions of an image."""
+"""Texts: any number per sample, such as the captions of an image."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.machine import check_fits
 
 _BYTES = ArraySpec("uint8", is_ragged=True)
-#: Bytes of texts that are looked at together; more where one text is longer.
+#: Bytes of texts that are checked at a time, more if one text is longer.
 _NBYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True)
 class TextField(TableField):
-    """A table of texts in UTF-8: its one value is `text`, a list of bytes each."""
+    """A table of UTF-8 texts. Its one value is `text`, each a list of bytes."""
 
     kind: ClassVar[str] = "text"
     values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"text": _BYTES})
@@ -61,13 +61,13 @@ class TextField(TableField):
             check_fits(self.kind, 3 * (end - begin))
             data = texts["items"][begin:end].tobytes()
             starts = ends[first:last] - begin
-            starts = starts[starts < len(data)]  # not those of empty texts at the end
+            starts = starts[starts < len(data)]  # without empty texts at the end
             wrong = len(data)
             try:
                 data.decode("utf-8")
             except UnicodeDecodeError as error:
                 wrong = error.start
-            # Where all is valid up to here, and a text begins within a character, the text before is not valid.
+            # If all bytes up to here are valid, and a text begins within a character, the text before it is not valid.
             is_inside = (np.frombuffer(data, np.uint8)[starts] & 0xC0) == 0x80
             wrong = min([wrong, *(starts[is_inside & (starts < wrong)][:1] - 1).tolist()])
             if wrong < len(data):

@@ -13,12 +13,12 @@ Range = tuple[float, float]
 
 
 def visibility(share: float) -> float:
-    """A share for `min_visibility`."""
+    """Check a share for `min_visibility`."""
     return number("min_visibility", share, most=1, expected="a share in [0, 1]")
 
 
 def sides_of(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of one number, two or four."""
+    """Return (left, top, right, bottom) from 1, 2 or 4 numbers."""
     sides = (padding,) if isinstance(padding, int) else tuple(padding)
     if len(sides) not in (1, 2, 4) or min(sides) < 0:
         raise refusal("padding", "one, two or four numbers of at least 0", padding)
@@ -27,12 +27,12 @@ def sides_of(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def probability(p: float) -> float:
-    """A probability."""
+    """Check a probability."""
     return number("p", p, most=1, expected="a probability in [0, 1]")
 
 
 def limits(name: str, value: object, *, least: float = -math.inf, most: float = math.inf, expected: str) -> Range:
-    """(low, high) of two numbers, the smaller first, in [least, most]."""
+    """Return (low, high) from two numbers, sorted, in [least, most]."""
     try:
         low, high = map(float, value)  # type: ignore[call-overload]
     except (TypeError, ValueError):
@@ -43,14 +43,14 @@ def limits(name: str, value: object, *, least: float = -math.inf, most: float = 
 
 
 def number(name: str, value: float, *, most: float, expected: str) -> float:
-    """A number in [0, most]."""
+    """Check a number in [0, most]."""
     if not isinstance(value, Real) or not 0 <= value <= most:
         raise refusal(name, expected, value)
     return float(value)
 
 
 def around(name: str, value: float | Sequence[float]) -> Range:
-    """(low, high) of two numbers, or of one: from minus it to it."""
+    """Return (low, high) from two numbers, or from one: (-value, value)."""
     if isinstance(value, Real):
         value = (-abs(float(value)), abs(float(value)))
     return limits(name, value, expected="a number, or two, the smaller first")

@@ -28,7 +28,7 @@ Sizes = Size | NDArray[np.int64]  # of all images; or (B, 2), of each
 Rows = Tensor | NDArray[np.int64]
 
 
-#: By which values of images in [0, 1] may be outside of it: resizing overshoots at edges.
+#: Values of images in [0, 1] may exceed the range by this much, because resizing overshoots at edges.
 _TOLERANCE = 0.25
 
 
@@ -37,9 +37,9 @@ class OfBatches(nn.Module):
 
     @property
     def _has_no_state(self) -> bool:
-        """Whether results depend only on the arguments, so that threads may transform several batches at the same time.
+        """Whether results depend on the arguments alone, so that threads may transform several batches at once.
 
-        This is false for your own subclasses and for modules with hooks, which are called for one batch at a time.
+        False for subclasses of the user and for modules with hooks, which get one batch at a time.
         """
         own = type(self).__module__.startswith("tensorstore_ds.")
         return own and not (self._forward_hooks or self._forward_pre_hooks)
@@ -98,14 +98,14 @@ class OfBatches(nn.Module):
 
 
 def _first_member(result: dict[str, Any], image: Any) -> Any:
-    """Take what a tuple begins with out of a result, in the form that it had as `image`."""
+    """Return the first member of a tuple's result, in the form that `image` had."""
     if isinstance(image, PaddedImages):
         return PaddedImages(*(result.pop(name) for name in image._fields))
     return result.pop("image")
 
 
 def _name_of(value: Any) -> str | None:
-    """The field that a member of a tuple is of, if it moves with the images."""
+    """Name of the field of a tuple's member, or None if it does not move with the images."""
     first = value[0] if isinstance(value, list) and value else value
     moving = isinstance(first, Mapping) and {"offsets", "boxes", "oriented_boxes", "keypoints"} & first.keys()
     if isinstance(value, PackedObjects) or moving:
@@ -122,11 +122,8 @@ class BatchTransform(OfBatches):
 
     The parameters depend on (seed, kind of transform, epoch, row). They do not depend on the batch, the device, or
     earlier random numbers, so a resumed run has the same augmentation. They are computed on the CPU, because devices
-    round differently, and copied to the batch's device without waiting for it.
-
-    Args:
-        seed: seed of the random numbers. Two transforms of one kind with the same seed have the same random numbers,
-            except inside a `Compose`.
+    round differently, and copied to the batch's device without waiting for it. Two transforms of one kind and seed have
+    the same random numbers, except inside a `Compose`.
     """
 
     #: Whether floating-point images must have values in [0, 1], as before `Normalize`; others are clamped or distorted.
@@ -135,7 +132,7 @@ class BatchTransform(OfBatches):
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
-        self._has_looked = False  # at the values of the first batch
+        self._has_looked = False  # whether the values of the first batch were checked
 
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
@@ -176,7 +173,7 @@ class BatchTransform(OfBatches):
             expected, found = (len(images), *size), tuple(masks.shape)
             if found != expected:
                 raise ValueError(f"batch['mask']: expected a mask for each image, {expected}, found {found}.")
-            layers = masks.view(torch.int16) if masks.dtype == torch.uint16 else masks  # torch does little with uint16
+            layers = masks.view(torch.int16) if masks.dtype == torch.uint16 else masks  # torch lacks uint16 ops
             result["mask"] = self.transform_masks(layers[:, None], params, pool)[:, 0].view(masks.dtype)
         if has_padding(batch):
             outside = self.transform_masks((~batch["image_mask"]).view(torch.uint8)[:, None], params, pool) != 0
@@ -192,10 +189,7 @@ class BatchTransform(OfBatches):
 
     @abstractmethod
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """Return the parameters by name, each (B, ...) on the CPU, for samples with `keys` and images of `size`.
-
-        `size` is (height, width).
-        """
+        """Return the parameters by name, each (B, ...) on the CPU, for images of (height, width) `size`."""
 
     @abstractmethod
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:

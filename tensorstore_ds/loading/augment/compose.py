@@ -69,7 +69,7 @@ class Compose(OfBatches):
             self._graph = torch.compile(self._change_pixels, fullgraph=True, dynamic=False, backend=backend)
 
     def _check_order(self) -> None:
-        """Warn of steps after a `Normalize` that take images in [0, 1], as it does."""
+        """Warn about steps after a `Normalize` that expect images in [0, 1]."""
         names = [type(step).__name__ for step in self.steps]
         first = next((place for place, step in enumerate(self.steps) if isinstance(step, Normalize)), len(names))
         for step, name in zip(self.steps[first + 1 :], names[first + 1 :], strict=True):
@@ -108,7 +108,7 @@ class Compose(OfBatches):
     def _transform_from(
         self, first: int, batch: Mapping[str, Any], rows: NDArray[np.int64], epoch: int, pool: BufferPool | None
     ) -> dict[str, Any]:
-        """Apply the transforms from position `first` on to a batch. Those before it were already applied."""
+        """Apply the transforms from position `first` on. The earlier ones were already applied."""
         result = dict(batch)
         for place in range(first, len(self.transforms)):
             transform = self.transforms[place]
@@ -144,7 +144,7 @@ class Compose(OfBatches):
         return others, drawn, size
 
     def _change_pixels(self, pixels: Mapping[str, Any], drawn: Sequence[Params]) -> dict[str, Any]:
-        """Apply all `steps` to the members of a batch that have pixels, with the parameters from `draw`."""
+        """Apply all `steps` to the members that have pixels, with the parameters from `draw`."""
         result = dict(pixels)
         for step, params in zip(self.steps, drawn, strict=True):
             result |= step._change_pixels(result, params, None)  # type: ignore[operator]

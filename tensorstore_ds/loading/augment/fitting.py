@@ -23,7 +23,7 @@ from tensorstore_ds.seeding import Bits
 
 
 class Fitted(NamedTuple):
-    """Position of images of one size, which are resized and put onto a canvas. Pairs are y, x."""
+    """Position of images of one size that are resized onto a canvas. Pairs are y, x."""
 
     resized: tuple[int, int]
     offset: tuple[int, int]
@@ -35,7 +35,7 @@ class Fitting(Geometry):
     """Base class of steps without random numbers. The position of an image depends only on its size."""
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """No parameters."""
+        """Return no parameters."""
         return {}
 
     def _size_after(self, size: Size) -> Size:
@@ -73,7 +73,7 @@ class Fitting(Geometry):
 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile takes its numbers as they are
     def _fitted(self, height: int, width: int) -> Fitted:
-        """The placement of images of this size."""
+        """Return the placement of images of this size."""
         placed = self._placed((height, width))
         resized, offset, canvas = (
             (int(pairs[0, 0]), int(pairs[0, 1])) for pairs in (placed.resized, placed.offset, placed.size)
@@ -219,7 +219,7 @@ class Letterbox(Fitting):
 
 
 def _laid(images: Tensor, placed: Fitted, fill: float) -> Tensor:
-    """Images of the placement's size on its canvas; what lies outside is cut off."""
+    """Put images of the placement's size onto its canvas, and cut off what is outside."""
     (top, left), (height, width) = placed.offset, placed.size
     bottom, right = height - images.shape[2] - top, width - images.shape[3] - left
     laid = functional.pad(images, (left, right, top, bottom), value=fill)

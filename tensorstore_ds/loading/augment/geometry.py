@@ -51,14 +51,14 @@ ATTEMPTS = 10
 class Geometry(BatchTransform):
     """Base class of transforms that move pixels, which are also steps of decode plans."""
 
-    #: Whether it gives all images one size. None means only if they had one size before.
+    #: Whether results always have one size. None means only if the images had one size before.
     _fixes_size: ClassVar[bool | None] = True
     #: In a decode plan, whether JPEG files are decoded at their own size. None means unless a step crops at random.
     exact: bool | None = None
 
     @property
     def _moves_only(self) -> bool:
-        """Whether its pixels are copies, because it moves whole pixels, with `fill` outside of the image."""
+        """Whether results are copies of whole pixels, with `fill` outside of the image."""
         return False
 
     @abstractmethod
@@ -120,7 +120,7 @@ class RandomCrop(Cropping):
 
     @property
     def _moves_only(self) -> bool:
-        """Whether the padding, if there is any, has a constant value."""
+        """Whether the padding, if any, has a constant value."""
         return self.padding_mode == "constant" or not any(self.padding)
 
     def make_params(self, keys: Bits, size: Sizes) -> Params:
@@ -244,7 +244,7 @@ class RandomResizedCrop(Cropping):
         return {"boxes": torch.from_numpy(boxes)}
 
     def _ratios(self, aspects: NDArray[np.float64]) -> tuple[ArrayLike, ArrayLike]:
-        """Smallest and largest ratio, of images whose width divided by height is `aspects`."""
+        """Return the smallest and largest ratio for images whose width divided by height is `aspects`."""
         return self.ratio
 
     def _place(self, placements: Placements, keys: Bits) -> Placements:

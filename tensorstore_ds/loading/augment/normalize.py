@@ -19,7 +19,7 @@ from tensorstore_ds.reading.store import Split
 
 #: Up to this many values, an image is normalized as a whole, because factors and offsets then stay in the cache.
 SMALL_IMAGE = 16 * 1024
-#: A first batch whose std is so many times the given one is of other values than the mean and std are.
+#: If the first batch's std exceeds the given std by this factor, its values have a different scale.
 _MOST_DEVIATION = 3.0
 
 
@@ -54,7 +54,7 @@ class Normalize(OfBatches):
         super().__init__()
         self.mean, self.std = tuple(mean), tuple(std)
         self.dtype = dtype
-        self._has_looked = False  # at the values of the first batch
+        self._has_looked = False  # whether the values of the first batch were checked
         if len(self.mean) != len(self.std) or not self.mean or not min(self.std) > 0:
             raise ValueError(
                 f"Normalize: expected a mean and a positive std for each channel, found {self.mean} and {self.std}."
@@ -99,13 +99,13 @@ class Normalize(OfBatches):
         if torch.compiler.is_compiling():
             scale, shift = (values.to(images.device) for values in _factors.__wrapped__(self.mean, self.std, largest))
             scaled = (images.to(torch.float32) * scale + shift).to(self.dtype)
-        elif images.is_cuda:  # one kernel, that converts as it reads and writes
+        elif images.is_cuda:  # one kernel, which converts while it reads and writes
             scale, shift = (on_device(values, images.device) for values in _factors(self.mean, self.std, largest))
             scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
-        else:  # on a CPU it would convert through copies of its own: half as quick for float32, a third for bfloat16
+        else:  # torch converts through copies on a CPU, at half the speed for float32 and 1/3 for bfloat16
             scaled = empty_like(images, pool, dtype=torch.float32).copy_(images)
             values, pixels = scaled, 0
-            if not scaled.is_contiguous():  # a small image at a time, or a line of a large one: not three channels
+            if not scaled.is_contiguous():  # a small image at a time, or a line of a large one
                 small = math.prod(images.shape[1:]) <= SMALL_IMAGE
                 values = scaled.permute(0, 2, 3, 1).flatten(1 if small else 2)
                 pixels = values.shape[-1] // len(self.mean)
@@ -118,7 +118,7 @@ class Normalize(OfBatches):
         return {"image": scaled}
 
     def _look(self, images: Tensor) -> None:
-        """Warn if floating-point images are far from the mean and std: of 0 to 255, or normalized before."""
+        """Warn if floating-point images have the wrong scale: values up to 255, or already normalized."""
         if not images.is_floating_point() or not images.numel():
             return
         values = images.detach().float()
@@ -147,7 +147,7 @@ class Normalize(OfBatches):
 
 @functools.lru_cache(maxsize=32)
 def _factors(mean: tuple[float, ...], std: tuple[float, ...], largest: int, pixels: int = 0) -> tuple[Tensor, Tensor]:
-    """What to multiply by and to add, float32: (C, 1, 1), or (pixels * C,) for pixels in channels-last memory."""
+    """Return the float32 factors and offsets, (C, 1, 1), or (pixels * C,) for pixels in channels-last memory."""
     means, stds = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
     both = (1 / (stds * largest)).to(torch.float32), (-means / stds).to(torch.float32)
     scale, shift = (values.repeat(pixels) if pixels else values[:, None, None] for values in both)

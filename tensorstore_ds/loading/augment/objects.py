@@ -18,14 +18,14 @@ from tensorstore_ds.loading.outlines import FRAME
 from tensorstore_ds.options import refusal
 
 ORIENTED = "oriented_boxes"
-#: float32 makes shares of a box's area wrong by less than this.
+#: Rounding error of float32 in shares of a box's area.
 _ROUNDING = 1e-4
 
 
 def place_objects(
     objects: PackedObjects, placements: Placements, flip_pairs: Sequence[tuple[int, int]] | None = None
 ) -> PackedObjects:
-    """Move objects with their images: a copy, without objects of whose box too little is seen, or no area at all."""
+    """Move objects with their images: a copy without objects that have too little visible area, or none."""
     device, sample, moved = objects.offsets.device, objects.image_index, dict(objects.values)
     low, high = placements.window
     zoom = np.where(placements.resized > 0, placements.zoom, 1)
@@ -50,12 +50,10 @@ def place_objects(
 def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibility: float, who: str) -> PackedObjects:
     """Move objects by the matrices of `warp`, (B, 3, 3) on the CPU, in images of (height, width) `size`: a copy.
 
-    A box becomes the smallest one around its four moved corners, or around those of its oriented box, clipped to the
-    image. An oriented box becomes the smallest one around its own moved corners. A keypoint that lies outside of
-    the image and beyond the horizon of a perspective becomes absent.
-
-    Raises:
-        ValueError: the objects have outlines, which know upright images only.
+    A box becomes the smallest one around its 4 moved corners (those of its oriented box, if it has one), clipped to the
+    image. An oriented box becomes the smallest one around its own moved corners. Keypoints outside of the image and
+    beyond the horizon of a perspective become absent. Raises ValueError for outlines, which support upright images
+    only.
     """
     if FRAME in objects.values:
         raise ValueError(
@@ -65,11 +63,11 @@ def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibi
     height, width = size
     forward = torch.linalg.inv(inverse.to(torch.float64))
     middle = torch.tensor([width / 2, height / 2, 1.0], dtype=torch.float64)
-    forward = forward / (forward[:, 2] @ middle)[:, None, None]  # what is seen has a positive third coordinate
+    forward = forward / (forward[:, 2] @ middle)[:, None, None]  # visible points have a positive third coordinate
     matrix = on_device(forward.to(torch.float32), objects.offsets.device)[objects.image_index][..., None]
 
     def moved(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Points of M objects, (M, n)."""
+        """Return the moved points of M objects, (M, n)."""
         u, v, w = (matrix[:, i, 0] * x + matrix[:, i, 1] * y + matrix[:, i, 2] for i in range(3))
         w = torch.where(w > torch.finfo(w.dtype).eps, w, torch.nan)
         return u / w, v / w
@@ -95,9 +93,9 @@ def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibi
 def clip_objects(
     objects: PackedObjects, whole: Tensor, least: Tensor, most: Tensor, min_visibility: float
 ) -> PackedObjects:
-    """Objects whose boxes are `whole`, (M, 2, 2) corners of x and y, clipped to [least, most]: a copy.
+    """Clip boxes `whole`, (M, 2, 2) corners x, y, to [least, most]: a copy without empty boxes.
 
-    Those without area are dropped, and those of whose area less than the share `min_visibility` is left.
+    It drops boxes that keep a smaller share of their area than `min_visibility`.
     """
     corners = whole.clamp(least, most)
     keep = (corners[:, 0] < corners[:, 1]).all(1)
@@ -135,7 +133,7 @@ def mirror_objects(
 
 
 def stored_pairs(field: ObjectsField, where: str) -> tuple[tuple[int, int], ...]:
-    """The pairs of keypoints that a store keeps; raises `OptionError` if it has none for several keypoints."""
+    """Return the store's pairs of keypoints. Raises `OptionError` if there are none for several keypoints."""
     if len(field.keypoints) > 1 and not field.flip_pairs:
         raise OptionError(
             f"{where}: expected pairs of keypoints that change places in a mirrored image, found none for "
@@ -146,7 +144,7 @@ def stored_pairs(field: ObjectsField, where: str) -> tuple[tuple[int, int], ...]
 
 
 def _flipped_order(keypoints: int, flip_pairs: Sequence[tuple[int, int]] | None) -> Tensor:
-    """(K,) int64: which keypoint comes to each place."""
+    """Return the keypoint that moves to each position, (K,) int64."""
     if flip_pairs is None and keypoints > 1:
         raise ValueError(
             "RandomHorizontalFlip: expected `flip_pairs` for objects with keypoints, found none. Use "

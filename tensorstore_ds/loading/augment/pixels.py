@@ -1,11 +1,11 @@
-"""Cut, resize, mirror and pad the images of a batch, each at a place of its own.
+"""Cut, resize, mirror and pad the images of a batch, each at its own position.
 
-On a GPU one batched operation does it, because many small ones would leave it idle. On a CPU each image is copied,
-because torch's gathers go byte by byte there: 224x224 crops of 256x256 images at 44,500 a second and core against
-2,350, resized crops at 5,400 against 310. The pixels are the same.
+On a GPU one batched operation handles all images, because many small ones would leave it idle. On a CPU each image is
+copied separately, because torch's gathers copy single bytes there: 224x224 crops of 256x256 images run at 44,500 per
+second and core instead of 2,350, resized crops at 5,400 instead of 310. The pixels are the same.
 
-All take (B, C, H, W) images of any dtype in channels-last or contiguous memory, and return new memory laid out alike;
-with a `pool`, which only those pass to whom the images belong, memory of it, or the images themselves.
+All functions take (B, C, H, W) images of any dtype in channels-last or contiguous memory, and return new memory with
+the same layout. Callers that own the images may pass a `pool`; results are then in its memory or in place.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tensorstore_ds.reading.columns import LARGE_NBYTES
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 
-#: Images are moved so many bytes at a time, which stay in the second level of a processor's cache.
+#: Number of bytes of images to transform at a time. They fit into a processor's L2 cache.
 PART_NBYTES = 256 * 1024
-#: `shift` has a table of an image for each place of a cut: at most so many bytes, which stay there too.
+#: `shift` has a table of an image for each position of a cut: at most this many bytes, which fit into L2 too.
 SHIFT_NBYTES = 512 * 1024
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool: BufferPool | None = None) -> Tensor:
-    """Cut (height, width) `size` from each image, its upper left corner at `top`, `left`: (B,) int64 on the CPU."""
+    """Cut (height, width) `size` from each image, with the upper left corner `top`, `left`: (B,) int64 on the CPU."""
     if in_one_operation(images):
         return crop_batched(images, on_device(top, images.device), on_device(left, images.device), size)
     if is_large(images):
@@ -53,7 +53,7 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool:
 
 
 def is_large(images: Tensor) -> bool:
-    """Whether an image on a CPU takes longer to copy than Python needs to say so."""
+    """Whether copying an image on a CPU takes longer than the Python call for it."""
     large = math.prod(images.shape[1:]) * images.element_size() >= LARGE_NBYTES
     return large and not in_one_operation(images)
 
@@ -61,7 +61,7 @@ def is_large(images: Tensor) -> bool:
 def crop_padded(
     images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], fill: float, pool: BufferPool | None
 ) -> Tensor:
-    """As `crop`, of images on a CPU, one by one; what lies outside of an image is `fill`."""
+    """Cut images on a CPU one by one. Pixels outside of an image become `fill`."""
     out = empty_like(images, pool, size=size)
     axis = axis_of_width(images)
     source, target = as_array(images, axis), as_array(out, axis)
@@ -72,7 +72,7 @@ def crop_padded(
 
 
 def _place(target: NDArray[Any], source: NDArray[Any], y: int, x: int, filling: NDArray[Any], axis: int) -> None:
-    """Copy what `source` has from (y, x) on into `target`; `filling` where that is outside of it."""
+    """Copy `source` from (y, x) on into `target`, with `filling` outside of it."""
     height, width = target.shape[axis - 2 : axis]
     lines, from_lines = span(y, height, source.shape[axis - 2])
     columns, from_columns = span(x, width, source.shape[axis - 1])
@@ -83,14 +83,14 @@ def _place(target: NDArray[Any], source: NDArray[Any], y: int, x: int, filling: 
 
 
 def span(start: int, length: int, has: int) -> tuple[slice, slice]:
-    """Of `length` places from `start` on, those that lie in [0, has): counted from `start`, and from 0."""
+    """Return the part of [start, start + length) that is in [0, has), counted from `start`, and counted from 0."""
     first = min(max(0, -start), length)
     last = max(first, min(length, has - start))
     return slice(first, last), slice(start + first, start + last)
 
 
 def crop_batched(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `crop`, in one gather; all tensors on one device."""
+    """Cut all images in one gather. All tensors are on one device."""
     samples, y, x = (torch.arange(n, device=images.device) for n in (len(images), *size))
     y, x = top[:, None] + y, left[:, None] + x
     out = images.permute(0, 2, 3, 1)[samples[:, None, None], y[:, :, None], x[:, None, :]]
@@ -98,11 +98,11 @@ def crop_batched(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int
 
 
 def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: BufferPool | None = None) -> Tensor:
-    """Cut a box from each image and resize it to (height, width) `size`: bilinear, antialiased.
+    """Cut a box from each image and resize it to (height, width) `size`, bilinear and antialiased.
 
-    Antialiased always, as Pillow does, and torchvision by default: otherwise a crop that is made smaller keeps only a
-    few of its pixels. uint8 is rounded to the nearest; on a CPU torch's integer arithmetic rounds once more in between.
-    The boxes, (B, 4) int64 on the CPU, are top, left, height and width: inside the images, at least 1 x 1.
+    Always antialiased, as in Pillow and by default in torchvision: otherwise a reduced crop keeps only a few of its
+    pixels. uint8 is rounded to the nearest; on a CPU, torch's integer arithmetic also rounds in between. `boxes`, (B,
+    4) int64 on the CPU, are top, left, height and width, inside the images and at least 1 x 1.
     """
     # torch 2.15 on a CPU fills results of width 1 with their first row where images are floating-point and contiguous.
     if images.device.type != "cpu" or size[1] == 1 or torch.compiler.is_compiling():
@@ -113,15 +113,15 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: Buf
         if part.dtype not in (torch.uint8, torch.float32, torch.float64):
             part = part.to(torch.float32)
         if part.dtype != torch.uint8:
-            part = part.contiguous()  # of floats, torch is slow across the channels of channels-last memory
+            part = part.contiguous()  # torch is slow across the channels of channels-last floats
         out[i] = functional.interpolate(part, size=size, mode="bilinear", antialias=True)[0]
     return out
 
 
 def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `resized_crop`, as two batched matrix products in float32; all tensors on one device.
+    """Compute `resized_crop` as two batched matrix products in float32. All tensors are on one device.
 
-    TensorFloat-32, where the user has it switched on, rounds weights to 11 bits: an error of 0.1 of 255 levels.
+    With TensorFloat-32, weights are rounded to 11 bits: an error of 0.1 of 255 levels.
     """
     samples, channels, height, width = images.shape
     work = torch.float64 if images.dtype == torch.float64 else torch.float32
@@ -138,7 +138,7 @@ def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -
 
 
 def resized_crop_nearest(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `resized_crop` of masks (B, 1, H, W), without smoothing: each pixel is the one at its center."""
+    """Cut and resize masks (B, 1, H, W) without smoothing: each pixel is the one at its center."""
     top, left, height, width = on_device(boxes, masks.device).to(torch.float64)[:, :, None].unbind(1)
     y, x = (torch.arange(n, device=masks.device) + 0.5 for n in size)
     y, x = (top + y * (height / size[0])).long(), (left + x * (width / size[1])).long()
@@ -147,11 +147,12 @@ def resized_crop_nearest(masks: Tensor, boxes: Tensor, size: tuple[int, int]) ->
 
 
 def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor:
-    """(B, size, length): what each of `length` pixels adds to each of `size` results of resizing a part.
+    """Return the weight of each of `length` pixels for each of `size` results, (B, size, length).
 
     The triangle filter of Pillow and of torch's antialiased `interpolate` (ATen, UpSampleKernel.cpp,
-    `_compute_indices_weights_aa`): centered at ``(i + 0.5) * scale``, reaching ``max(scale, 1)`` to both sides, cut off
-    at the ends of the part. The parts begin at `start` and have `extent` pixels: (B,) floating-point, whole numbers.
+    `_compute_indices_weights_aa`): centered at ``(i + 0.5) * scale``, with a reach of ``max(scale, 1)`` to both sides,
+    cut off at the ends of the part. Parts begin at `start` and have `extent` pixels: (B,) floating-point, whole
+    numbers.
     """
     scale = (extent / size)[:, None, None]
     targets = torch.arange(size, device=start.device, dtype=start.dtype)[:, None]
@@ -164,19 +165,14 @@ def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Ten
 def change_some(
     images: Tensor, chosen: Tensor, change: Callable[..., Tensor], *amounts: Tensor, in_place: bool = False
 ) -> Tensor:
-    """Images with ``change(images, *amounts)`` where `chosen`, (B,) bool, is true, and as they are elsewhere.
+    """Apply ``change(images, *amounts)`` where `chosen`, (B,) bool on the CPU, is true.
 
-    Only the chosen ones are changed: which these are is known on the CPU, so that a GPU is not waited for. On a CPU it
-    is a few images at a time, which stay in the processor's cache. `torch.compile` changes all and takes the chosen,
-    because its shapes are static.
+    `images` are (B, C, H, W), each of `amounts` is (B, ...). `change` gets n of both on their device, and returns new
+    memory of the same shape without changing its arguments. `in_place` writes to the memory of `images`.
 
-    Args:
-        images: (B, C, H, W).
-        chosen: on the CPU, where nothing is compiled.
-        change: gets n of the images, and n of each of `amounts`, on their device: new memory, of the same shape. It
-            changes none of them.
-        amounts: (B, ...), where `chosen` is.
-        in_place: in the memory of `images`.
+    Only chosen images are computed. The CPU knows which these are, so that nothing waits for a GPU. On a CPU, a few
+    images at a time stay in the cache. `torch.compile` needs static shapes, so it changes all images and selects
+    afterwards.
     """
     if torch.compiler.is_compiling():
         return torch.where(chosen[:, None, None, None], change(images, *amounts), images)
@@ -190,7 +186,7 @@ def change_some(
     out = images if in_place else torch.empty_like(images) if len(rows) == len(images) else images.clone()
     axis = axis_of_width(images)
     source, target = as_array(images, axis), as_array(out, axis)
-    for part in parts(out, len(rows)):  # NumPy copies images as a whole, torch goes byte by byte
+    for part in parts(out, len(rows)):  # NumPy copies whole images, torch copies single bytes
         numbers = rows[part].numpy()
         one_piece = numbers[-1] - numbers[0] == len(numbers) - 1
         place = slice(numbers[0], numbers[-1] + 1) if one_piece else numbers
@@ -198,7 +194,7 @@ def change_some(
         moved = bits_of(changed) if axis == 3 else bits_of(changed).transpose(0, 2, 3, 1)
         if axis == 3 or moved.flags.c_contiguous:
             target[place] = moved
-        else:  # NumPy is slow across channels, and quick in each of them
+        else:  # NumPy is slow across channels, and fast within a channel
             laid = target[place] if one_piece else np.empty(moved.shape, moved.dtype)
             for channel in range(laid.shape[3]):
                 laid[..., channel] = moved[..., channel]
@@ -208,14 +204,14 @@ def change_some(
 
 
 def mask_fill_of(masks: Tensor, fill: int | None) -> int:
-    """What is added to masks: `fill`, or the value that stores ignore. uint16 comes as int16, in which 65535 is -1."""
+    """Value outside of masks: `fill`, or the ignored value of stores. uint16 arrives as int16, in which 65535 is -1."""
     if masks.dtype != torch.int16:
         return 255 if fill is None else fill
     return -1 if fill is None else fill - 2**16 if fill >= 2**15 else fill
 
 
 def mirror(images: Tensor, flip: Tensor, pool: BufferPool | None = None) -> Tensor:
-    """Mirror those images left to right where `flip`, (B,) bool on the CPU, is true: in place if there is a `pool`."""
+    """Mirror images left to right where `flip`, (B,) bool on the CPU: in place if there is a `pool`."""
     if in_one_operation(images):
         return mirror_batched(images, on_device(flip, images.device))
     out = images.clone() if pool is None else images
@@ -223,18 +219,18 @@ def mirror(images: Tensor, flip: Tensor, pool: BufferPool | None = None) -> Tens
     array = as_array(out, axis)
     chosen = flip.nonzero()[:, 0].numpy()
     for part in parts(array, len(chosen)):
-        mirrored = torch.from_numpy(array[chosen[part]]).flip(axis)  # torch's is quick, NumPy's goes byte by byte
+        mirrored = torch.from_numpy(array[chosen[part]]).flip(axis)  # torch is fast here, NumPy copies single bytes
         array[chosen[part]] = mirrored.numpy()
     return out
 
 
 def mirror_batched(images: Tensor, flip: Tensor) -> Tensor:
-    """As `mirror`, of all images at once; both tensors on one device."""
+    """Mirror all images in one operation. Both tensors are on one device."""
     return torch.where(flip[:, None, None, None], images.flip(-1), images)
 
 
 def can_shift(images: Tensor, size: tuple[int, int], padding: tuple[int, int, int, int]) -> bool:
-    """Whether `shift` does what `pad` with a constant and `crop` do, and is quicker: for small images on a CPU."""
+    """Whether `shift` replaces `pad` and `crop` and is faster: for small images on a CPU with constant padding."""
     left, top, right, bottom = padding
     ways = (1 + top + bottom) * (1 + left + right)
     nbytes = math.prod(images.shape[1:]) * images.element_size()
@@ -246,10 +242,10 @@ def can_shift(images: Tensor, size: tuple[int, int], padding: tuple[int, int, in
 def shift(
     images: Tensor, top: Tensor, left: Tensor, padding: tuple[int, int, int, int], fill: float, pool: BufferPool | None
 ) -> Tensor:
-    """Pad by (left, top, right, bottom) with `fill` and cut the size of before at `top`, `left`: (B,) int64.
+    """Pad by (left, top, right, bottom) with `fill`, and cut the original size at `top`, `left`: (B,) int64.
 
-    An image whose memory is read from another byte on is moved, but for the lines and columns that come from outside of
-    it: these are then overwritten, by a table of what to keep at each place of the cut.
+    Reading an image's memory from a different byte on moves the image. Lines and columns from outside of it are then
+    overwritten, with a table of the pixels to keep for each position of the cut.
     """
     out = empty_like(images, pool)
     axis = axis_of_width(images)
@@ -279,7 +275,7 @@ def shift(
 
 @functools.lru_cache(maxsize=8)
 def _kept(shape: tuple[int, ...], axis: int, padding: tuple[int, int, int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """(ways, pixels): all bits of the pixels of an image that stay in it, for each place of a cut of its size."""
+    """Return bit masks of the pixels that remain, (positions, pixels), for each position of the cut."""
     left, top, right, bottom = padding
     whole = np.zeros(shape, dtype)
     height, width = shape[axis - 2 : axis]
@@ -293,11 +289,11 @@ def _kept(shape: tuple[int, ...], axis: int, padding: tuple[int, int, int, int],
 
 
 def pad(images: Tensor, padding: tuple[int, int, int, int], mode: PaddingMode, fill: float) -> Tensor:
-    """Pad by (left, top, right, bottom) pixels: with `fill`, or with what `mode` makes of the image, as numpy.pad's."""
+    """Pad by (left, top, right, bottom) pixels with `fill`, or with numpy.pad's `mode`."""
     left, top, right, bottom = padding
     if mode == "constant":
         return functional.pad(images, (left, right, top, bottom), value=fill)
-    # torch pads no bytes in these modes: the pixels that are taken are found by padding their numbers.
+    # torch cannot pad bytes in these modes: pad the pixels' indices instead.
     rows = _continued(images.shape[2], top, bottom, mode, images.device)
     columns = _continued(images.shape[3], left, right, mode, images.device)
     lines = images.permute(0, 2, 3, 1).index_select(1, rows).index_select(2, columns)
@@ -305,7 +301,7 @@ def pad(images: Tensor, padding: tuple[int, int, int, int], mode: PaddingMode, f
 
 
 def _continued(length: int, before: int, after: int, mode: PaddingMode, device: torch.device) -> Tensor:
-    """(before + length + after,) int64: the places that `numpy.pad` takes."""
+    """Return the indices that `numpy.pad` takes, (before + length + after,) int64."""
     places = torch.arange(-before, length + after, device=device)
     if mode == "edge" or length == 1:
         return places.clamp(0, length - 1)
@@ -317,7 +313,7 @@ def _continued(length: int, before: int, after: int, mode: PaddingMode, device: 
 def empty_like(
     images: Tensor, pool: BufferPool | None, *, size: tuple[int, int] | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Memory for as many images of (height, width) `size`, laid out alike, and of `pool` if there is one."""
+    """Allocate memory for as many images of (height, width) `size`, with the same layout, from `pool` if any."""
     height, width = size or images.shape[-2:]
     dtype = dtype or images.dtype
     if pool is None or not images.permute(0, 2, 3, 1).is_contiguous():
@@ -332,18 +328,18 @@ def empty_like(
 
 
 def memory_format_of(images: Tensor) -> torch.memory_format:
-    """Of images (B, C, H, W): dense, or channels-last."""
+    """Memory format of images (B, C, H, W), contiguous or channels-last."""
     contiguous = images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last)
     return torch.contiguous_format if contiguous else torch.channels_last
 
 
 def in_one_operation(images: Tensor) -> bool:
-    """Whether all images of a batch are moved at once: on a GPU, for gradients, and where this is compiled."""
+    """Whether all images are transformed in one operation: on a GPU, for gradients, and under `torch.compile`."""
     return images.device.type != "cpu" or images.requires_grad or torch.compiler.is_compiling()
 
 
 def planar(images: Tensor) -> Tensor:
-    """Images (n, C, H, W) in contiguous memory. On a CPU, NumPy copies one channel after the other: torch is slower."""
+    """Copy images (n, C, H, W) to contiguous memory. On a CPU, NumPy copies by channel, which is faster than torch."""
     if in_one_operation(images) or images.is_contiguous():
         return images.contiguous()
     out = torch.empty(images.shape, dtype=images.dtype)
@@ -354,29 +350,29 @@ def planar(images: Tensor) -> Tensor:
 
 
 def bits_of(images: Tensor) -> NDArray[Any]:
-    """Pixels of any dtype as whole numbers of as many bytes: NumPy knows no bfloat16."""
+    """View pixels of any dtype as integers of the same size, because NumPy does not support bfloat16."""
     of_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return images.detach().view(of_size[images.element_size()]).numpy()
 
 
 def axis_of_width(images: Tensor) -> int:
-    """Of their memory: the last one where they are contiguous, the third where they are channels-last."""
+    """Axis of the width in memory: the last one if images are contiguous, the third one if they are channels-last."""
     return 3 if images.is_contiguous() else 2
 
 
 def as_array(images: Tensor, axis: int) -> NDArray[Any]:
-    """The images' memory, with the width along `axis`: (B, C, H, W) or (B, H, W, C)."""
+    """View the images' memory with the width along `axis`: (B, C, H, W) or (B, H, W, C)."""
     return bits_of(images if axis == 3 else images.permute(0, 2, 3, 1))
 
 
 def as_images(array: NDArray[Any], axis: int, dtype: torch.dtype) -> Tensor:
-    """(B, C, H, W) images of `dtype` in the memory of an array as `as_array` makes it."""
+    """View an array from `as_array` as (B, C, H, W) images of `dtype`."""
     images = torch.from_numpy(array).view(dtype)
     return images if axis == 3 else images.permute(0, 3, 1, 2)
 
 
 def parts(array: NDArray[Any] | Tensor, rows: int | None = None) -> Iterator[slice]:
-    """Slices of so many rows of it that what is made of them stays in the processor's cache."""
+    """Iterate over slices whose results fit into the processor's cache."""
     step = max(1, PART_NBYTES // max(1, array[:1].nbytes))
     rows = len(array) if rows is None else rows
     return (slice(first, min(first + step, rows)) for first in range(0, rows, step))

@@ -1,4 +1,4 @@
-"""Where images come to lie when they are cut, resized, padded and mirrored: decided before a pixel is decoded."""
+"""Positions of images that are cut, resized, padded and mirrored, computed before a pixel is decoded."""
 
 from __future__ import annotations
 
@@ -11,23 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Of each of B images a part, resized, laid on a canvas, and mirrored where asked for. Pairs are y, x.
+    """For each of B images: a part, resized, put onto a canvas, and optionally mirrored. Pairs are y, x.
 
-    Steps one after the other make one placement: an image is resized once, whatever the number of steps.
-
-    Attributes:
-        origin, extent: (B, 2) float64: where the part begins, and its height and width, in pixels of the image.
-        resized: (B, 2) int64: what it is resized to; 0 where nothing of the image is left.
-        offset: (B, 2) int64: where it lies on the canvas. It may begin before it, and end behind it: then the canvas
-            shows a window of it.
-        first, last: (B, 2) int64: where on the canvas the image may be seen. Padding does not show again what an
-            earlier step has cut off, but the pixels at the edges still depend on it.
-        size: (B, 2) int64: height and width of the canvas.
-        flip: (B,) bool: whether the canvas is mirrored left to right, at last.
-        fill: what the canvas has where there is no image; None if no step has said it.
-        min_visibility: the share of a box's area that must be seen, else its object is dropped: the largest of all
-            steps.
-        is_exact: whether the pixels are those of the whole file, decoded at its own size.
+    Several steps make one placement, so an image is resized only once.
     """
 
     origin: NDArray[np.float64]
@@ -44,7 +30,7 @@ class Placements:
 
     @classmethod
     def whole(cls, sizes: ArrayLike) -> Self:
-        """Images of these (B, 2) heights and widths as they are."""
+        """Return placements of images with these (B, 2) heights and widths, unchanged."""
         size = np.asfortranarray(sizes, np.int64).reshape(-1, 2, order="F")  # NumPy computes along y, and along x
         zeros = np.zeros_like(size)
         return cls(zeros.astype(float), size.astype(float), size, zeros, zeros, size, size, np.zeros(len(size), bool))
@@ -54,17 +40,17 @@ class Placements:
 
     @property
     def window(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(B, 2) where what is seen of the image begins and ends on the canvas, before it is mirrored."""
+        """Begin and end (B, 2) of the visible image on the canvas, before it is mirrored."""
         low = np.maximum(self.offset, self.first).clip(0, self.size)
         return low, np.minimum(self.offset + self.resized, self.last).clip(low, self.size)
 
     @property
     def zoom(self) -> NDArray[np.float64]:
-        """(B, 2): pixels of the canvas for one of the image."""
+        """Pixels of the canvas per pixel of the image, (B, 2)."""
         return self.resized / self.extent
 
     def crop(self, corner: ArrayLike, size: ArrayLike, min_visibility: float = 0.0) -> Self:
-        """Cut parts of (height, width) `size` out of the canvases, from `corner` on: (B, 2), or one for all."""
+        """Cut parts of (height, width) `size` from the canvases, at `corner`: (B, 2), or one for all."""
         least = max(self.min_visibility, min_visibility)
         size = np.broadcast_to(np.asarray(size, np.int64), self.size.shape)
         corner = np.broadcast_to(np.asarray(corner, np.int64), size.shape).copy(order="K")
@@ -74,11 +60,7 @@ class Placements:
         return replace(self, offset=offset, first=first, last=last, size=size, min_visibility=least)
 
     def pad(self, before: ArrayLike, after: ArrayLike, fill: float) -> Self:
-        """Add to the canvases: (B, 2) pixels at the top and left, and at the bottom and right.
-
-        Raises:
-            ValueError: another step fills with something else.
-        """
+        """Add (B, 2) pixels at the top and left, and at the bottom and right. ValueError for a second fill value."""
         before, after = np.asarray(before, np.int64), np.asarray(after, np.int64)
         if not (before.any() or after.any()):
             return self
@@ -92,7 +74,7 @@ class Placements:
         return replace(self, offset=offset, first=first, last=last, size=size, fill=fill)
 
     def resize(self, sizes: ArrayLike) -> Self:
-        """Resize the canvases to (B, 2) heights and widths, or one for all. Those that have them stay as they are."""
+        """Resize the canvases to (B, 2) heights and widths, or one for all. Canvases of that size do not change."""
         sizes = np.broadcast_to(np.asarray(sizes, np.int64), self.size.shape)
         fit = (sizes == self.size).all(axis=1, keepdims=True)
         if fit.all():
@@ -100,7 +82,7 @@ class Placements:
         cut = self._without_hidden()
         zoom = sizes / cut.size
         seen = cut.resized > 0
-        fills = (cut.resized == cut.size) | ~seen  # otherwise a resized image that is thin keeps at least a pixel
+        fills = (cut.resized == cut.size) | ~seen  # keep at least one pixel of a thin image
         resized = np.where(fills, sizes * seen, np.rint(cut.resized * zoom).clip(1, sizes)).astype(np.int64)
         offset = np.rint(cut.offset * zoom).astype(np.int64).clip(0, sizes - resized)
         moved = replace(cut, resized=resized, offset=offset, first=offset, last=offset + resized, size=sizes)
@@ -112,7 +94,7 @@ class Placements:
         return replace(self, flip=self.flip ^ where)
 
     def _without_hidden(self) -> Self:
-        """The same picture, whose parts are only what is seen of them."""
+        """Return the same picture with parts that contain only what is visible."""
         low, high = self.window
         if (low == self.offset).all() and (high == self.offset + self.resized).all():
             return self
