@@ -51,10 +51,7 @@ class JpegFiles(NamedTuple):
 
 
 def check_device_decoding(dataset: Any, device: torch.device | None, options: Mapping[str, object]) -> None:
-    """Raise an `OptionError` unless a device can decode the images of a data set.
-
-    `options` of the loader must all be false, because they are for images that are decoded on the CPU.
-    """
+    """Raise an `OptionError` unless a device can decode the images, and `options` for decoding on the CPU are false."""
     name = "decode=device"
     if not isinstance(dataset, StoreDataset) or "image" not in dataset.fields:
         found = ", ".join(dataset.fields) if isinstance(dataset, StoreDataset) else f"a {type(dataset).__name__}"
@@ -90,10 +87,7 @@ def device_decoder(dataset: Any, device: torch.device | None, options: Mapping[s
 
 
 class DeviceDecoder:
-    """Gather the JPEG files of a data set, and decode them on a device.
-
-    `check_device_decoding` must have allowed the images. The decoders also work on a CPU, where they are tested.
-    """
+    """Gather JPEG files that `check_device_decoding` allows, and decode them on a device, or on a CPU in tests."""
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
         self._dataset = dataset
@@ -101,10 +95,7 @@ class DeviceDecoder:
         self._decoded: list[torch.Tensor] = []
 
     def gather(self, indices: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        """Gather a batch with `JpegFiles` as its images.
-
-        Raises SourceError if a file is no gray or RGB JPEG file with 8 bits, or its shape differs from the store's.
-        """
+        """Gather a batch of `JpegFiles`. Raises SourceError unless each is 8-bit gray or RGB with the store's shape."""
         dataset, split = self._dataset, self._dataset.split
         batch = dataset.gather(indices, pool, draw, fields=[name for name in dataset.fields if name != "image"])
         packed = split.table("image").take(batch.rows)
@@ -263,10 +254,7 @@ def _sound_file() -> torch.Tensor:
 
 
 def _checked(data: bytes, shape: list[int], key: str) -> tuple[int, bytes]:
-    """Return the orientation of a JPEG file that a GPU may decode, and the file without metadata.
-
-    Decoders differ in metadata. The file's size must match the size in the store.
-    """
+    """Return a JPEG file's orientation, and the file without metadata, in which decoders differ. Checks its size."""
     header = read_header(data)
     if header is None or header.components == 4:
         problem = Problem(key, "not-an-image", "expected a JPEG file of gray or RGB with 8 bits, found another.")

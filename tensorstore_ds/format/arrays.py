@@ -36,10 +36,7 @@ GROUP: Mapping[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes"
 
 @dataclass(frozen=True, slots=True)
 class ArrayGeometry:
-    """One array of a shard: its shape and how its file is divided.
-
-    `chunk_size` is the approximate number of bytes of a chunk, `rows` the length of axis 0.
-    """
+    """One array of a shard, with `rows` along axis 0, in chunks of about `chunk_size` bytes."""
 
     spec: ArraySpec
     rows: int

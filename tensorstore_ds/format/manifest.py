@@ -55,10 +55,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class SplitEntry:
-    """A split with its shards in row order.
-
-    `replaced` are the numbers of shards that were replaced by others. Readers that have the store open may use them.
-    """
+    """A split with its shards in row order. Readers that have the store open may still use the `replaced` ones."""
 
     shards: tuple[Shard, ...]
     statistics: Mapping[str, Any] = field(default_factory=dict)
@@ -82,10 +79,7 @@ class SplitEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The description of a store.
-
-    `fields` are those that this version can read, and `unreadable` the others, whose files are also in all shards.
-    """
+    """The description of a store. Files of `unreadable` fields, unknown to this version, are also in all shards."""
 
     layout: Layout
     chunk_size: int

@@ -31,10 +31,7 @@ def parse(data: object) -> Manifest:
 
 
 def check_readable(data: object) -> None:
-    """Raise `FormatError` unless the ``tsds`` attribute has this major version and no unknown requirements.
-
-    All other rules may differ in a store that fails this check.
-    """
+    """Raise `FormatError` for a different major version or unknown requirements, whose other rules may differ."""
     _parsed(lambda parser: parser.preface(data))
 
 

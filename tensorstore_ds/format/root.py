@@ -29,10 +29,7 @@ def dump_root(manifest: Manifest) -> bytes:
 
 
 def change_root(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Return the bytes of a root's ``zarr.json`` with a changed manifest and digest.
-
-    `data` are bytes that `parse_root` accepts. Unknown members are kept.
-    """
+    """Change manifest and digest in the bytes of a valid root ``zarr.json``. Unknown members are kept."""
     attributes = load_object(data)["attributes"]
     change(attributes["tsds"])
     del attributes["tsds_sha256"]
@@ -91,10 +88,7 @@ def content_digest(data: bytes) -> str:
 
 
 def check_meant(data: bytes, digest: str, sha256: str | None, where: str = "zarr.json") -> None:
-    """Raise `OtherStoreError` unless the expected `sha256` is None, or the digest of the store or of its content.
-
-    `data` are the bytes of the root's ``zarr.json``, and `digest` is the one that `parse_root` returned.
-    """
+    """Raise `OtherStoreError` unless `sha256` is None, the store's `digest`, or the content digest of `data`."""
     if sha256 is None or sha256.lower() == digest:
         return
     content = content_digest(data)

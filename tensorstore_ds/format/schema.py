@@ -21,7 +21,7 @@ Layout = Literal["memmap", "zarr"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
-#: Limit of integers in metadata and of bytes of an array: parsers with float64 only read smaller ones exactly.
+#: Limit of integers in metadata and of bytes of an array: parsers that only have float64 keep them exact.
 LIMIT = 2**53
 #: Names of fields, table values and splits. None of them can leave the store's directory, or equals an option of a
 #: command or a device of Windows.
@@ -70,24 +70,13 @@ class ArraySpec:
 
 @dataclass(slots=True)  # not frozen, which would triple the time to create one
 class EncodedSample:
-    """One sample as a store keeps it; each kind of field takes what is its own.
+    """One sample in its stored form. Each kind of field uses its own members.
 
-    Attributes:
-        key: what the sample is called in its source.
-        pixels: (H, W, C) of the stored image; empty once they are no longer needed.
-        shape: (H, W, C) of the stored image.
-        image: the stored bytes, or None where the pixels themselves are stored.
-        restarts: where the byte behind each restart marker lies in these bytes, (m,) uint32; None: there is none.
-        entries: where decoding can begin in these bytes, (m, 3) uint32, as `find_entries` has it; None: nowhere.
-        size: (height, width) of the image before it was resized.
-        label: class index.
-        objects: each (M, ...) in the dtype stored, or a list of M arrays; empty without objects.
-        masks: each (H, W), by the name of the field.
-        arrays: further fields, by name.
-        texts: any number of texts for each field of kind `text`, by its name.
-        problems: boxes that were dropped, and why.
-        file_nbytes: size of the image's file in the source; 0 if it was none.
-        parts: a large image that is yet to be encoded, by parts; `pixels` is empty, and `image` is None then.
+    `pixels` (H, W, C) are empty once unused, and `image` is None if pixels are stored. `shape` is (H, W, C), `size` the
+    (height, width) before resizing. `restarts` (m,) uint32 are positions after restart markers, and `entries` (m, 3)
+    uint32 those of `find_entries`. `objects` are (M, ...) each, or lists of M arrays. `masks` (H, W), `arrays` and
+    `texts` are by field. `problems` are dropped boxes. `file_nbytes` is the size of the source's file, or 0. `parts` is
+    a large image to encode by parts, with empty `pixels` and no `image`.
     """
 
     key: str

@@ -80,10 +80,7 @@ class Sums:
 
     @classmethod
     def of(cls, summary: Mapping[str, Any], weight: int) -> Sums | None:
-        """Return sums with this summary, or None without known members. Members of a different type are ignored.
-
-        `weight` is the number of pixels of images, else of samples.
-        """
+        """Return the sums of a summary and its weight (pixels or samples), or None without known valid members."""
         raise NotImplementedError
 
 
@@ -93,10 +90,7 @@ def parse_summary(kind: str, summary: object, weight: int) -> Sums | None:
 
 
 def join_summaries(kind: str, parts: Iterable[tuple[object, int]]) -> dict[str, Any]:
-    """Join pairs of statistics and weight of one field over several splits. Empty if one split lacks them.
-
-    Class counts may differ in length: additional classes are at the end.
-    """
+    """Join pairs of statistics and weight of a field, empty if one lacks them. Additional classes are at the end."""
     sums = [parse_summary(kind, *part) for part in parts]
     known = [each for each in sums if each is not None]
     return functools.reduce(operator.add, known).summary() if known and len(known) == len(sums) else {}

@@ -1,7 +1,7 @@
 """Antialiased bilinear resizing of parts that need not begin or end at a pixel.
 
-Where they do, this is torch's ``interpolate(mode="bilinear", antialias=True)``, of uint8 to the bit: weights of 16
-bits, first across into 8 bits, then down (ATen's UpSampleKernel.cpp, which is Pillow-SIMD's). The compiled kernels do
+At whole pixels, this is torch's ``interpolate(mode="bilinear", antialias=True)``, bit-identical for uint8: weights of
+16 bits, first across into 8 bits, then down (ATen's UpSampleKernel.cpp, from Pillow-SIMD). The compiled kernels compute
 the same.
 """
 
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: So many numbers are summed at a time: they stay in a cache.
+#: Number of values to sum at a time. They fit into a cache.
 _PIECE = 65536
 
 
 class Axis(NamedTuple):
-    """Along one axis: `extent` pixels from `origin` on are resized to `resized`; [first, last) of that is wanted.
+    """One axis: `extent` pixels from `origin` on are resized to `resized`, of which [first, last) is returned.
 
-    The image ends before pixel `end`. Pixels on which only other results depend need not be there.
+    The image ends before pixel `end`. Pixels that affect other results only may be missing.
     """
 
     origin: float
@@ -33,9 +33,9 @@ class Axis(NamedTuple):
 
 
 def resize_part(pixels: NDArray[Any], y: Axis, x: Axis) -> NDArray[Any]:
-    """(y.last - y.first, x.last - x.first, C) of pixels (H, W, C), of the same dtype.
+    """Resize pixels (H, W, C) to (y.last - y.first, x.last - x.first, C) of the same dtype.
 
-    Of floating-point numbers, weights are float64; other integers than uint8 are rounded.
+    Floating-point pixels have float64 weights. Integers other than uint8 are rounded.
     """
     dtype = pixels.dtype if pixels.dtype == np.uint8 else np.dtype(np.float64)
     height, _, channels = pixels.shape
@@ -47,7 +47,7 @@ def resize_part(pixels: NDArray[Any], y: Axis, x: Axis) -> NDArray[Any]:
 
 
 def _along(pixels: NDArray[Any], axis: Axis, out: NDArray[Any]) -> None:
-    """Resize along axis 0 into `out`: uint8 of uint8, else float64."""
+    """Resize along axis 0 into `out`: uint8 to uint8, else float64."""
     base = math.floor(axis.origin)
     offset = axis.origin - base
     begin, weights = _weights(offset, axis, min(math.ceil(offset + axis.extent), axis.end - base))
@@ -67,9 +67,9 @@ def _along(pixels: NDArray[Any], axis: Axis, out: NDArray[Any]) -> None:
 
 
 def _weights(offset: float, axis: Axis, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Of each result the first pixel, (resized,), counted from the base, and the weights (resized, taps) from there on.
+    """Return the first pixel of each result (resized,), counted from the base, and its weights (resized, taps).
 
-    The order of the operations is that of ATen and of the compiled kernels: so results are the same to the bit.
+    The order of operations is that of ATen and the compiled kernels, so that results are bit-identical.
     """
     step = axis.extent / axis.resized
     support, inverse = max(step, 1.0), 1 / step if step >= 1 else 1.0
@@ -81,7 +81,7 @@ def _weights(offset: float, axis: Axis, limit: int) -> tuple[NDArray[np.int64], 
     weights = (1 - np.abs((places - center[:, None] + 0.5) * inverse)).clip(0)
     weights[places >= high[:, None]] = 0
     total = np.zeros(axis.resized)
-    for k in range(taps):  # one after the other: other orders round otherwise
+    for k in range(taps):  # one after the other, because a different order rounds differently
         total += weights[:, k]
     return low, np.divide(weights, total[:, None], out=np.zeros_like(weights), where=total[:, None] != 0)
 
@@ -89,7 +89,7 @@ def _weights(offset: float, axis: Axis, limit: int) -> tuple[NDArray[np.int64], 
 def _sums(
     pixels: NDArray[Any], begin: NDArray[np.int64], weights: NDArray[Any], out: NDArray[Any]
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Parts of `out` and their sums of weighted pixels, of as many columns at a time as fit into a cache."""
+    """Yield parts of `out` and their weighted sums of pixels, with as many columns at a time as fit into a cache."""
     length, width, channels = pixels.shape
     taps = [
         ((begin + k).clip(0, length - 1), weights[:, k : k + 1]) for k in range(weights.shape[1]) if weights[:, k].any()

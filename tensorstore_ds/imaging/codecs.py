@@ -1,4 +1,4 @@
-"""Image files to pixels, upright and in the colors asked for, and masks."""
+"""Decode image files to upright pixels in the requested colors, and masks."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from tensorstore_ds.regular_files import check_machine
 
 OnDecode = Callable[[int], None]
 
-#: The formats behind `IMAGE_SUFFIXES` but AVIF and HEIC, in Pillow's names: a store can hold files of these. Pillow
-#: knows forty more, and would start Ghostscript for one.
+#: The formats of `IMAGE_SUFFIXES` except AVIF and HEIC, by Pillow's names: a store can hold files of these. Pillow
+#: supports 40 more, and would start Ghostscript for one.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
 
-#: Pixels of an image that are copied at a time.
+#: Number of pixels of an image that are copied at a time.
 _COPIED_PIXELS = 1 << 22
-#: Bytes a pixel that decoding an image takes at most, with the copies that Pillow makes on the way: 9.5 were measured.
+#: Maximum bytes per pixel for decoding an image, including Pillow's intermediate copies: 9.5 were measured.
 _PEAK_NBYTES = 10
-#: Likewise of AVIF and HEIC: 19.5 were measured of AVIF with alpha. 10 bits take 4 more.
+#: The same for AVIF and HEIC: 19.5 were measured for AVIF with alpha. 10 bits take 4 more.
 _PEAK_HEIF_NBYTES = 24
 _PNG = b"\x89PNG\r\n\x1a\n"
-_WITH_FRAMES = frozenset(("GIF", "TIFF", "WEBP", "PNG", *HEIF_FORMATS))  # JPEG files hold previews as further frames
-#: The note on them.
+_WITH_FRAMES = frozenset(("GIF", "TIFF", "WEBP", "PNG", *HEIF_FORMATS))  # JPEG files contain previews as further frames
+#: The note about frames.
 FURTHER_FRAMES = "this file has several frames or pages. The first one is the image of the sample."
 _FURTHER_IMAGES = "this file has several images. The primary one is the image of the sample."
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
 _MASK_MODES = frozenset(("1", "L", "P", "I"))
-#: Not as names: to make the name of a dtype takes 2 us.
+#: Not as names, because creating the name of a dtype takes 2 us.
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
 _ORIENTATION = 0x0112
-#: How an image becomes upright, by EXIF's number: transposed, then mirrored top to bottom, left to right. Pillow turns
-#: a TIFF file by itself.
+#: Steps that make an image upright, by EXIF's number: transpose, then mirror top to bottom, left to right. Pillow
+#: rotates a TIFF file by itself.
 TURNS = {
     1: (False, False, False),
     2: (False, False, True),
@@ -64,7 +64,7 @@ TURNS = {
     7: (True, True, True),
     8: (True, True, False),
 }
-#: What files of each of the `FORMATS` begin with: spec.md, 6.4.
+#: First bytes of files of each of the `FORMATS`: spec.md, 6.4.
 _MAGIC = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|BM|II[*+]\0|MM\0[*+]|RIFF....WEBP|P[1-6]\s"
     rb"|\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
@@ -73,12 +73,12 @@ _MAGIC = re.compile(
 
 
 def is_storable(head: bytes) -> bool:
-    """Whether bytes begin as an image file does that a store can hold: of one of the `FORMATS`, not AVIF or HEIC."""
+    """Whether bytes begin like an image file that a store can hold: one of the `FORMATS`, not AVIF or HEIC."""
     return _MAGIC.match(head) is not None
 
 
 def begins_as_image(head: bytes) -> bool:
-    """Whether bytes begin as an image file does."""
+    """Whether bytes begin like an image file."""
     return is_storable(head) or heif_format(head) is not None
 
 
@@ -90,16 +90,11 @@ def decode_image(
     key: str = "image",
     on_decode: OnDecode | None = None,
 ) -> NDArray[Any]:
-    """Pixels of an image file's bytes, of an array (H, W) or (H, W, C), or of a PIL image.
+    """Decode an image file's bytes, an array (H, W) or (H, W, C), or a PIL image to upright pixels.
 
-    The orientation that the file asks for is applied. Of an animation the first frame is taken.
-
-    Returns:
-        (H, W, C): uint8; uint16, int32 or float32 where the source has it. It may share memory with an array given.
-
-    Raises:
-        SourceError: `not-an-image`, `truncated-image`, `too-many-pixels` or `unsupported-depth`, naming `key`.
-        ConversionError: memory is short.
+    Returns (H, W, C) uint8, or uint16, int32 or float32 if the source has it. It may share memory with a given array.
+    Only the first frame of an animation is read. Raises SourceError `not-an-image`, `truncated-image`,
+    `too-many-pixels` or `unsupported-depth`, naming `key`, and ConversionError if memory is short.
     """
     if isinstance(source, np.ndarray):
         return from_array(source, color, key)
@@ -111,15 +106,11 @@ def decode_image(
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """What an image file's header says.
+    """The header of an image file.
 
-    Attributes:
-        size: (height, width) as the image is shown.
-        channels: as it is decoded, 1 or 3.
-        jpeg: of a JPEG file; None of all else.
-        image: of all other files, not yet decoded.
-        dtype: of the decoded pixels.
-        orientation: EXIF's number of how the pixels of `jpeg` are to be turned.
+    `size` is (height, width) as the image is shown, `channels` 1 or 3 and `dtype` as it is decoded. `jpeg` is the
+    header of a JPEG file, and `orientation` EXIF's number for its pixels. `image` is the undecoded image of all other
+    files.
     """
 
     size: tuple[int, int]
@@ -131,7 +122,7 @@ class ImageHeader:
 
 
 def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageHeader:
-    """Read an image file's header; raises as `decode_image` does. Pixels are not decoded yet."""
+    """Read an image file's header without decoding pixels. Raises the errors of `decode_image`."""
     jpeg = read_header(data)
     if jpeg is not None and jpeg.is_plain:
         check_pixels((jpeg.height, jpeg.width), max_pixels, key)
@@ -152,11 +143,7 @@ def decode_file(
     on_decode: OnDecode | None = None,
     scale: int = 1,
 ) -> NDArray[Any]:
-    """Pixels of an image file whose header was read, as `decode_image` gives them.
-
-    Args:
-        scale: 1, 2, 4 or 8: of `header.jpeg`, one pixel for so many in both directions, rounded up.
-    """
+    """Decode like `decode_image` after the header was read, a JPEG file at 1/`scale` (1, 2, 4 or 8), rounded up."""
     if header.jpeg is None:
         return _decode_opened(header.image or open_image(data, max_pixels=2**63, key=key), color, key, on_decode)
     if on_decode is not None:
@@ -186,7 +173,7 @@ def _decode_opened(image: Image.Image, color: Color, key: str, on_decode: OnDeco
 
 
 def decoding_nbytes(header: ImageHeader) -> int:
-    """About the bytes of memory that decoding an image takes."""
+    """Estimated bytes of memory for decoding an image."""
     is_heif = header.image is not None and header.image.format in HEIF_FORMATS
     return math.prod(header.size) * (_PEAK_HEIF_NBYTES if is_heif else _PEAK_NBYTES)
 
@@ -194,9 +181,10 @@ def decoding_nbytes(header: ImageHeader) -> int:
 def open_decoded(
     source: bytes | Image.Image, *, color: Color = "auto", key: str = "image", max_pixels: int = MAX_PIXELS
 ) -> Image.Image | NDArray[Any]:
-    """The decoded image, upright: Pillow's own, for `from_image`, or the pixels of a JPEG. It raises as `decode_image`.
+    """Return the upright image as Pillow's own, for `from_image`, or the pixels of a JPEG.
 
-    Pillow's image takes no more memory than its pixels. Making an array of it takes two copies more.
+    Pillow's image takes no more memory than its pixels. Converting it to an array takes two more copies. Raises the
+    errors of `decode_image`.
     """
     if isinstance(source, bytes):
         header = read_image_header(source, max_pixels=max_pixels, key=key)
@@ -210,15 +198,11 @@ def open_decoded(
 
 
 def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int = MAX_PIXELS, key: str) -> NDArray[Any]:
-    """(H, W) integers of a mask: the indices of a palette, not its colors; or gray values of 8 or 16 bits.
+    """Return the integers (H, W) of a mask: the indices of a palette, not its colors, or gray values of 8 or 16 bits.
 
-    Args:
-        source: an image file's bytes, an array (H, W) of integers, also with an axis of length 1 more, or a PIL image.
-        max_pixels: of a file.
-        key: names the mask in errors.
-
-    Raises:
-        SourceError: as `decode_image`; `unsupported-depth` for colors, `array-shape` for an array of another shape.
+    `source` is an image file's bytes, an array (H, W) of integers, also with one more axis of length 1, or a PIL image.
+    Raises SourceError as `decode_image`, `unsupported-depth` for colors, and `array-shape` for an array of a different
+    shape.
     """
     if isinstance(source, np.ndarray):
         mask = source.squeeze() if source.ndim == 3 and 1 in source.shape else source
@@ -241,7 +225,7 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The decoded image, with the orientation that its file asks for."""
+    """Return the decoded image in its file's orientation."""
     image.load()
     steps = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_TOP_BOTTOM, Image.Transpose.FLIP_LEFT_RIGHT)
     for step, is_needed in zip(steps, TURNS[orientation(image)], strict=True):
@@ -250,10 +234,10 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
-    """Read an image file's header; raises as `decode_image` does. Pixels are not decoded yet."""
+    """Open an image file without decoding pixels. Raises the errors of `decode_image`."""
     try:
         if isinstance(data, bytes) and data.startswith(_PNG):
-            # What Image.open would come to, without its search: for small images a tenth of the whole conversion.
+            # Image.open without its search, which takes 1/10 of the whole conversion of small images.
             image: ImageFile.ImageFile = PngImageFile(io.BytesIO(data))
         else:
             file = io.BytesIO(data) if isinstance(data, bytes) else data
@@ -279,13 +263,13 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
 
 
 def no_image(data: bytes | BinaryIO, key: str) -> SourceError:
-    """The error `not-an-image`."""
+    """Return the error `not-an-image`."""
     found = "an empty file" if data == b"" else "something else"
     return bad_image(key, "not-an-image", f"expected an image file, found {found}.")
 
 
 def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
-    """Refuse an image whose header says that it has a (height, width) of too many pixels."""
+    """Raise an error for an image whose header gives a (height, width) with too many pixels."""
     height, width = size
     if width * height > max_pixels:
         message = f"this image's header has {width}x{height} pixels, the limit is {max_pixels}."
@@ -295,9 +279,9 @@ def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
 
 
 def orientation(image: Image.Image) -> int:
-    """EXIF's number of how an opened image is to be turned, 1 if not at all or if its EXIF is damaged."""
+    """Return EXIF's orientation number of an opened image, or 1 without one, or if its EXIF is damaged."""
     try:
-        block = image.info.get("exif")  # not from `getexif`, which also takes XMP's
+        block = image.info.get("exif")  # not from `getexif`, which also reads XMP
         if not block:
             return 1
         exif = Image.Exif()
@@ -311,36 +295,36 @@ def orientation(image: Image.Image) -> int:
 
 
 def oriented_size(image: Image.Image) -> tuple[int, int]:
-    """(height, width) of an opened image as it will be shown, from its header."""
+    """Return (height, width) of an opened image as shown, from its header."""
     width, height = image.size
     return (width, height) if orientation(image) >= 5 else (height, width)
 
 
 def color_of(mode: str) -> str:
-    """What a Pillow mode becomes by ``color="auto"``: gray, color, or its own name for more than 8 bits."""
+    """Return what ``color="auto"`` makes of a Pillow mode: gray, color, or its own name for more than 8 bits."""
     if mode in ("I", "F") or mode.startswith("I;16"):
         return mode
     return "gray" if mode in _GRAY_MODES else "color"
 
 
 def dtype_of(mode: str) -> str:
-    """The dtype of the pixels of a Pillow mode, as they are decoded."""
+    """Return the dtype of decoded pixels of a Pillow mode."""
     color = color_of(mode)
     return "uint8" if color in ("gray", "color") else {"I": "int32", "F": "float32"}.get(color, "uint16")
 
 
 def further_frames(image: Image.Image, key: str) -> tuple[Problem, ...]:
-    """A note that an opened image file has several frames, pages or images; its pixels are not decoded yet."""
+    """Note that an opened image file has several frames, pages or images. Its pixels are not decoded yet."""
     try:
         is_animated = image.format in _WITH_FRAMES and getattr(image, "is_animated", False)
-    except Exception:  # the second frame is damaged, which the first one does not need
+    except Exception:  # the second frame is damaged, which does not affect the first
         is_animated = True
     message = _FURTHER_IMAGES if image.format == "HEIF" else FURTHER_FRAMES
     return (Problem(key, "further-frames", message),) if is_animated else ()
 
 
 def lost_alpha(image: Image.Image, key: str) -> tuple[Problem, ...]:
-    """A note that a decoded image has transparent pixels, which are stored without their alpha."""
+    """Note that a decoded image has transparent pixels, which are stored without their alpha."""
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     if image.mode not in ("RGBA", "LA") or image.getchannel("A").getextrema() == (255, 255):
@@ -348,8 +332,8 @@ def lost_alpha(image: Image.Image, key: str) -> tuple[Problem, ...]:
     return (Problem(key, "alpha", 'stored without its alpha. Keep it with `color="rgba"`.'),)
 
 
-logging.getLogger("PIL").addHandler(logging.NullHandler())  # what Pillow logs is printed where nobody asks for logs
-_limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # keeps Pillow's log from being printed
+_limits: list[int | None] = []  # Pillow's own, once for each thread or block that has replaced it
 _limits_lock = threading.Lock()
 #: As `warnings.filterwarnings` adds it. `warnings.catch_warnings` would not do: its threads overwrite each other's.
 _NO_WARNINGS: Any = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
@@ -357,10 +341,10 @@ _NO_WARNINGS: Any = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
 @contextlib.contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Leave the limit on pixels to `max_pixels`, and print no warnings of Pillow about damaged metadata.
+    """Disable Pillow's limit on pixels, because `max_pixels` replaces it, and its warnings about damaged metadata.
 
-    Pillow's own limit would warn below it, or refuse what the user allowed. Pillow has one limit for all threads, and
-    Python one list of filters: both are back when the last of them has left.
+    Pillow's own limit would warn below `max_pixels`, or reject what the user allowed. Pillow has one limit for all
+    threads, and Python one list of filters. The last thread to leave restores both.
     """
     with _limits_lock:
         _limits.append(_limits[0] if _limits else Image.MAX_IMAGE_PIXELS)
@@ -374,14 +358,14 @@ def quiet_pillow() -> Iterator[None]:
             limit = _limits.pop()
             if not _limits:
                 Image.MAX_IMAGE_PIXELS = limit
-                with contextlib.suppress(ValueError):  # somebody has put all filters back
+                with contextlib.suppress(ValueError):  # the user has restored all filters
                     warnings.filters.remove(_NO_WARNINGS)  # type: ignore[attr-defined]
 
 
 @functools.cache
 def _silence_libtiff() -> None:
-    """Let Pillow's libtiff print no messages to stderr: Pillow raises an error where pixels are missing."""
-    with contextlib.suppress(OSError, AttributeError):  # on Windows, it is a part of Pillow without names
+    """Silence libtiff's messages on stderr: Pillow raises an error if pixels are missing."""
+    with contextlib.suppress(OSError, AttributeError):  # on Windows, it is a part of Pillow without symbols
         library = ctypes.CDLL(PIL._imaging.__file__)
         for name in ("TIFFSetErrorHandler", "TIFFSetErrorHandlerExt", "TIFFSetWarningHandler"):
             handler = getattr(library, name)
@@ -390,7 +374,7 @@ def _silence_libtiff() -> None:
 
 
 def from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
-    """(H, W, C) pixels of a decoded image, as `decode_image` gives them: of a large image, some rows at a time."""
+    """Convert a decoded image to (H, W, C) pixels like `decode_image`, some rows at a time for large images."""
     width, height = image.size
     lines = max(1, _COPIED_PIXELS // width)
     if height <= lines:
@@ -411,15 +395,15 @@ def _from_small(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
     wanted = _MODES.get(color) or ("L" if color_of(mode) == "gray" else "RGB")
     if mode != wanted:
         if mode == "P" and "transparency" in image.info:
-            image = image.convert("RGBA")  # a palette with several transparent entries goes no other way
+            image = image.convert("RGBA")  # the only conversion for a palette with several transparent entries
         image = image.convert(wanted)
     width, height = image.size
-    # np.asarray(image) does the same in more steps; for small images it shows.
+    # np.asarray(image) does the same in more steps, which is slower for small images.
     return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, -1)
 
 
 def from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
-    """(H, W, C) pixels of an array, as `decode_image` gives them."""
+    """Convert an array to (H, W, C) pixels like `decode_image`."""
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or 0 in array.shape:
@@ -446,18 +430,18 @@ def from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
 
 
 def encode_png(pixels: NDArray[Any]) -> bytes:
-    """A PNG file of pixels (H, W, C): uint8 gray, RGB or RGBA, or uint16 gray."""
+    """Encode pixels (H, W, C), uint8 gray, RGB or RGBA, or uint16 gray, as a PNG file."""
     buffer = io.BytesIO()
     as_image(pixels).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
 def damaged(key: str, what: str, error: Exception) -> SourceError:
-    """The error `truncated-image`: Pillow raises whatever a damaged file makes it stumble over."""
+    """Return the error `truncated-image`. Pillow raises many kinds of exceptions for damaged files."""
     check_machine(key, error)
     return bad_image(key, "truncated-image", f"{what} ({error}).")
 
 
 def bad_image(key: str, reason: str, message: str) -> SourceError:
-    """What is wrong with the image `key`."""
+    """Return the error for the image `key`."""
     return SourceError(Problem(key, reason, message))

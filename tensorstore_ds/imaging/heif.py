@@ -1,10 +1,11 @@
 """AVIF and HEIC files: which of the two a file is, and the library that opens it.
 
-Both are boxes of ISO/IEC 14496-12 whose first one, `ftyp`, lists brands. Pillow decodes AVIF. The library pillow-heif
-(the extra ``heic``) decodes HEIC; it is imported when a HEIC file is met, and never registered with Pillow.
+Both consist of boxes of ISO/IEC 14496-12. The first one, `ftyp`, lists brands. Pillow decodes AVIF. The library
+pillow-heif (the extra ``heic``) decodes HEIC. It is imported for the first HEIC file, and never registered with Pillow.
 
-The boxes `irot` and `imir` turn and mirror an image. The EXIF orientation of such a file is information alone, as
-ISO/IEC 23008-12 says: pillow-heif gives upright pixels and resets it, and Pillow replaces it by that of the boxes.
+The boxes `irot` and `imir` rotate and mirror an image. The EXIF orientation of such a file is only information,
+according to ISO/IEC 23008-12: pillow-heif returns upright pixels and resets it, and Pillow replaces it by that of the
+boxes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from PIL import ImageFile
 
 from tensorstore_ds.errors import Problem, SourceError
 
-#: The two in Pillow's names.
+#: Pillow's names of the two formats.
 HEIF_FORMATS = frozenset(("AVIF", "HEIF"))
-#: Bytes from the beginning of a file that tell its format: more brands than any file lists.
+#: Number of bytes at the beginning of a file that determine its format: more brands than any file lists.
 HEAD_NBYTES = 256
 _AVIF = frozenset((b"avif", b"avis"))
 _HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"))
@@ -25,7 +26,7 @@ _EITHER = frozenset((b"mif1", b"msf1"))
 
 
 def heif_format(head: bytes) -> Literal["AVIF", "HEIC"] | None:
-    """The format of a file that begins with these bytes; None if it is neither.
+    """Return the format of a file that begins with these bytes, or None if it is neither.
 
     >>> heif_format(b"\\0\\0\\0\\x14ftypmif1\\0\\0\\0\\0heic"), heif_format(b"\\xff\\xd8\\xff")
     ('HEIC', None)
@@ -41,11 +42,9 @@ def heif_format(head: bytes) -> Literal["AVIF", "HEIC"] | None:
 
 
 def open_heif(file: BinaryIO, key: str) -> ImageFile.ImageFile | None:
-    """Read the header of an AVIF or HEIC file; None of all others, of which nothing is read then.
+    """Read the header of an AVIF or HEIC file, or return None for other files and read nothing.
 
-    Raises:
-        SourceError: `missing-library`, naming `key`.
-        Exception: what the library raises for a damaged header.
+    Raises SourceError `missing-library`, naming `key`, or any exception of the library for a damaged header.
     """
     found = heif_format(file.read(HEAD_NBYTES))
     file.seek(0)

@@ -1,12 +1,12 @@
-"""JPEG files: read whole, at 1/2, 1/4 or 1/8, or only the part that is wanted; written so that parts can be cut out.
+"""Read JPEG files whole, at 1/2, 1/4 or 1/8, or only a part, and write files from which parts can be cut.
 
-A scan with restart markers is a row of intervals that can each be decoded alone. The intervals around a part, behind
-the file's own header with another height and width, and with their markers numbered anew, are a JPEG file of that part.
-Any decoder reads it, to the same bits: cutting is lossless. Slide readers do this (OpenSlide, Bio-Formats).
+A scan with restart markers is a sequence of intervals that can each be decoded separately. The intervals around a part,
+after the file's header with a different height and width, and with renumbered markers, are a JPEG file of that part.
+Any decoder reads it to the same bits, so cutting is lossless. Slide readers do this (OpenSlide, Bio-Formats).
 
-A scan without restart markers can be decoded from any place whose bit and whose predictions of DC are known: `entries`.
+A scan without restart markers can be decoded from any position with known bit and DC predictions: `entries`.
 
-The format is ITU-T T.81; what is cut is its sequential mode, Huffman-coded, with 8 bits and one scan.
+The format is ITU-T T.81. Parts are cut from its sequential mode, Huffman-coded, with 8 bits and one scan.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ try:
 except ImportError:  # no wheel for musl and free-threaded Python: Pillow is slower, and copies the pixels twice
     simplejpeg = None
 
-#: How a JPEG file begins.
+#: First bytes of a JPEG file.
 JPEG = b"\xff\xd8"
 #: A file in memory.
 Bytes = bytes | bytearray | memoryview
 Subsampling = Literal["4:2:0", "4:4:4"]
-#: Pixels that libjpeg writes in a row, and rows.
+#: Number of pixels that libjpeg writes in a row, and number of rows.
 MOST_SIDE = 65_500
-#: One pixel of chroma stands for so many of the image, in both directions.
+#: Number of image pixels per chroma pixel, in both directions.
 _SUBSAMPLING: dict[Subsampling, int] = {"4:2:0": 2, "4:4:4": 1}
-#: Pixels between restart markers that are aimed at: more cost less space (here 2 %), and less is decoded in vain.
+#: Target number of pixels between restart markers: more cost less space (here 2 %), and fewer decode less in vain.
 _INTERVAL_PIXELS = 64
-#: Units of a row from one entry to the next.
+#: Number of units of a row from one entry to the next.
 _ENTRY_UNITS = 4
-#: Entries are of files with so many bytes at most: the place of a bit is a uint32.
+#: Maximum bytes of a file with entries: the position of a bit is a uint32.
 _ENTRY_NBYTES = 2**29 - 1
-#: Sampling factors of the first component, of three of which the others have 0x11, in files that can have entries.
+#: Sampling factors of the first of 3 components, with 0x11 for the others, in files that can have entries.
 _ENTRY_FACTORS = (0x11, 0x12, 0x21, 0x22)
 
-SCALES = (8, 4, 2)  #: for which decoders have short ways; others, such as 7/8, take twice as long as the whole
+SCALES = (8, 4, 2)  #: for which decoders have fast code; others, such as 7/8, take twice as long as the whole image
 _SOI, _EOI, _SOS, _DRI = 0xD8, 0xD9, 0xDA, 0xDD
 _SEQUENTIAL = (0xC0, 0xC1)  # baseline, extended: Huffman-coded
 _FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _TABLES = (0xC4, 0xDB, _DRI)
 _BLOCK = 8
-#: What simplejpeg refuses, and Pillow reads. Every warning of libjpeg means damage, about which Pillow is silent,
+#: Files that simplejpeg rejects and Pillow reads. Every libjpeg warning means damage, on which Pillow is silent,
 _UNSUPPORTED = ("subsampling", "color conversion")
 _BEHIND = "before marker 0xd9"  #: except this one about bytes behind the pixels, and those of `_with_plain_header`.
-#: Where a marker begins. Decoders skip everything before it.
+#: Begin of a marker. Decoders skip everything before it.
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
-#: The transforms of Adobe's segment by the number of components: of others, libjpeg takes the last one, and warns.
+#: The transforms of Adobe's segment by the number of components: for others, libjpeg uses the last one, and warns.
 _ADOBE_TRANSFORMS = {3: (0, 1), 4: (0, 2)}
 
 
 class DamagedJpegError(ValueError):
-    """A JPEG file whose pixels cannot be had. Callers add the name of the sample."""
+    """A JPEG file whose pixels cannot be decoded. Callers add the name of the sample."""
 
 
 class JpegSegment(NamedTuple):
@@ -77,27 +77,23 @@ class JpegSegment(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Lines."""
+        """Number of lines."""
         return self.bottom - self.top
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """Number of columns."""
         return self.right - self.left
 
 
 class JpegHeader(NamedTuple):
-    """What stands before the pixels of a JPEG file.
+    """The header of a JPEG file.
 
-    Attributes:
-        height, width: as stored, before any orientation.
-        components: 1 (gray), 3 (color) or 4 (CMYK).
-        has_metadata: whether there may be an orientation, in EXIF.
-        head: the segments that decoding needs, from SOI to SOS.
-        start: where the pixels begin in the file.
-        interval: units between restart markers; 0 if there are none.
-        frame: the segment with the size and the components, if there is one scan, sequential and Huffman-coded.
-        scan: how the pixels are laid out, if they can be cut.
+    `height` and `width` are as stored, before any orientation. `components` is 1 (gray), 3 (color) or 4 (CMYK).
+    `has_metadata` if there may be an EXIF orientation. `head` has the segments that decoding needs, from SOI to SOS.
+    Pixels begin at `start`. `interval` is the number of units between restart markers, or 0. `frame` is the segment
+    with size and components, for one sequential Huffman-coded scan only, and `scan` the layout of pixels that can be
+    cut.
     """
 
     height: int
@@ -112,17 +108,15 @@ class JpegHeader(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is gray or color, and shown as it is stored: `decode_jpeg` is all that it takes."""
+        """Whether the file is gray or color, and shown as it is stored, so that `decode_jpeg` suffices."""
         return self.components != 4 and not self.has_metadata
 
 
 class Scan(NamedTuple):
-    """The pixels of a JPEG file, as intervals between restart markers: a grid of `rows` x `columns`.
+    """The pixels of a JPEG file, as intervals between restart markers in a grid of `rows` x `columns`.
 
-    Attributes:
-        size_at: where height and width stand in the header's `head`.
-        step: (height, width) of an interval, in pixels.
-        margin: pixels around a part on which it depends: chroma is interpolated.
+    `size_at` is the position of height and width in `head`. `step` is the (height, width) of an interval in pixels. A
+    part depends on `margin` pixels around it, because chroma is interpolated.
     """
 
     size_at: int
@@ -133,7 +127,7 @@ class Scan(NamedTuple):
 
 
 def read_header(data: Bytes) -> JpegHeader | None:
-    """The header of a JPEG file with 8 bits a sample; None of anything else, or where it is damaged."""
+    """Return the header of a JPEG file with 8 bits per sample, or None for other and damaged files."""
     if data[:3] != b"\xff\xd8\xff":
         return None
     kept, at, size_at, interval, has_metadata = [data[:2]], 2, 0, 0, False
@@ -143,7 +137,7 @@ def read_header(data: Bytes) -> JpegHeader | None:
         head = data[at : at + 4]
         if len(head) < 4:
             return None
-        if head[0] != 0xFF or head[1] in (0, 0xFF):  # bytes that fill up
+        if head[0] != 0xFF or head[1] in (0, 0xFF):  # fill bytes
             found = _MARKER.search(data, at)
             if found is None:
                 return None
@@ -172,7 +166,7 @@ def read_header(data: Bytes) -> JpegHeader | None:
     if len(frame) < 10 or frame[4] != 8 or len(frame) != 10 + 3 * frame[9]:
         return None
     height, width, components = frame[5] << 8 | frame[6], frame[7] << 8 | frame[8], frame[9]
-    if not height or not width or components not in (1, 3, 4):  # the height may come behind the scan
+    if not height or not width or components not in (1, 3, 4):  # the height may follow after the scan
         return None
     complete = len(segment) == 8 + 2 * components and segment[4] == components and segment[-3:] == b"\0\x3f\0"
     own = bytes(frame) if is_plain and complete and marker_of_frame in _SEQUENTIAL else b""
@@ -181,27 +175,27 @@ def read_header(data: Bytes) -> JpegHeader | None:
 
 
 def _scan(frame: Bytes, size_at: int, interval: int) -> Scan | None:
-    """The grid of the intervals; None if they do not make one, or the chroma is of an unusual size."""
+    """Return the grid of the intervals, or None if they form none, or the chroma has an unusual size."""
     height, width, components = frame[5] << 8 | frame[6], frame[7] << 8 | frame[8], frame[9]
     factors = [(each >> 4, each & 15) for each in frame[11::3]]
     most = max(h for h, _ in factors), max(v for _, v in factors)
     if any(h not in (1, most[0]) or v not in (1, most[1]) for h, v in factors) or max(most) > 4 or min(most) < 1:
         return None
-    if components == 1:  # of a single component, each block is a unit, whatever its factors say
+    if components == 1:  # with a single component, each block is a unit, whatever its factors are
         most = (1, 1)
     unit_height, unit_width = _BLOCK * most[1], _BLOCK * most[0]
     units = -(-width // unit_width)
     if units % interval and interval % units:
         return None
-    lines = max(1, interval // units)  # an interval is a part of a line, or some lines
+    lines = max(1, interval // units)  # an interval is a part of a line, or several lines
     step = unit_height * lines, unit_width * min(interval, units)
     return Scan(size_at, -(-height // step[0]), -(-units // interval) or 1, step, max(most))
 
 
 def find_restarts(data: bytes) -> NDArray[np.uint32]:
-    """(markers,) where the byte behind each restart marker lies, in order; none if the file cannot be cut.
+    """Return the position after each restart marker in order, (markers,), or none if the file cannot be cut.
 
-    That is: it has no markers, not as many as its size asks for, or wrongly numbered ones; it is progressive,
+    Such a file has no markers, too few or too many for its size, or wrongly numbered ones; or it is progressive,
     arithmetic-coded, of more than 8 bits, of several scans, or no JPEG file at all.
     """
     none = np.empty(0, np.uint32)
@@ -209,7 +203,7 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
     if header is None or header.scan is None:
         return none
     places, codes = _markers_behind(data, header.start)
-    end = np.flatnonzero(codes & 0xF8 != 0xD0)  # the first that is no restart marker: the image must end there
+    end = np.flatnonzero(codes & 0xF8 != 0xD0)  # the first other marker: the image must end there
     if not len(end) or codes[end[0]] != _EOI:
         return none
     restarts = (places[: end[0]] + 2).astype(np.uint32)
@@ -217,7 +211,7 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
 
 
 def _markers_behind(data: Bytes, start: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """(n,) where each marker lies, and (n,) its second byte; FF 00 is a byte FF of the pixels."""
+    """Return the position of each marker (n,), and its second byte (n,). FF 00 is a byte FF of the pixels."""
     array = np.frombuffer(data, np.uint8)
     places = np.flatnonzero(array[start:-1] == 0xFF) + start
     codes = array[places + 1]
@@ -225,17 +219,14 @@ def _markers_behind(data: Bytes, start: int) -> tuple[NDArray[np.int64], NDArray
 
 
 def find_entries(data: bytes) -> NDArray[np.uint32]:
-    """(M, 3) where decoding can begin in a JPEG file without restart markers: formats/v1/spec.md, 6.7.
-
-    There are none of a file that cannot have any, nor where `native.core` is missing.
-    """
+    """Return where decoding can begin (M, 3), none if impossible or without `native.core`: formats/v1/spec.md, 6.7."""
     return np.frombuffer(native.index(data), np.uint32).reshape(-1, 3)
 
 
 def wrong_entries(data: bytes, entries: NDArray[np.uint32]) -> str:
-    """What is wrong with the entries of a file, (M, 3) and at least one; empty if nothing is.
+    """Return what is wrong with the entries of a file, (M, 3) and at least one, or an empty string.
 
-    Where `native.core` is missing, only what needs no walk through the pixels is looked at.
+    Without `native.core`, only properties that need no walk through the pixels are checked.
     """
     header = read_header(data)
     units = None if header is None else _entry_units(header)
@@ -266,11 +257,11 @@ def wrong_entries(data: bytes, entries: NDArray[np.uint32]) -> str:
 
 
 def _entry_units(header: JpegHeader) -> tuple[int, int] | None:
-    """Rows and columns of the units of a file that can have entries, as its header says; None of others."""
+    """Return rows and columns of units if the header allows entries, else None."""
     factors = header.frame[11::3]
     if header.interval or not factors:
         return None
-    if header.components == 1:  # each block is a unit, whatever its factors say
+    if header.components == 1:  # each block is a unit, whatever its factors are
         across = down = 1
     elif header.components == 3 and factors[0] in _ENTRY_FACTORS and factors[1:] == b"\x11\x11":
         across, down = factors[0] >> 4, factors[0] & 15
@@ -280,9 +271,9 @@ def _entry_units(header: JpegHeader) -> tuple[int, int] | None:
 
 
 def _bounds(data: Bytes, start: int, scan: Scan, restarts: NDArray[np.uint32]) -> NDArray[np.int64] | None:
-    """(intervals + 1,) where each interval begins, and the end of the file.
+    """Return the begin of each interval, and the end of the file, (intervals + 1,).
 
-    None if there is not a restart marker, rightly numbered, before each of `restarts`, or not one for each interval.
+    None unless a correctly numbered restart marker is before each of `restarts`, and there is one for each interval.
     """
     count = len(restarts)
     if count != scan.rows * scan.columns - 1:
@@ -297,36 +288,29 @@ def _bounds(data: Bytes, start: int, scan: Scan, restarts: NDArray[np.uint32]) -
 
 
 def _pairs(data: Bytes) -> NDArray[np.uint16]:
-    """(bytes - 1,) each byte and the one behind it: a view."""
+    """View each byte with the following one, (bytes - 1,)."""
     return np.ndarray((len(data) - 1,), "<u2", data, 0, (1,))
 
 
 @functools.lru_cache(maxsize=64)
 def _markers(count: int) -> NDArray[np.uint16]:
-    """So many restart markers, as `_pairs`: FF D0 to FF D7, and again."""
+    """Return `count` restart markers, FF D0 to FF D7 in turn, in the form of `_pairs`."""
     return ((np.arange(count) & 7) << 8 | 0xD0FF).astype(np.uint16)
 
 
 def cut(
     data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: JpegSegment, *, scale: int = 1
 ) -> tuple[bytearray, JpegSegment] | None:
-    """A JPEG file of the intervals that hold a part of an image, and what they cover of it.
+    """Return a JPEG file of the intervals that contain a part, and the area they cover, or None if it cannot be cut.
 
-    Of what they cover, `part` itself has the bits that decoding everything gives, and its edges where the image ends.
-
-    Args:
-        restarts: where its restart markers end, from `find_restarts` or from a store; not trusted.
-        part: inside of the image, at least 1 x 1.
-        scale: at which it will be decoded.
-
-    Returns:
-        None if the file cannot be cut: it must be decoded whole.
+    `restarts` are from `find_restarts` or from a store, and not trusted. `part` is inside of the image, at least 1 x 1.
+    Within the area, `part` has the same bits as decoding everything at `scale`, also at the edges of the image.
     """
     scan = header.scan
     bounds = None if scan is None or not len(restarts) else _bounds(data, header.start, scan, restarts)
     if scan is None or bounds is None:
         return None
-    if bytes(data[header.start : int(bounds[-2])]).find(b"\xff\xd9") >= 0:  # markers of another image behind this one
+    if bytes(data[header.start : int(bounds[-2])]).find(b"\xff\xd9") >= 0:  # markers of a second image after this one
         return None
     (height, width), margin = scan.step, scan.margin * scale
     top, left = max(0, part.top - margin) // height, max(0, part.left - margin) // width
@@ -336,7 +320,7 @@ def cut(
         # libjpeg does not interpolate chroma of one or two columns
         left, right = (left - 1, right) if left else (left, right + 1)
     if bottom == scan.rows and right == scan.columns:
-        end = bytes(data[int(bounds[-2]) :]).find(b"\xff\xd9")  # more may follow, such as the preview of a camera
+        end = bytes(data[int(bounds[-2]) :]).find(b"\xff\xd9")  # more may follow, such as a camera's preview
         if end < 0:
             return None
         bounds[-1] = bounds[-2] + end + 2
@@ -364,17 +348,12 @@ def decode_jpeg(
     scale: int = 1,
     buffer: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
-    """(H, W, C) pixels as they are stored, before any orientation; C is 1 of gray files, 3 where asked for.
+    """Decode to (H, W, C) pixels as stored, before any orientation. C is 1 for gray files, or 3 on request.
 
-    Args:
-        header: of `data`; its size must have been judged before: this takes the memory.
-        channels: 1, of a gray file, or 3.
-        scale: 1, 2, 4 or 8: one pixel for so many in both directions, rounded up. The image has at least as many lines
-            and columns: of smaller ones, decoders choose other scales.
-        buffer: memory that may be used for the pixels, and is then part of the result; CMYK does not use it.
-
-    Raises:
-        DamagedJpegError: pixels are wrong or missing.
+    The caller must have checked the size in `header`, because this allocates memory for it. `scale` is 1, 2, 4 or 8:
+    one pixel for this many in both directions, rounded up. The image needs at least that many lines and columns,
+    because decoders choose other scales for smaller ones. The result may use the memory of `buffer`, except for CMYK.
+    Raises DamagedJpegError if pixels are wrong or missing.
     """
     height, width = -(-header.height // scale), -(-header.width // scale)
     is_cmyk = header.components == 4
@@ -392,7 +371,7 @@ def decode_jpeg(
             )
         except ValueError as error:
             what = str(error)
-            plain = _with_plain_header(data)  # libjpeg says only the first warning
+            plain = _with_plain_header(data)  # libjpeg reports only the first warning
             if plain != data:
                 return decode_jpeg(plain, header, channels=channels, scale=scale, buffer=buffer)
             if not any(each in what for each in _UNSUPPORTED) and not (_BEHIND in what and _has_all_restarts(data)):
@@ -403,7 +382,7 @@ def decode_jpeg(
 
 
 def _with_plain_header(data: Bytes) -> Bytes:
-    """The same image behind the segments that decoding needs, without what libjpeg warns of there and then ignores.
+    """Return the same image without header segments that libjpeg warns about and then ignores.
 
     These are bytes between the segments, damaged metadata, an unknown revision of JFIF, an unknown transform of Adobe,
     and progressive parameters of a sequential scan.
@@ -428,13 +407,13 @@ def _with_plain_header(data: Bytes) -> Bytes:
 
 
 def _from_cmyk(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
-    """Colors as Pillow makes them: files have the inverse, as Adobe writes it."""
+    """Convert CMYK as Pillow does. Files contain inverted values, as written by Adobe."""
     image = Image.fromarray(255 - pixels, "CMYK").convert("RGB" if channels == 3 else "L")
     return np.asarray(image).reshape(*pixels.shape[:2], channels)
 
 
 def _has_all_restarts(data: Bytes) -> bool:
-    """Whether all restart markers that there should be come before the end; where one is missing, pixels are wrong."""
+    """Whether all expected restart markers are before the end. If one is missing, pixels are wrong."""
     header = read_header(data)
     if header is None or not header.interval:
         return header is not None
@@ -443,7 +422,7 @@ def _has_all_restarts(data: Bytes) -> bool:
 
 
 def _decode_by_pillow(data: Bytes, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
-    """What simplejpeg does not read (unusual sampling), or has doubts about that do not matter."""
+    """Decode with Pillow what simplejpeg cannot read (unusual sampling), or rejects for harmless reasons."""
     try:
         image: Image.Image = Image.open(io.BytesIO(data), formats=("JPEG",))
         if scale > 1:
@@ -466,17 +445,11 @@ def write_jpeg(
     quality: int,
     subsampling: Subsampling = "4:2:0",
 ) -> NDArray[np.uint32]:
-    """Write an image to an empty file as `encode_jpeg` does, to the same bytes, without all pixels in memory.
+    """Write an image to an empty file, to the same bytes as `encode_jpeg`, without all pixels in memory.
 
-    Args:
-        bands: (h, W, C) pixels from top to bottom; their heights may differ.
-        size: (height, width) of the image, each at most `MOST_SIDE`.
-
-    Returns:
-        (markers,) as of `find_restarts`.
-
-    Raises:
-        DamagedJpegError: the file would be too large for its list of restart markers.
+    `bands` are (h, W, C) pixels from top to bottom, of any heights. `size` is (height, width), each at most
+    `MOST_SIDE`. Returns the positions of `find_restarts`, (markers,). Raises DamagedJpegError if the file would be too
+    large for them.
     """
     restarts: list[NDArray[np.int64]] = []
     count = done = 0
@@ -488,7 +461,7 @@ def write_jpeg(
             at = head.index(header.frame) + 5
             head[at : at + 2] = size[0].to_bytes(2)
             file.write(head)
-        places, _ = _markers_behind(data, header.start)  # with that of the end, which the next strip follows
+        places, _ = _markers_behind(data, header.start)  # including the end marker, which the next strip follows
         body = np.frombuffer(data, np.uint8).copy()
         body[places + 1] = 0xD0 + (np.arange(count, count + len(places)) & 7)
         done += len(strip)
@@ -504,7 +477,7 @@ def write_jpeg(
 
 
 def _strips(bands: Iterable[NDArray[np.uint8]], subsampling: Subsampling) -> Iterator[NDArray[np.uint8]]:
-    """The same rows in strips of whole units, except the last one."""
+    """Yield the same rows in strips of whole units, except the last one."""
     rest: NDArray[np.uint8] | None = None
     for band in bands:
         rows = band if rest is None else np.concatenate([rest, band])
@@ -521,18 +494,18 @@ def _unit(channels: int, subsampling: Subsampling) -> int:
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int, subsampling: Subsampling = "4:2:0") -> bytes:
-    """A baseline JPEG file of pixels (H, W, C), gray or RGB, with restart markers by which parts can be cut out."""
+    """Encode pixels (H, W, C), gray or RGB, as a baseline JPEG file with restart markers for cutting out parts."""
     unit = _unit(pixels.shape[2], subsampling)
     units = -(-pixels.shape[1] // unit)
     aimed = max(1, _INTERVAL_PIXELS // unit)
     interval = next(n for n in range(min(aimed, units), 0, -1) if units % n == 0)  # it must divide the units of a line
     buffer = io.BytesIO()
-    # Tables of its own for each file (`optimize`) would save 2 % of the bytes, and take more than twice the time.
+    # Optimized Huffman tables (`optimize`) would save 2 % of the bytes, and take more than twice the time.
     as_image(pixels).save(buffer, "JPEG", quality=quality, subsampling=subsampling, restart_marker_blocks=interval)
     return buffer.getvalue()
 
 
 def scale_for(part: tuple[float, float], size: tuple[int, int]) -> int:
-    """The largest scale at which a (height, width) still has at least the pixels of `size`."""
+    """Return the largest scale at which a (height, width) has at least the pixels of `size`."""
     most = min(math.floor(part[0] / max(1, size[0])), math.floor(part[1] / max(1, size[1])))
     return next((scale for scale in SCALES if scale <= most), 1)

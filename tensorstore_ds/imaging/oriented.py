@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 #: A rectangle along another edge is chosen only if its area is smaller by this factor. For a rectangle that was moved,
 #: rotated, mirrored or scaled, all areas are equal except for rounding, and `w` must stay the same side.
 _SMALLER = 1 - 1e-4
-#: Rounding error of a side that is 0, in double precision, as a share of the coordinates.
+#: Rounding error of a side of length 0, in double precision, as a share of the coordinates.
 _ROUNDING = 1e-9
 
 
@@ -90,21 +90,23 @@ def corners_to_oriented(corners: Any) -> Any:
 
 
 def as_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
-    """(M, 4, 2) corners of oriented boxes, which may already be corners."""
+    """Return corners (M, 4, 2) of oriented boxes, which may already be corners."""
     boxes = np.asarray(boxes, np.float64)
     corners: NDArray[np.float64] = boxes if boxes.ndim == 3 else oriented_to_corners(boxes.reshape(-1, 5))
     return corners
 
 
 def upright_corners(boxes: NDArray[Any]) -> NDArray[Any]:
-    """The corners (M, 4, 2) of boxes (M, 4) x1 y1 x2 y2 that are not turned."""
+    """Return the corners (M, 4, 2) of upright boxes (M, 4) x1 y1 x2 y2."""
     x1, y1, x2, y2 = boxes.T
     return np.stack([x1, y1, x2, y1, x2, y2, x1, y2], 1).reshape(-1, 4, 2)
 
 
 def oriented_faults(boxes: NDArray[Any]) -> NDArray[np.str_]:
-    """(M,) reason codes of `box_faults` for oriented boxes (M, 5), or their corners (M, 4, 2): "" for sound and absent
-    ones, ``box-nan``, ``box-empty`` without area, and ``box-reversed`` with corners that are not in order around it.
+    """Return the reason codes (M,) of `box_faults` for oriented boxes (M, 5), or their corners (M, 4, 2).
+
+    "" means sound or absent, ``box-nan``, ``box-empty`` without area, and ``box-reversed`` with corners that are not in
+    order around it.
     """
     values = np.asarray(boxes, np.float64)
     flat = values.reshape(len(values), math.prod(values.shape[1:]))
@@ -120,10 +122,10 @@ def oriented_faults(boxes: NDArray[Any]) -> NDArray[np.str_]:
 
 
 def _is_crossed(corners: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(M,) whether opposite edges cross."""
+    """Return whether opposite edges cross, (M,)."""
 
     def apart(a: int, b: int, c: int, d: int) -> NDArray[np.bool_]:
-        """Whether corners c and d are on two sides of the line through a and b."""
+        """Whether corners c and d are on different sides of the line through a and b."""
         start = corners[:, a]
         edge, one, other = (corners[:, i] - start for i in (b, c, d))
         sides = [edge[:, 0] * way[:, 1] - edge[:, 1] * way[:, 0] for way in (one, other)]
@@ -134,9 +136,9 @@ def _is_crossed(corners: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def smallest_rectangle(points: NDArray[Any]) -> NDArray[np.float64]:
-    """The corners (4, 2) of the smallest rectangle around points (n, 2); NaN ones do not count. All NaN around none.
+    """Return the corners (4, 2) of the smallest rectangle around points (n, 2), all NaN if all points are NaN.
 
-    Its first edge is along the first edge of 4 points in order around a rectangle; else it is the longer one. It has a
+    Its first edge is along the first edge of 4 points in order around a rectangle, else it is the longer one. It has a
     side along an edge of the convex hull, see `corners_to_oriented`.
     """
     points = np.asarray(points, np.float64).reshape(-1, 2)
@@ -160,7 +162,7 @@ def smallest_rectangle(points: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _hull(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The convex hull (m, 2), counterclockwise in a system whose y goes up (Andrew's monotone chain, 1979)."""
+    """Return the convex hull (m, 2), counterclockwise with y up (Andrew's monotone chain, 1979)."""
     ordered = np.unique(points, axis=0)
     if len(ordered) < 3:
         return ordered
@@ -176,9 +178,9 @@ def _hull(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _turn(a: list[float], b: list[float], c: list[float]) -> float:
-    """Positive where the way from a over b to c turns to the side of y."""
+    """Return a positive number if the path a, b, c turns to the side of y."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
 def _module_of(values: Any) -> ModuleType | Any:
-    return np if isinstance(values, np.ndarray) else sys.modules["torch"]  # which tensors have imported
+    return np if isinstance(values, np.ndarray) else sys.modules["torch"]  # the caller's tensors have imported torch

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.imaging.codecs import bad_image
 
-#: Each character of a number in COCO's compressed form holds 5 bits, and a flag for whether another character follows.
+#: Each character of a number in COCO's compressed form holds 5 bits, and a flag that another character follows.
 _BITS, _MORE, _SIGN = 5, 0x20, 0x10
 _FIRST = 48
 _LONGEST = 7  # characters of a number: 35 bits
@@ -21,7 +21,7 @@ _FARTHEST = 10**8  # pixels
 
 
 def joined_polygons(polygons: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Corners (n, 2) of all polygons (k, 2), with a row of NaN between two.
+    """Join polygons (k, 2) to corners (n, 2), with a row of NaN between two.
 
     >>> joined_polygons([np.zeros((1, 2)), np.ones((1, 2))]).tolist()
     [[0.0, 0.0], [nan, nan], [1.0, 1.0]]
@@ -32,7 +32,7 @@ def joined_polygons(polygons: Sequence[NDArray[np.float64]]) -> NDArray[np.float
 
 
 def split_polygons(corners: NDArray[Any]) -> list[NDArray[Any]]:
-    """The polygons (k, 2) of their joined corners (n, 2): the inverse of `joined_polygons`. Views."""
+    """Split joined corners (n, 2) into polygons (k, 2): the inverse of `joined_polygons`. Views."""
     gaps = np.flatnonzero(np.isnan(corners[:, 0]))
     starts, stops = np.concatenate([[0], gaps + 1]), np.concatenate([gaps, [len(corners)]])
     return [corners[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True) if b > a]
@@ -71,18 +71,17 @@ def draw_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> NDArray[np.
 
 
 def fill_polygons(corners: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """The mask (H, W) of an object's polygons, joined (n, 2), as pycocotools draws them; they may leave the image.
+    """Return the mask (H, W) of an object's joined polygons (n, 2), as pycocotools draws them.
 
-    Raises:
-        OptionError: pycocotools is not installed.
-        SourceError: they are so long, or so far from the image, that pycocotools would take all memory for them.
+    They may leave the image. Raises OptionError without pycocotools, and SourceError if they are so long, or so far
+    from the image, that pycocotools would take all memory.
     """
     try:
         from pycocotools import mask as coco
     except ModuleNotFoundError:
         raise OptionError("pycocotools is not installed: pip install '.[coco]' in a clone of tensorstore-ds") from None
     polygons = [each.astype(np.float64) for each in split_polygons(corners)]
-    # it keeps each pixel of an edge, five times as fine, and does not look whether there is memory for them
+    # it keeps each pixel of an edge at 5 times the resolution, and does not check for available memory
     length = sum(float(np.abs(each - np.roll(each, 1, axis=0)).max(axis=1).sum()) for each in polygons)
     if not length < _LONGEST_OUTLINE or not all((np.abs(each) < _FARTHEST).all() for each in polygons):
         message = f"expected polygons of less than {_LONGEST_OUTLINE:,} pixels in all, found {length:,.0f}."
@@ -95,13 +94,10 @@ def fill_polygons(corners: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bo
 
 
 def mask_of_runs(runs: NDArray[np.uint32], size: tuple[int, int], key: str) -> NDArray[np.bool_]:
-    """The mask (H, W) of an image of (height, width) `size`.
+    """Return the mask (H, W) of an image of (height, width) `size`. Raises SourceError if `runs` do not fill it.
 
     >>> mask_of_runs(np.array([1, 2, 1], np.uint32), (2, 2), "a").tolist()
     [[False, True], [True, False]]
-
-    Raises:
-        SourceError: the runs (n,) do not add up to the pixels of the image, which the error names `key`.
     """
     height, width = size
     total = int(runs.sum(dtype=np.uint64))
@@ -113,7 +109,7 @@ def mask_of_runs(runs: NDArray[np.uint32], size: tuple[int, int], key: str) -> N
 
 
 def runs_of_mask(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """(n,) lengths of the runs of a mask (H, W).
+    """Return the lengths of the runs of a mask (H, W), (n,).
 
     >>> runs_of_mask(np.array([[False, True], [True, False]])).tolist()
     [1, 2, 1]
@@ -126,16 +122,13 @@ def runs_of_mask(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
 
 
 def parse_counts(text: str) -> NDArray[np.uint32]:
-    """(n,) lengths of the runs of COCO's compressed form.
+    """Parse COCO's compressed form to lengths of runs (n,). Raises ValueError with the problem.
 
     Each number but the first three is the difference to the number two before it. The form: ``rleFrString`` in
     https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c
 
     >>> parse_counts("121").tolist(), parse_counts("`0T3`000").tolist()
     ([1, 2, 1], [16, 100, 16, 100, 16])
-
-    Raises:
-        ValueError: with what is wrong.
     """
     counts: list[int] = []
     value = shift = 0
@@ -161,7 +154,7 @@ def parse_counts(text: str) -> NDArray[np.uint32]:
 
 
 def dump_counts(runs: NDArray[np.uint32]) -> str:
-    """The runs (n,) in COCO's compressed form; the inverse of `parse_counts`."""
+    """Return the runs (n,) in COCO's compressed form, the inverse of `parse_counts`."""
     characters = bytearray()
     counts = runs.tolist()
     for i, count in enumerate(counts):

@@ -29,9 +29,9 @@ from tensorstore_ds.imaging.codecs import (
 from tensorstore_ds.plugins import Plugins
 from tensorstore_ds.regular_files import open_file, read_file
 
-#: Images of at least so many bytes of pixels are read by parts.
+#: Images with at least this many bytes of pixels are read by parts.
 LARGE_NBYTES = 64 * 1024**2
-#: Functions that open files by parts, by the end of their names. Called with an open file, `color` and `key`, they
+#: Functions that open files by parts, by the suffix of their names. Called with an open file, `color` and `key`, they
 #: return an `OpenedImage`, or None if Pillow reads the file as well. Other packages add some with an entry point
 #: ``tsds.images``.
 _TIFF = ("annex.openers.tiff", "open_tiff", "TIFF and BigTIFF, by parts")
@@ -48,7 +48,7 @@ class Readable(Protocol):
     dtype: np.dtype[Any]
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
-        """(bottom - top, right - left, C) pixels of a part inside of the image."""
+        """Return the pixels of a part inside of the image, (bottom - top, right - left, C)."""
 
 
 class OpenedImage(Readable, Protocol):
@@ -83,13 +83,7 @@ class OpenedImage(Readable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TiffPart:
-    """A part of an image, read when its pixels are asked for; beyond the right and lower edge it is black.
-
-    Attributes:
-        image: that it is from.
-        corner: (y, x) of its upper left pixel.
-        size: (height, width).
-    """
+    """Part at `corner` (y, x) of `size` (height, width), read on request, black beyond the right and lower edges."""
 
     image: Readable
     corner: tuple[int, int]
@@ -102,11 +96,11 @@ class TiffPart:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the pixels."""
+        """Dtype of the pixels."""
         return self.image.dtype
 
     def pixels(self) -> NDArray[Any]:
-        """(H, W, C) pixels: a copy; raises `SourceError` as decoding the image does."""
+        """Return (H, W, C) pixels, a copy. Raises `SourceError` as decoding the image does."""
         (top, left), (height, width, _) = self.corner, self.image.shape
         bottom, right = min(top + self.size[0], height), min(left + self.size[1], width)
         inside = self.image.read(top, left, bottom, right)
@@ -118,12 +112,10 @@ class TiffPart:
 
 
 class WholeImage:
-    """An image that is decoded as a whole when its first part is asked for. Arrays are made of its parts alone.
+    """An image that is decoded as a whole at the first request. Only its parts become arrays.
 
-    Attributes:
-        shape: (height, width, channels) as it is shown, in the colors asked for, from its header.
-        dtype: of the pixels.
-        left_out: what the file has and is not read; after `bands` also that alpha is lost.
+    `shape` is (height, width, channels) as shown, in the requested colors, from its header. `left_out` lists what the
+    file contains and is not read, after `bands` also lost alpha.
     """
 
     def __init__(self, image: Any, color: Color, max_pixels: int, key: str) -> None:
@@ -146,11 +138,11 @@ class WholeImage:
         self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
-        """As of `Readable`."""
+        """Return the pixels of a part inside of the image."""
         return self._pixels(self._part(top, left, bottom, right))
 
     def bands(self) -> Iterator[NDArray[Any]]:
-        """The image from top to bottom, in bands (h, W, C) of all columns; raises as `read` does."""
+        """Yield the image from top to bottom, in bands (h, W, C) of all columns. Raises the errors of `read`."""
         height, width, channels = self.shape
         lines = max(1, _BAND_NBYTES // (width * channels * self.dtype.itemsize))
         for top in range(0, height, lines):
@@ -160,7 +152,7 @@ class WholeImage:
             yield self._pixels(part)
 
     def close(self) -> None:
-        """Let the image go."""
+        """Release the image."""
         self._image = self._decoded = None
 
     def _part(self, top: int, left: int, bottom: int, right: int) -> Any:
@@ -176,14 +168,10 @@ class WholeImage:
 
 
 def open_parts(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[Readable, tuple[Problem, ...]]:
-    """An image of which parts can be read, and what its file has besides.
+    """Return an image of which parts can be read, and notes about what else its file contains.
 
-    Args:
-        image: as of a `Sample`.
-        max_pixels: of an image that is decoded as a whole.
-
-    Raises:
-        SourceError: its header is damaged or states sizes that cannot be, or it has too many pixels.
+    `image` is that of a `Sample`, and `max_pixels` limits images that are decoded as a whole. Raises SourceError for a
+    damaged header, impossible sizes, or too many pixels.
     """
     if (opened := open_by_parts(image, color, key)) is not None:
         return opened, opened.left_out
@@ -192,12 +180,12 @@ def open_parts(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[
 
 
 def size_of(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[int, int]:
-    """(height, width) of an image as it is shown, from its header alone; raises as `open_parts` does."""
+    """Return (height, width) of an image as shown, from its header alone. Raises the errors of `open_parts`."""
     if (opened := open_by_parts(image, color, key)) is not None:
         opened.close()
         return opened.shape[:2]
     if isinstance(image, str | Path):
-        # Where the header is wrong, the bytes of the file tell what it is.
+        # If the header is wrong, the bytes of the file tell what it is.
         with open_file(image, key) as file, contextlib.suppress(SourceError):
             return oriented_size(open_image(file, max_pixels=max_pixels, key=key))
         image = read_file(image, key)
@@ -205,7 +193,7 @@ def size_of(image: Any, *, color: Color, max_pixels: int, key: str) -> tuple[int
 
 
 def open_by_parts(image: Any, color: Color, key: str) -> OpenedImage | None:
-    """The image of a file that an opener reads by parts; None of all others."""
+    """Return the image of a file that an opener reads by parts, or None for others."""
     if not isinstance(image, str | Path) or (suffix := Path(image).suffix.lower()) not in OPENERS:
         return None
     opened: OpenedImage | None = OPENERS[suffix].load()(open_file(image, key), color=color, key=key)

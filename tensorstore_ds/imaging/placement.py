@@ -1,4 +1,4 @@
-"""Where an image comes to lie when it is fitted to a size, and what lies on it."""
+"""Position of an image that is fitted to a size, and of its annotations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ FITS: tuple[Fit, ...] = get_args(Fit)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A part of an image, resized and laid into the stored image.
+    """A part of an image, resized and put into the stored image.
 
-    Attributes:
-        box: (left, top, right, bottom) of that part, in source pixels.
-        resized: (height, width) that it is resized to.
-        size: (height, width) of the stored image.
-        offset: (top, left) where it lies in the stored image.
-        min_visibility: the smallest share of a box's area that must be in the stored image; else its object is dropped.
+    `box` is (left, top, right, bottom) of that part, in source pixels. `resized` and `size` are (height, width) of the
+    part and of the stored image, and `offset` is (top, left) of the part in it. An object is dropped if a smaller share
+    of its box than `min_visibility` is in the stored image.
     """
 
     box: tuple[float, float, float, float]
@@ -31,7 +28,7 @@ class Placement:
     min_visibility: float = 0.0
 
     def move(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Points (..., 2) x y of the source, in pixels of the stored image. Pixel edges map to pixel edges."""
+        """Move points (..., 2) x y of the source to pixels of the stored image. Pixel edges map to pixel edges."""
         left, top, right, bottom = self.box
         scale = np.array([self.resized[1] / (right - left), self.resized[0] / (bottom - top)])
         moved: NDArray[np.float64] = (points - (left, top)) * scale + (self.offset[1], self.offset[0])
@@ -61,7 +58,7 @@ def fit_box(source: tuple[int, int], size: tuple[int, int], fit: Fit) -> Placeme
 
 
 def shrink(source: tuple[int, int], max_side: int) -> Placement | None:
-    """Make an image of (height, width) `source` smaller, so that no side is longer; None if none is.
+    """Reduce an image of (height, width) `source` so that no side exceeds `max_side`, or return None if none does.
 
     >>> shrink((500, 1000), 250).size, shrink((250, 200), 250)
     ((125, 250), None)
@@ -75,7 +72,7 @@ def shrink(source: tuple[int, int], max_side: int) -> Placement | None:
 
 
 def box_faults(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.str_]:
-    """(M,) reason codes, empty where a box (M, 4) has an area inside an image of `size` (height, width)."""
+    """Return reason codes (M,), empty if a box (M, 4) has an area inside an image of `size` (height, width)."""
     x1, y1, x2, y2 = boxes.T
     height, width = size
     faults = np.full(len(boxes), "", "U16")
@@ -87,6 +84,6 @@ def box_faults(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.
 
 
 def clip(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
-    """Boxes (M, 4) cut off at the edges of an image of `size` (height, width)."""
+    """Clip boxes (M, 4) at the edges of an image of `size` (height, width)."""
     height, width = size
     return np.clip(boxes, 0, np.array([width, height, width, height], np.float64))

@@ -1,4 +1,4 @@
-"""Pixels and masks to another size, where a `Placement` puts them."""
+"""Resize pixels and masks as a `Placement` says."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from tensorstore_ds.imaging.placement import Placement
 
 
 def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
-    """Resize with antialiasing: Pillow's bilinear filter, whose support grows with the reduction.
+    """Resize pixels (H, W, C) to (H', W', C) of the same dtype with Pillow's antialiased bilinear filter.
 
-    Args:
-        pixels: (H, W, C), any dtype.
-
-    Returns:
-        (H', W', C) of the same dtype; what `placement` leaves free is zero. All but uint8 of 1, 3 or 4 channels is
-        resized as float32, and integers are rounded.
+    Its support grows with the reduction. Pixels outside of `placement` are zero. All but uint8 with 1, 3 or 4 channels
+    is resized as float32, and integers are rounded.
     """
     channels = pixels.shape[2]
     height, width = placement.resized
@@ -48,16 +44,12 @@ def _resize(image: Image.Image, placement: Placement) -> Image.Image:
 
 
 def _as_float32(plane: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # infinity is refused later, with the sample's name
+    with np.errstate(over="ignore"):  # infinity is rejected later, with the sample's name
         return plane.astype(np.float32)
 
 
 def resize_nearest(mask: NDArray[Any], placement: Placement, fill: int) -> NDArray[Any]:
-    """Resize a mask (H, W): each pixel gets the value at its center, as by Pillow's filter NEAREST.
-
-    Returns:
-        (H', W') of the same dtype; what `placement` leaves free is `fill`.
-    """
+    """Resize a mask (H, W) to (H', W') by the value at each pixel's center (Pillow's NEAREST), with `fill` outside."""
     left, top, right, bottom = placement.box
     height, width = placement.resized
     y = np.floor(top + (np.arange(height) + 0.5) * ((bottom - top) / height)).astype(np.intp)
@@ -69,5 +61,5 @@ def resize_nearest(mask: NDArray[Any], placement: Placement, fill: int) -> NDArr
 
 
 def as_image(pixels: NDArray[Any]) -> Image.Image:
-    """A PIL image of pixels (H, W, C), gray, RGB or RGBA."""
+    """Return a PIL image of pixels (H, W, C), gray, RGB or RGBA."""
     return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))

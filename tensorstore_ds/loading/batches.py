@@ -152,7 +152,7 @@ class IndexBatch(list[int]):
 
 @dataclass(frozen=True, slots=True)
 class IndexBatches:
-    """Batches of indices for torch's own loader, from batch `start` on."""
+    """Indices for torch's own loader, with the (seed, epoch) of the iteration."""
 
     batches: Any  #: torch's batch sampler, or its sampler without automatic batching
     begin: Callable[[], tuple[tuple[int, int], Iterator[Any]]]  #: returns an iteration's (seed, epoch), and its indices
@@ -170,7 +170,7 @@ class IndexBatches:
 
 
 class PersistentBatches(Iterator[Any]):
-    """The batches of persistent workers. torch reuses one iterator for all epochs; `serves` is false after this one."""
+    """The batches of persistent workers. torch reuses one iterator; `serves` says whether it still serves this."""
 
     def __init__(self, batches: Iterator[Any], serves: Callable[[], bool]) -> None:
         self._batches, self._serves = batches, serves

@@ -123,10 +123,7 @@ class PackedObjects:
 
 
 def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
-    """Concatenate the values of samples: the inverse of ``collate_objects(packed, "list")``. A copy.
-
-    Raises ValueError if samples have different names, or a sample's tensors different lengths.
-    """
+    """Concatenate samples: the inverse of ``collate_objects(packed, "list")``. ValueError if they do not match."""
     names = list(samples[0]) if samples else []
     for i, sample in enumerate(samples):
         if set(sample) != set(names):

@@ -34,10 +34,11 @@ class Crops:
     def into(
         self, out: NDArray[np.uint8], rows: NDArray[np.int64], placements: Placements, scales: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Decode rows (B,) as placed into `out`, (B, H, W, C), C-contiguous with C 1 or 3, at 1/`scales`, 1, 2, 4 or 8.
+        """Decode rows (B,) as placed into `out`, (B, H, W, C), C-contiguous with C 1 or 3.
 
-        Returns (B,) bool, which images were decoded, already mirrored. The others are undefined: the kernels do not
-        support their form, or they are damaged.
+        `scales` (B,) are 1, 2, 4 or 8: one pixel is decoded for this many, in both directions. Returns (B,) bool, which
+        images were decoded, already mirrored. The others are undefined: the kernels do not support their form, or they
+        are damaged.
         """
         if native.core is None:
             return np.zeros(len(rows), bool)

@@ -380,7 +380,7 @@ class StoreDataset(Samples):
                     more = f"So are {_MOST_REPLACED} images that were drawn instead of {self.key(int(wanted[bad]))}."
                     raise SourceError(error.problems, f"{more} Is the store damaged, see `tsds verify`?") from error
                 self._replaced.append(int(rows[bad]))
-                tried[bad] += 1  # mark the replacement as tried: rows that follow from rows could form a cycle
+                tried[bad] += 1  # the random row depends on it: rows that follow from rows alone could form a cycle
                 drawn_by = wanted[bad : bad + 1].view(np.uint64)
                 other = fold(*draw, drawn_by, int(tried[bad])) % np.uint64(len(self))
                 rows = rows.copy()

@@ -180,10 +180,7 @@ class ImageReader:
         self._crops = Crops.of(self._column, self.shapes)
 
     def read(self, row: int, part: JpegSegment, scale: int = 1, buffer: NDArray[np.uint8] | None = None) -> Pixels:
-        """Read at least a part of an image, a JPEG file at 1/`scale` of its size: 1, 2, 4 or 8.
-
-        The array may be read-only, or a view of `buffer`.
-        """
+        """Read at least a part, a JPEG file at 1/`scale` (1, 2, 4 or 8). The array may be read-only or in `buffer`."""
         if self._files is None or not isinstance(self._column, RaggedColumn):
             pixels: NDArray[Any] | None = self._column[row]
         else:
@@ -242,10 +239,7 @@ class ImageReader:
 
 
 class _View:
-    """The images of a batch as one plan places them. `done` (B,) bool marks images that are there, mirrored.
-
-    `pool` has the memory of stacked images, and None makes a list.
-    """
+    """A batch's images as one plan places them, stacked in `pool`, or a list. `done` (B,) bool marks finished ones."""
 
     def __init__(self, placements: Placements, pool: BufferPool | None) -> None:
         self.pool = pool
@@ -421,10 +415,7 @@ def _is_dense(array: NDArray[Any]) -> bool:
 
 
 def place_masks(column: Column, rows: NDArray[np.int64], field: MaskField, placements: Placements) -> Images:
-    """Move masks (h, w) of some rows with their images, reading only the visible part.
-
-    Each pixel is the one at its center. Outside, the value is the ignored one, or 0.
-    """
+    """Move masks (h, w) with their images by nearest pixel, reading the visible part. Outside is ignored, or 0."""
     sizes, laid = placements.size.tolist(), []
     sizes_of_masks = np.broadcast_to(column.spec.shape, (len(rows), 2))
     mask, last = np.empty((0, 0)), -1

@@ -30,7 +30,7 @@ from torch.utils.data import (
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 
-#: These samplers use their generator, or torch's global one, completely at the first request.
+#: These samplers draw everything from their generator, or torch's global one, at the first request.
 _DRAWING = {sampler.__iter__ for sampler in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)}
 _FIXED = (SequentialSampler, Sequence, np.ndarray, Tensor)
 

@@ -44,11 +44,7 @@ log = logging.getLogger("tensorstore_ds")
 
 
 class ReadAhead:
-    """Request the rows of a data set's batches before they are gathered.
-
-    Its large arrays are advised to be read randomly, here and in processes that get a copy of the data set. One process
-    of several `speaks` to the user.
-    """
+    """Request the rows of batches before they are gathered, and advise random reads, also in copies of the data set."""
 
     def __init__(self, dataset: Samples, sampler: Any, *, speaks: bool) -> None:
         self._dataset, self._speaks = dataset, speaks
@@ -65,10 +61,7 @@ class ReadAhead:
         self._window = window if window * dataset.row_nbytes <= allowed else 0
 
     def before(self, items: Iterable[T], rows_of: Callable[[T], NDArray[np.int64]], position: int) -> Iterator[T]:
-        """Pass items, which are batches or groups, on after the rows of later ones were requested.
-
-        `rows_of` returns the indices of an item's samples. `position` is that of the first sample in the epoch.
-        """
+        """Pass items on after the rows of later ones were requested. `position` is the first sample's in the epoch."""
         if self._is_remote:
             return self._ask(items, rows_of, position, most=0)
         if self._window:

@@ -39,10 +39,7 @@ def choose(
     workers: int = 0,
     in_batches: bool = True,
 ) -> ResidencyChoice:
-    """Resolve `auto`, with its reason in the log. Any other choice is returned, if it is possible.
-
-    `workers` processes read the store themselves. `in_batches` is false if the loader returns samples.
-    """
+    """Resolve `auto`, with its reason in the log, and check any other choice. `workers` read the store themselves."""
     if wanted not in CHOICES:
         expected = f"one of {', '.join(CHOICES)}; `page-cache` is RAM that all processes share"
         raise refusal("residency", expected, repr(wanted))

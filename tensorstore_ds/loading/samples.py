@@ -221,10 +221,7 @@ class Samples(Dataset[Sample]):
         """Begin to read the samples of some indices, (n,), so that gathering them waits less."""
 
     def _expect_epochs(self, loaded: Sequence[Loaded] | None = None) -> Shortage | None:
-        """Advise random reads if not all samples fit into memory, and return the shortage.
-
-        `loaded` are the rows that are visited, by default those of `self.loaded`.
-        """
+        """Advise random reads if `loaded`, by default the data set's, exceeds memory, and return the shortage."""
         loaded = self.loaded if loaded is None else loaded
         found = self._shortage = shortage(loaded)
         self._is_judged = True
@@ -340,10 +337,7 @@ class Samples(Dataset[Sample]):
         self.epoch = epoch
 
     def finish(self, sample: dict[str, Any], row: int, seed: Callable[[], int]) -> Sample:
-        """Convert a sample to its final form, and apply the transform.
-
-        An exception in the transform gets a note with the sample's key.
-        """
+        """Finish a sample and apply the transform. Exceptions get a note with the sample's key."""
         transform = self.transform
         wrap = transform is not None
         finished = as_sample(sample, self.schema, self.return_as, row, wrap=wrap, as_pil=self._gives_pil)

@@ -64,10 +64,7 @@ def _check(static: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements share memory, as in an expanded tensor.
-
-    From the smallest stride on, each dimension must reach beyond those before it.
-    """
+    """Whether elements share memory: from the smallest stride on, each dimension must reach beyond those before it."""
     reach = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length > 1 and stride < reach:

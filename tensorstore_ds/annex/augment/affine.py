@@ -25,11 +25,7 @@ from tensorstore_ds.seeding import Bits, uniforms
 
 
 class Warp(BatchTransform):
-    """A transform by one matrix for each image, which keeps the image size.
-
-    Its parameters contain `chosen` (B,) bool, and `inverse` (B, 3, 3) float64, which maps each position in the result
-    to a position in the image.
-    """
+    """A transform by one matrix per image: `chosen` (B,) bool, `inverse` (B, 3, 3) float64 from result to image."""
 
     def __init__(
         self, interpolation: Interpolation, fill: float, mask_fill: int | None, min_visibility: float, seed: int

@@ -27,14 +27,6 @@ class Mixing(BatchTransform):
 
     The batch is sorted into an order that depends on (seed, epoch, rows). Each sample is mixed with the next samples in
     this order, so that all samples of the batch are used equally often.
-
-    Args:
-        num_classes: number of classes, needed if labels are class indices. Labels become (B, num_classes) float32.
-            Labels below 0, which are unknown, become zeros.
-        p: probability that an image is mixed.
-        label: member of the batch that contains the labels, (B,) integers or (B, classes) floating-point, else
-            `labels`. In a tuple, it is the first of these members. Labels of several classes at once are mixed as they
-            are. One that is unknown (NaN) makes the label of its mixture unknown.
     """
 
     #: Number of images that each image is made from.

@@ -57,10 +57,7 @@ SIGNED = range(OPERATIONS.index("ShearX"), OPERATIONS.index("Sharpness") + 1)
 
 
 class Policy(Warp):
-    """Base class of transforms that apply a few operations to each image, one after the other.
-
-    In contrast to torchvision's, operations that move pixels also move objects and masks.
-    """
+    """Base class of transforms that apply a few operations to each image, and move its objects and masks."""
 
     #: Largest shear, largest rotation in degrees, largest change of brightness, color, contrast and sharpness, and
     #: largest number of the 8 bits that `Posterize` drops.

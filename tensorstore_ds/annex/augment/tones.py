@@ -150,10 +150,7 @@ def _lines(amounts: Tensor, images: Tensor) -> Tensor:
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Make all levels of a channel about equally frequent, as Pillow's `ImageOps.equalize`.
-
-    Floating-point images then have 256 levels.
-    """
+    """Equalize the levels of each channel, as Pillow's `ImageOps.equalize`. Floats then have 256 levels."""
     levels = images if images.dtype == torch.uint8 else (_floating(images) * (256 - 1e-3)).to(torch.uint8)
     levels = planar(levels)
     flat = levels.flatten(2).long()

@@ -288,10 +288,7 @@ class BytesField(TableField):
 
 @dataclass(frozen=True)
 class UnreadableField:
-    """A field that this version cannot read. Its files are kept and hashed.
-
-    `reason` is what this version does not know, such as ``the data type float8_e4m3``.
-    """
+    """A field that this version cannot read, because of `reason`. Its files are kept and hashed."""
 
     entry: Mapping[str, Any]
     reason: str

@@ -104,10 +104,7 @@ def _factors() -> NDArray[np.uint64]:
 
 
 class KeyIndex:
-    """Find the rows of a table of keys.
-
-    With `parts`, the index keeps only the rows whose hashes are in the part number `part`.
-    """
+    """Find the rows of a table of keys, only those whose hashes are in part number `part` of `parts`."""
 
     def __init__(self, table: KeyTable, part: int = 0, parts: int = 1) -> None:
         self._table = table

@@ -122,8 +122,11 @@ class BatchTransform(OfBatches):
 
     The parameters depend on (seed, kind of transform, epoch, row). They do not depend on the batch, the device, or
     earlier random numbers, so a resumed run has the same augmentation. They are computed on the CPU, because devices
-    round differently, and copied to the batch's device without waiting for it. Two transforms of one kind and seed have
-    the same random numbers, except inside a `Compose`.
+    round differently, and copied to the batch's device without waiting for it.
+
+    Args:
+        seed: seed of the random numbers. Two transforms of one kind with the same seed have the same random numbers,
+            except inside a `Compose`.
     """
 
     #: Whether floating-point images must have values in [0, 1], as before `Normalize`; others are clamped or distorted.

@@ -93,10 +93,7 @@ def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibi
 def clip_objects(
     objects: PackedObjects, whole: Tensor, least: Tensor, most: Tensor, min_visibility: float
 ) -> PackedObjects:
-    """Clip boxes `whole`, (M, 2, 2) corners x, y, to [least, most]: a copy without empty boxes.
-
-    It drops boxes that keep a smaller share of their area than `min_visibility`.
-    """
+    """Clip boxes `whole`, (M, 2, 2) x, y, to [least, most]: a copy without objects of no or too little area."""
     corners = whole.clamp(least, most)
     keep = (corners[:, 0] < corners[:, 1]).all(1)
     if min_visibility > 0:

@@ -101,8 +101,8 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: Buf
     """Cut a box from each image and resize it to (height, width) `size`, bilinear and antialiased.
 
     Always antialiased, as in Pillow and by default in torchvision: otherwise a reduced crop keeps only a few of its
-    pixels. uint8 is rounded to the nearest; on a CPU, torch's integer arithmetic also rounds in between. `boxes`, (B,
-    4) int64 on the CPU, are top, left, height and width, inside the images and at least 1 x 1.
+    pixels. uint8 is rounded to the nearest; on a CPU, torch's integer arithmetic also rounds in between. `boxes`,
+    (B, 4) int64 on the CPU, are top, left, height and width, inside the images and at least 1 x 1.
     """
     # torch 2.15 on a CPU fills results of width 1 with their first row where images are floating-point and contiguous.
     if images.device.type != "cpu" or size[1] == 1 or torch.compiler.is_compiling():
@@ -119,10 +119,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: Buf
 
 
 def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Compute `resized_crop` as two batched matrix products in float32. All tensors are on one device.
-
-    With TensorFloat-32, weights are rounded to 11 bits: an error of 0.1 of 255 levels.
-    """
+    """Compute `resized_crop` as two batched float32 products. TensorFloat-32 adds an error of 0.1 of 255 levels."""
     samples, channels, height, width = images.shape
     work = torch.float64 if images.dtype == torch.float64 else torch.float32
     top, left, part_height, part_width = boxes.to(work).unbind(1)

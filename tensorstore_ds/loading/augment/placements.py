@@ -13,7 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 class Placements:
     """For each of B images: a part, resized, put onto a canvas, and optionally mirrored. Pairs are y, x.
 
-    Several steps make one placement, so an image is resized only once.
+    Several steps make one placement, so an image is resized only once. `origin` and `extent` (B, 2) float64 are the
+    part in pixels of the image, `resized` (B, 2) int64 its new size, or 0 if nothing is left. `offset` (B, 2) int64 is
+    its position on the canvas of `size` (B, 2) int64; it may begin before the canvas and end after it. Only [`first`,
+    `last`), (B, 2) int64, of the canvas may show the image, so that padding does not show again what an earlier step
+    has cut off, although the pixels at the edges depend on it.
+
+    `flip` (B,) bool mirrors the canvas at last. `fill` is the value of the canvas, None if no step sets it. An object
+    is dropped if a smaller share of its box than `min_visibility` is visible. `is_exact` is true if the pixels must be
+    those of the whole file, decoded at its own size.
     """
 
     origin: NDArray[np.float64]
