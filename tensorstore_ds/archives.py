@@ -1,8 +1,8 @@
 """Read files in ZIP and tar archives by a path such as ``a.zip/cats/1.jpg``.
 
-Nothing is unpacked. The list of members is read once, members are read by their place. Each process has its own list,
-or the one of the process that it was forked from; no descriptor is kept. A compressed tar archive, which has no places,
-is decompressed once into a temporary file, which the processes that are started by this one read, too.
+Nothing is unpacked. The list of members is read once, and members are read by their position. Each process has its own
+list, or that of the process that forked it; no descriptor is kept. A compressed tar archive, which has no positions, is
+decompressed once into a temporary file, which child processes read as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import IO
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.packed_strings import PackedStrings, place_of
 
-#: How compressed tar archives end, and Python's module that decompresses them.
+#: Suffixes of compressed tar archives, and Python's module that decompresses them.
 _COMPRESSED = {
     **dict.fromkeys((".tar.gz", ".tgz"), "gzip"),
     **dict.fromkeys((".tar.bz2", ".tbz2"), "bz2"),
@@ -41,7 +41,7 @@ UNREAD = (".tar.zst", ".7z", ".rar")
 _IN_PATH = re.compile(f"(?:{'|'.join(map(re.escape, SUFFIXES))})(?=/|$)", re.IGNORECASE)
 #: Environment variable: where a process that started this one has decompressed archives.
 _PLACE = "TSDS_DECOMPRESSED"
-#: Bytes that are decompressed at a time; that stay free on the disk; and after how many the disk is asked again.
+#: Bytes that are decompressed at a time, that stay free on the disk, and between two checks of the disk.
 _PIECE, _FREE, _ASK = 1 << 20, 1 << 28, 1 << 26
 #: No deflate stream expands further: 258 bytes from 2 bits.
 _DEFLATE_RATIO = 1032
@@ -57,13 +57,10 @@ Identity = tuple[int, int, int, int]
 class Archive:
     """The members of an archive, in string order.
 
-    Attributes:
-        identity: of the file, by which a change is noticed.
-        data: the file that is read: the archive, or what it was decompressed to.
-        names: of the files in it, with ``/``.
-        places: five numbers for each: where it begins, its bytes there, its bytes, its method of compression, its CRC;
-            in ZIP files a member begins at its local header.
-        undeclared: how many names in a ZIP file are not ASCII and not declared as UTF-8, and the first of them.
+    `identity` of the file shows changes. `data` is the file that is read: the archive, or its decompressed copy.
+    `places` has five numbers for each member: its position, stored bytes, bytes, method of compression and CRC. The
+    position in ZIP files is that of the local header. `undeclared` has the number of names in a ZIP file that are not
+    ASCII and not declared as UTF-8, and the first of them.
     """
 
     path: Path
@@ -98,7 +95,7 @@ class Archive:
             yield path[len(prefix) :]
 
     def entries(self, name: str) -> Iterator[tuple[str, bool]]:
-        """What lies in a folder, and whether each is a folder."""
+        """Names in a folder, and whether each is a folder."""
         prefix = f"{name}/" if name else ""
         i = bisect_left(self.names, prefix)
         while i < len(self.names) and self.names[i].startswith(prefix):
@@ -107,11 +104,7 @@ class Archive:
             i = bisect_left(self.names, f"{prefix}{entry}{_BEHIND_FOLDER}", i) if slash else i + 1
 
     def read(self, number: int, where: str, limit: int) -> bytes:
-        """The bytes of a file.
-
-        Raises:
-            SourceError: it is damaged, has more than `limit` bytes, or the archive was changed.
-        """
+        """The bytes of a file; raises `SourceError` if it is damaged or above `limit`, or the archive has changed."""
         start, stored, nbytes, method, crc = self.places[5 * number : 5 * number + 5]
         if nbytes > limit:
             message = f"expected a file of at most {limit:,} bytes, found {nbytes:,}."
@@ -142,11 +135,7 @@ class Archive:
 
 
 def split(path: str | os.PathLike[str]) -> tuple[Archive, str] | None:
-    """The archive that a path leads into, and the name in it, ``""`` for the archive; None if there is none.
-
-    Raises:
-        SourceError: `archive`: its list cannot be read, or has a member that cannot be a file's.
-    """
+    """The archive that a path leads into, and the name in it, or None; raises `SourceError` (`archive`)."""
     text = os.fspath(path)
     for found in _IN_PATH.finditer(text):
         end = found.end()
@@ -160,12 +149,7 @@ def split(path: str | os.PathLike[str]) -> tuple[Archive, str] | None:
 
 
 def plain(path: Path) -> Path:
-    """A file, or what it was decompressed to, which is done now, if it is a compressed tar archive.
-
-    Raises:
-        SourceError: it is damaged.
-        ConversionError: there is no room.
-    """
+    """A file, or the decompressed copy of a tar archive; raises `SourceError` or `ConversionError`."""
     return _decompressed(path, _identity(path.stat())) if _module(path) else path
 
 
@@ -188,7 +172,7 @@ def _listed(path: Path, identity: Identity) -> Archive:
     is_zip = path.suffix.lower() == ".zip"
     data = _decompressed(path, identity) if _module(path) else path
     try:
-        # of two of a name the last one, as unpackers do
+        # for equal names the last one, as unpackers do
         undeclared: list[str] = []
         found = dict(_zip_members(path, undeclared) if is_zip else _tar_members(path, data))
     except (SourceError, OSError, MemoryError):
@@ -210,12 +194,12 @@ def _no_archive(path: Path, kind: str, error: Exception) -> SourceError:
 
 
 def _module(path: Path) -> str:
-    """Python's module that decompresses a file; empty where it is not compressed."""
+    """Python's module that decompresses a file; empty if it is not compressed."""
     return next((module for suffix, module in _COMPRESSED.items() if path.name.lower().endswith(suffix)), "")
 
 
 def _decompressed(path: Path, identity: Identity) -> Path:
-    """The tar archive that was compressed, in a temporary folder."""
+    """The decompressed copy of a tar archive, in a temporary folder."""
     folder = _folder()
     target = folder / f"{hashlib.sha256(repr((path.absolute(), identity)).encode()).hexdigest()[:32]}.tar"
     if target.exists():
@@ -245,7 +229,7 @@ def _next(stream: IO[bytes], path: Path) -> bytes:
 
 
 def _folder() -> Path:
-    """Where this process decompresses archives, or the one that it was started by."""
+    """Folder for decompressed archives of this process, or of the process that started it."""
     given = os.environ.get(_PLACE)
     if given:
         try:
@@ -265,14 +249,14 @@ def _folder() -> Path:
     return Path(folder)
 
 
-#: How many blocks there are, and the folder that this process has made with its number.
+#: Number of open blocks, and the folder that this process has created with its process number.
 _users, _own = [0], dict[str, tuple[str, int]]()
 _lock = threading.Lock()
 
 
 @contextmanager
 def decompressing() -> Iterator[None]:
-    """When the last of such blocks ends, what this process has decompressed is removed; else when it ends."""
+    """Remove this process's decompressed archives when the outermost block ends, not only when the process ends."""
     with _lock:
         _users[0] += 1
     try:
@@ -347,7 +331,7 @@ def _inflated(data: bytes, nbytes: int, where: str) -> bytes:
 
 
 def read_at(descriptor: int, nbytes: int, offset: int) -> bytes:
-    """Bytes at a place of an open file: fewer where it ends."""
+    """Bytes at a position of an open file; fewer at its end."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, nbytes, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)

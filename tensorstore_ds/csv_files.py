@@ -1,4 +1,4 @@
-"""CSV files that are written: a cell that a spreadsheet would run as a formula is not."""
+"""Write CSV files without cells that a spreadsheet would run as formulas."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def csv_text(rows: Iterable[Sequence[object]], where: str, advice: str) -> str:
     """The text of a CSV file with these rows.
 
-    A text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return is refused. Spreadsheets run it as a
-    formula, and a quote before it, which prevents that, would make it a different key for all other programs.
-
-    Args:
-        where: the file, for the message.
-        advice: what to do.
-
-    Raises:
-        OptionError: a cell would be a formula.
+    Raises `OptionError`, with `where` and `advice`, for a text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a
+    carriage return. Spreadsheets run it as a formula, and a quote before it, which prevents that, would make it a
+    different key for all other programs.
     """
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")

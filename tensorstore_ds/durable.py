@@ -26,13 +26,13 @@ try:
 except ImportError:  # anywhere else
     msvcrt = None  # type: ignore[assignment]
 
-#: What a lock is refused with when somebody else has it; Windows says EACCES or EDEADLOCK.
+#: Errors for a lock that another process holds; Windows reports EACCES or EDEADLOCK.
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-#: The byte that Windows locks, behind all content: nobody else could read one that is locked.
+#: The byte that Windows locks, behind all content, because others could not read a locked byte.
 _LOCKED_BYTE = 1 << 30
-#: What a second name of a file is refused with: too many names, another disk, a file of another user, no such thing.
+#: Errors for a hard link: too many links, another disk, another user's file, not supported.
 _NO_LINKS = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-#: Given to `os.open` wherever they exist: bytes as they are, and not for children.
+#: Flags for `os.open` where they exist: binary, and not inherited by children.
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 #: Bytes that are copied at a time, by the system and here.
@@ -44,7 +44,7 @@ def sync(path: Path) -> None:
     folder = path.is_dir()
     if folder and not hasattr(os, "O_DIRECTORY"):
         return
-    # Windows flushes what is open for writing.
+    # Windows flushes only files that are open for writing.
     descriptor = os.open(path, (os.O_RDONLY if hasattr(os, "O_DIRECTORY") else os.O_RDWR) | _FLAGS)
     try:
         os.fsync(descriptor)
@@ -53,7 +53,7 @@ def sync(path: Path) -> None:
 
 
 def write_at(path: Path, data: memoryview, offset: int) -> None:
-    """Write bytes at a place of a file that exists, past any buffer: a full disk is an `OSError`, in this call."""
+    """Write bytes at a position of an existing file without a buffer, so that a full disk raises `OSError` here."""
     descriptor = os.open(path, os.O_WRONLY | _FLAGS)
     try:
         while data:
@@ -68,15 +68,10 @@ def write_at(path: Path, data: memoryview, offset: int) -> None:
 
 
 def lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file for this process alone, until the descriptor is closed.
+    """Lock an open file for this process until the descriptor is closed; False if another process holds the lock.
 
-    With `shared`, together with all others that ask for that; on Windows, which has no such locks, it does nothing.
-
-    Returns:
-        False: another process has it.
-
-    Raises:
-        OSError: there are no locks here: a file system without them, or a server that does not answer.
+    A `shared` lock can have several holders; on Windows, which has none, it does nothing. Raises `OSError` on file
+    systems without locks, or if their server does not answer.
     """
     try:
         if fcntl is not None:
@@ -98,12 +93,10 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new binary file, which becomes `path` when the block ends well; else `path` stays as it was.
+    """A new binary file, which becomes `path` when the block ends without an exception; otherwise `path` is unchanged.
 
-    It is on disk when the block is over: the file is synced before the rename, and its folder after it.
-
-    Raises:
-        OutputError: it could not be written: a full disk, a folder that is missing or may not be written to.
+    It is on disk at the end of the block: the file is synced before the rename, and its folder after it. Raises
+    `OutputError` if it cannot be written.
     """
     path = user_path(path)
     partial = partial_of(path)
@@ -130,14 +123,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write or replace a file with these bytes, as `replacing` does."""
+    """Write or replace a file with these bytes, atomically and synced."""
     with replacing(path) as file:
         file.write(data)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Where the system refuses to write what the block makes at `path`, raise an `OutputError`."""
+    """Turn errors of the system while writing `path` into `OutputError`."""
     try:
         yield
     except TsdsError:  # some are system errors to Python, too
@@ -152,7 +145,7 @@ def check_room(
     raised: type[TsdsError] = OutputError,
     advice: str = "Make room, or choose another folder.",
 ) -> None:
-    """Refuse what needs more bytes than are free on the disk where a path is, or would be."""
+    """Raise unless `needed` bytes are free on the disk of a path, which may not exist yet."""
     free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
     if needed > free:
         found = f"expected at least {words.size(needed)} free on this disk, found {words.size(free)}"
@@ -160,7 +153,7 @@ def check_room(
 
 
 def unsynced(path: Path, error: OSError) -> str:
-    """What to say of a file or folder that stands in its place, but not for sure after a power loss."""
+    """A message about a file or folder that exists, but may not survive a power loss."""
     reason = error.strerror or str(error)
     return (
         f"{path}: it is whole, but its folder could not be synced ({reason}): a power loss may undo it. Check the disk."
@@ -168,28 +161,24 @@ def unsynced(path: Path, error: OSError) -> str:
 
 
 def _without_links(path: str, flags: int) -> int:
-    """Open a file for writing, but not through a link, which somebody may have left in a folder of theirs."""
+    """Open a file for writing, but not through a link, which another user may have left in a shared folder."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | _FLAGS, 0o666)
 
 
 def partial_of(path: Path) -> Path:
-    """Where a file is written; a process that is killed leaves it there, and the next writes over it."""
+    """Path of a file while it is written; a killed process leaves it there, and the next one overwrites it."""
     return path.with_name(f"{path.name}.partial")
 
 
 def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
-    """Write to a file without a buffer, which may take less than it is given."""
+    """Write all bytes to an unbuffered file, which may accept fewer at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def copied(source: IO[bytes], target: BinaryIO) -> Iterator[int]:
-    """Copy a file into an unbuffered one, by the system where it can: then the bytes do not pass through here.
-
-    Yields:
-        How many bytes were copied, again and again.
-    """
+    """Copy a file into an unbuffered one, inside the kernel if possible. Yields numbers of copied bytes."""
     is_plain = type(getattr(source, "raw", source)) is io.FileIO and hasattr(os, "copy_file_range")
     if is_plain:
         try:
@@ -205,16 +194,9 @@ def copied(source: IO[bytes], target: BinaryIO) -> Iterator[int]:
 
 
 def linked(source: Path, target: Path, status: os.stat_result) -> bool:
-    """Give a file a second name, which takes no room and no time.
+    """Give a file a hard link, which takes no space. `status` is that of the intended file, which is open.
 
-    Args:
-        status: of the file that is meant, which is open.
-
-    Returns:
-        False: this file system or its rules do not allow that; there is nothing at `target` then.
-
-    Raises:
-        OSError: the system fails.
+    Returns False if the file system or its rules do not allow that; `target` does not exist then. Raises `OSError`.
     """
     try:
         if os.link in os.supports_follow_symlinks:
@@ -232,15 +214,12 @@ def linked(source: Path, target: Path, status: os.stat_result) -> bool:
 
 
 def own_nbytes(folder: Path, but: str = "") -> int:
-    """Bytes of the files below a folder that have no second name, as `linked` gives; those called `but` do not count.
-
-    So many bytes are free when the folder is removed.
-    """
+    """Bytes of the files below a folder without a second name, except `but`. Removing the folder frees these."""
     found = [path.lstat() for path in folder.rglob("*") if path.name != but and not path.is_dir()]
     return sum(status.st_size for status in found if status.st_nlink < 2)
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:
-    """What to raise when the system refuses to write a file."""
+    """The error for a file that the system refuses to write."""
     reason = error.strerror or str(error)
     return OutputError(f"{path}: expected to write it, found: {reason}. Make room or choose another folder.")

@@ -1,4 +1,4 @@
-"""The options of functions as keywords: what editors complete and type checkers check.
+"""The options of functions as keywords, for completion in editors and for type checkers.
 
 ``python tests/keyword_types.py`` writes this module from the declarations of the options.
 """

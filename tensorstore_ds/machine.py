@@ -27,7 +27,7 @@ R = TypeVar("R")
 #: Smaller amounts are allocated without checking how much memory is available.
 _UNASKED_NBYTES = 256 * 1024**2
 DISK_SPACE = "disk blocks"
-#: What a system has no more of, by the number of its error. None of these says anything of a file.
+#: Exhausted resources by error number. These errors are never the fault of a file.
 _RESOURCES = {
     errno.ENOMEM: "memory or memory maps",
     errno.EMFILE: "file descriptors",
@@ -39,7 +39,7 @@ _RESOURCES = {
     errno.ENOLCK: "file locks",
     errno.ETIMEDOUT: "seconds before the disk or server answers",
 }
-#: Of a `MemoryGate`, at most: a pipe holds more bytes than these on every system.
+#: Most units of a `MemoryGate`: a pipe holds more bytes than this on every system.
 _MOST_UNITS = 2048
 
 
@@ -68,11 +68,7 @@ def memory_limits() -> dict[str, int]:
 
 
 def check_fits(where: str, nbytes: int) -> None:
-    """Refuse what a store claims to hold, before memory is taken for it that this process may not use.
-
-    Raises:
-        ResourceError: `too-large`.
-    """
+    """Raise `ResourceError` (`too-large`) for a claimed size that this process may not allocate."""
     if nbytes > _UNASKED_NBYTES:
         limit = memory_limit()
         if nbytes > limit:
@@ -81,7 +77,7 @@ def check_fits(where: str, nbytes: int) -> None:
 
 
 def missing_resource(error: BaseException) -> str:
-    """What the system has no more of, as an error says; empty where it says something else, such as of a file.
+    """The exhausted resource that an error reports; empty for other errors, such as those about a file.
 
     >>> missing_resource(OSError(errno.EMFILE, "Too many open files")), missing_resource(FileNotFoundError(2, "None"))
     ('file descriptors', '')
@@ -92,7 +88,7 @@ def missing_resource(error: BaseException) -> str:
 
 
 def check_resource(where: str, error: OSError) -> None:
-    """Raise `ResourceError` where the system refuses a file only for want of something: the file may be good."""
+    """Raise `ResourceError` if a resource for opening a file is exhausted, because the file may be good."""
     if missing := missing_resource(error):
         message = f"expected enough {missing}, found that the system has no more ({error.strerror})."
         advice = "Free some, or raise the limit, and do the same again."
@@ -100,18 +96,18 @@ def check_resource(where: str, error: OSError) -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may keep busy: the least of `core_limits`, as a whole number."""
+    """Cores that this process may keep busy: the smallest of `core_limits`, as a whole number."""
     return max(1, math.ceil(min(core_limits().values())))
 
 
 def threads_for_loading() -> int:
-    """Threads that gather batches, if nobody asks for another number: the ranks of a machine divide its cores."""
+    """Default number of threads that gather batches: the ranks of a machine divide its cores."""
     local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
     return max(1, min(8, usable_cores() // max(1, int(local_ranks) if local_ranks.isdecimal() else 1)))
 
 
 def core_limits() -> dict[str, float]:
-    """Cores that each limit leaves to this process, by who sets it: its affinity, and control groups with a quota."""
+    """Cores that each limit leaves to this process, by its source: affinity, and control groups with a quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits: dict[str, float] = {"the affinity of this process": bound}
     limits |= {str(group): quota for group in _control_groups("cpu") if (quota := _quota(group)) is not None}
@@ -122,12 +118,11 @@ def core_limits() -> dict[str, float]:
 
 
 def cgroup_directories(cgroup: str, mountinfo: str, controller: str) -> list[Path]:
-    """The control groups of a process, each before those that hold it, as directories that may not exist.
+    """The control groups of a process, each before its parents, as directories that may not exist.
 
-    Args:
-        cgroup: the text of ``/proc/self/cgroup``; lines are ``number:controllers:path``, version 2 has no controllers.
-        mountinfo: the text of ``/proc/self/mountinfo``: where the hierarchies are mounted, and which part of each.
-        controller: what they limit: ``memory`` or ``cpu``. In version 2 one hierarchy serves all.
+    `cgroup` is the text of ``/proc/self/cgroup`` with lines ``number:controllers:path``; version 2 has no controllers.
+    `mountinfo` is the text of ``/proc/self/mountinfo``: where the hierarchies are mounted, and which part of each.
+    `controller` is ``memory`` or ``cpu``. In version 2 one hierarchy serves all.
     """
     groups = {}
     for line in cgroup.splitlines():
@@ -151,16 +146,14 @@ def cgroup_directories(cgroup: str, mountinfo: str, controller: str) -> list[Pat
 
 
 def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int | None:
-    """Bytes that a control group may still use: its limit, less what is used and cannot be freed at once.
+    """Bytes that a control group may still use: its limit, minus used memory that cannot be freed at once.
 
     >>> cgroup_left("1000\\n", "700\\n", "file 300\\nshmem 100\\n")  # of 300 cached bytes, 100 are shared memory
     500
 
-    Args:
-        limit: the text of ``memory.max`` or ``memory.limit_in_bytes``; empty, ``max`` or a number near 2^63 for none.
-        used: that of ``memory.current`` or ``memory.usage_in_bytes``.
-        statistics: that of ``memory.stat``; its ``unevictable`` is what is locked.
-        prefix: of the names in `statistics`: ``total_`` in version 1.
+    `limit`, `used` and `statistics` are the texts of ``memory.max``, ``memory.current`` and ``memory.stat``, or their
+    equivalents of version 1, where names in `statistics` have the `prefix` ``total_``. An empty limit, ``max`` or a
+    number near 2^63 means no limit. ``unevictable`` is locked memory.
     """
     if not limit or limit.strip() == "max" or int(limit) >= 2**62:
         return None
@@ -171,7 +164,7 @@ def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int
 
 
 def quota_of(text: str) -> float | None:
-    """Cores, of microseconds in each period.
+    """Cores of a quota, from microseconds in each period.
 
     >>> quota_of("150000 100000"), quota_of("max 100000"), quota_of("-1 100000"), quota_of("")
     (1.5, None, None, None)
@@ -183,7 +176,7 @@ def quota_of(text: str) -> float | None:
 
 
 def read_system_file(path: str | Path) -> str:
-    """The text of a system file; empty where there is none, or none for us."""
+    """The text of a system file; empty if it is missing or unreadable."""
     try:
         return Path(path).read_text("utf-8", "replace")
     except OSError:
@@ -196,7 +189,7 @@ def _control_groups(controller: str) -> list[Path]:
 
 
 def _nbytes_left(group: Path) -> int | None:
-    """Of version 2, or of version 1."""
+    """Bytes left in a control group of version 2 or 1."""
     names = ("max", "current", "limit_in_bytes", "usage_in_bytes", "stat")
     limit, used, limit_1, used_1, statistics = (read_system_file(group / f"memory.{name}") for name in names)
     left = cgroup_left(limit, used, statistics)
@@ -204,14 +197,14 @@ def _nbytes_left(group: Path) -> int | None:
 
 
 def _quota(group: Path) -> float | None:
-    """Of version 2, or of version 1."""
+    """Cores of a control group of version 2 or 1."""
     quota, period = (read_system_file(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     return quota_of(read_system_file(group / "cpu.max") or f"{quota} {period}")
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM waiting while the block lasts, in this thread and the processes that it starts."""
+    """Defer Ctrl-C and SIGTERM during the block, in this thread and the processes that it starts."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -223,14 +216,9 @@ def uninterrupted() -> Iterator[None]:
 
 
 class MemoryGate:
-    """Lets processes take large pieces of memory only while there is room for all that is taken; small ones pass.
+    """Lets processes take large pieces of memory only while `nbytes` in total suffice; up to `small` bytes always pass.
 
     Room is counted in bytes that wait in a pipe, which forked processes inherit and others get by `descriptors`.
-
-    Args:
-        nbytes: that may be taken in all.
-        small: pieces up to so many bytes are not counted.
-        descriptors: of a gate in another process that this one opened. None makes a new gate.
     """
 
     def __init__(self, nbytes: int, small: int = 64 * 1024**2, descriptors: Sequence[int] | None = None) -> None:
@@ -245,12 +233,12 @@ class MemoryGate:
             self._give(3, 1)
 
     def close(self) -> None:
-        """Close the descriptors of a new gate, when no process will use it any more."""
+        """Close the descriptors of a new gate, after its last use by any process."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
     def take(self, nbytes: int) -> None:
-        """Wait for room; what is more than all of it waits for all of it."""
+        """Wait for room; a piece above the total waits for all of it."""
         if nbytes <= self._small:
             return
         units = min(-(-nbytes // self._small), self._units)
@@ -262,7 +250,7 @@ class MemoryGate:
             self._give(3, 1)
 
     def release(self) -> None:
-        """Give back all that this process took."""
+        """Return all that this process took."""
         if self._held:
             self._give(1, self._held)
             self._held = 0
@@ -282,7 +270,7 @@ def _two_pipes() -> tuple[int, int, int, int]:
 
 
 def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``map`` in as many threads as there are cores, in order, with few items in memory at a time."""
+    """``map`` in a thread for each core, in order, with few items in memory at a time."""
     from concurrent.futures import ThreadPoolExecutor  # here, because most commands never need it
 
     width = usable_cores()

@@ -55,17 +55,11 @@ ANY_DEVICE = "a GPU if there is one"
 class Option:
     """The declaration of an option.
 
-    Attributes:
-        help: description of the option, in sentences.
-        at_least, at_most: inclusive limits. They apply to each number if the option has several.
-        above, below: exclusive limits, in the same way.
-        shown: text for the default, if the value itself is not clear.
-        among: allowed texts, if the type does not list them.
-        unit: ``bytes`` for a number of bytes.
-        decides: whether the option can change the result, and not only the speed.
-        recorded: whether the value is stored with the result. Paths are not stored, because they are private.
-        group: title of the group in the help of commands.
-        name, type, default: as declared in the class, the type without None.
+    `at_least` and `at_most` are inclusive limits of each number, `above` and `below` exclusive ones. `shown` is the
+    text for the default if the value is not clear, and `among` the allowed texts if the type does not list them. `unit`
+    is ``bytes`` for a number of bytes. `decides` tells whether the option can change the result, not only the speed,
+    and `recorded` whether it is stored with the result, which paths are not, because they are private. `group` is the
+    title in the help of commands. `name`, `type` (without None) and `default` come from the class.
     """
 
     help: str
@@ -113,12 +107,9 @@ class Option:
         return "a positive number" if self.above == 0 else "a number"
 
     def validated(self, value: Any) -> Any:
-        """Convert a value to the form in which it is stored, and check it.
+        """Convert a value to the form in which it is stored, and check it; raises `OptionError`.
 
         Scalars become Python's own types, one side of a square becomes (height, width), and sequences become tuples.
-
-        Raises:
-            OptionError: the value is not of the option's type, in its range or among its choices.
         """
         value, several, items = _plain(value), get_origin(self.type), get_args(self.type)
         if several is Mapping:
@@ -152,7 +143,7 @@ class Option:
         return {_text(self.name, name): one._taken_one(each, each) for name, each in value.items()}
 
     def _taken_one(self, value: Any, found: Any) -> Any:
-        """One value, of what is to be shown as found."""
+        """Validate one value; errors show `found`."""
         value = _plain(value)
         if self.choices:
             if not isinstance(value, str) or value not in self.choices:
@@ -230,9 +221,7 @@ def check(options: Any) -> None:
 def takes_options(cls: type[Any], *, default: Any = MISSING) -> Callable[[_F], _F]:
     """Decorate a function whose ``**keywords`` are the options of a class, so that its signature lists them by name.
 
-    Args:
-        cls: a `declared` class. The annotation of the keywords is its `TypedDict` in `tensorstore_ds.keywords`.
-        default: default shown in the signature instead of the defaults of the class.
+    The annotation of the keywords is the class's `TypedDict` in `keywords`. The signature shows `default`, if given.
     """
 
     def decorate(function: _F) -> _F:
@@ -254,11 +243,7 @@ def takes_options(cls: type[Any], *, default: Any = MISSING) -> Callable[[_F], _
 
 
 def chosen(options: Any, cls: type[_T], keywords: Mapping[str, Any]) -> _T:
-    """The options of a function, which are an object, or the defaults if it is None, updated with the keywords.
-
-    Raises:
-        OptionError: `options` is not of the class, a keyword is not an option, or the options contradict each other.
-    """
+    """`options`, or the defaults if None, updated with the keywords of a function; raises `OptionError`."""
     if options is not None and not isinstance(options, cls):
         raise OptionError(
             f"options: expected {cls.__name__}, found {_kind(options)}. Pass options by name, such as "
@@ -368,7 +353,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of NumPy or torch as Python's; all else as it is. Neither library is imported for that."""
+    """Convert a scalar of NumPy or torch to Python's, without importing them; other values are unchanged."""
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 
@@ -393,7 +378,7 @@ def _text(name: str, value: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value that was found, in a message; what is no plain data by its type.
+    """A found value, for a message; values that are not plain data by their type.
 
     >>> _shown(0.5), _shown((4, 4, 4)), _shown(object()), _shown(10**5000)
     ('0.5', '(4, 4, 4)', 'an object', 'a number of thousands of digits')

@@ -1,4 +1,4 @@
-"""Keep very many strings in little memory."""
+"""Keep millions of strings in little memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACK = 1 << 12  # strings that are packed at a time
 
 
 def place_of(texts: Sequence[str], text: str) -> int:
-    """The index of a text in a sequence that is in order; -1 if it is not there.
+    """The index of a text in a sorted sequence; -1 if it is missing.
 
     >>> place_of(["a", "b"], "b"), place_of(["a", "b"], "c")
     (1, -1)
@@ -22,7 +22,7 @@ def place_of(texts: Sequence[str], text: str) -> int:
 
 
 class PackedStrings(Sequence[str]):
-    """Strings back to back in one buffer, to which more can only be added: a million paths cost about 50 MB.
+    """Append-only strings, back to back in one buffer: a million paths take about 50 MB.
 
     >>> PackedStrings(["a", "bc", "d"])[1:]
     ['bc', 'd']
@@ -37,14 +37,14 @@ class PackedStrings(Sequence[str]):
 
     @classmethod
     def of(cls, data: Any, offsets: Any) -> PackedStrings:
-        """Those in two buffers: UTF-8 back to back, and int64 offsets of each and of the end. None can be added."""
+        """Read-only strings in two buffers: UTF-8 back to back, and int64 offsets of each and of the end."""
         made = cls()
         made._bytes, made._offsets = data, offsets
         return made
 
     @property
     def buffers(self) -> tuple[bytearray, array[int]]:
-        """The two buffers, as of `of`. Views."""
+        """Views of the two buffers that `of` takes."""
         return self._bytes, self._offsets
 
     def extend(self, strings: Iterable[str]) -> None:

@@ -13,10 +13,7 @@ _SECONDS = 0.2  # between two drawings
 
 
 def notebook_bar() -> Callable[[str, float, float], None]:
-    """What draws (text, done, total) in the notebook that this process works for, each time in the same place.
-
-    Of a total of 0 only the text is drawn. In every other process it does nothing.
-    """
+    """Return a function that draws (text, done, total) in place in a notebook, just the text if the total is 0."""
     ipython = sys.modules.get("IPython")  # who runs a notebook has imported it
     if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
         return lambda text, done, total: None
@@ -41,6 +38,6 @@ def notebook_bar() -> Callable[[str, float, float], None]:
 
 
 def notebook_bytes(doing: str) -> Callable[[int, int], None]:
-    """The same for (bytes done, bytes in all) of what is being done: ``Checking``."""
+    """Return a bar for (bytes done, total bytes) of work such as ``Checking``."""
     draw = notebook_bar()
     return lambda done, total: draw(f"{doing} {words.size(done)}/{words.size(total)}", done, total)

@@ -1,4 +1,4 @@
-"""Public names of packages, imported when they are first used: a stub beside the module lists them."""
+"""Public names of packages, imported on first use. A stub next to the module lists them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def attach(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of the module `name`: what its stub imports (PEP 562)."""
+    """`__getattr__`, `__dir__` and `__all__` of the module `name`, from the imports of its stub (PEP 562)."""
     module = sys.modules[name]
     imports = [
         (resolve_name("." * node.level + (node.module or ""), vars(module)["__package__"]), alias.name)

@@ -22,7 +22,7 @@ FILE_LIMIT = 1 << 30
 #: Bytes of a text file that is read whole: a list of ids, of classes or of keypoints.
 TEXT_LIMIT = 64 << 20
 
-# A pipe is not waited for, and no terminal becomes this process's own.
+# Do not wait for a pipe, and do not make a terminal the controlling one.
 _FLAGS = os.O_RDONLY
 for _name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"):
     _FLAGS |= getattr(os, _name, 0)  # Windows has the first alone, and POSIX the others
@@ -43,7 +43,7 @@ _ZEROS = {
     (True, False): "utf-16-be",
 }
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-#: What the system says of one file. All else, such as EIO, ENOMEM, EMFILE and ESTALE, it says of the machine.
+#: Errors that concern one file. All others, such as EIO, ENOMEM, EMFILE and ESTALE, concern the machine.
 _OF_THE_FILE = frozenset(
     {
         *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL),
@@ -54,12 +54,9 @@ _NO_MEMORY = ("out of memory", "can't allocate memory")  # Pillow's words, and t
 
 
 def open_file(path: str | Path, where: str, buffering: int = -1, limit: int | None = None) -> BinaryIO:
-    """A regular file, opened for reading, which errors name `where`; links are followed.
+    """Open a regular file for reading; links are followed, and errors call it `where`.
 
-    Raises:
-        SourceError: `unreadable-file`, also for a file of more than `limit` bytes, or for one of more than `FILE_LIMIT`
-            in an archive.
-        ConversionError: the machine fails, not the file.
+    Raises `SourceError` (`unreadable-file`), also above `limit` bytes, or as `check_machine`.
     """
     try:
         descriptor, size = _descriptor(path, where)
@@ -74,8 +71,8 @@ def open_file(path: str | Path, where: str, buffering: int = -1, limit: int | No
 
 
 def read_file(path: str | Path, where: str, limit: int = FILE_LIMIT) -> bytes:
-    """The bytes of a regular file; raises as `open_file` does, also for one of more than `limit` bytes."""
-    # Without Python's file objects and context managers, which cost a tenth of the conversion of a small image.
+    """The bytes of a regular file of at most `limit` bytes; raises as `open_file`."""
+    # Without Python's file objects and context managers, which cost 1/10 of the conversion of a small image.
     try:
         descriptor, size = _descriptor(path, where)
     except SourceError:
@@ -108,12 +105,7 @@ def _too_large(where: str, limit: int, nbytes: int) -> SourceError:
 
 
 def archive_of(path: str | os.PathLike[str]) -> tuple[Archive, str] | None:
-    """The archive that a path leads into, and the name in it, ``""`` for the archive; None if there is none.
-
-    Raises:
-        SourceError: `archive`, its list cannot be read or has a member that cannot be a file's; or `unreadable-file`.
-        ConversionError: as `check_machine`.
-    """
+    """The archive that a path leads into, and the name in it, or None; raises `SourceError`, or as `check_machine`."""
     with os_errors(str(path)):
         return archives.split(path)
 
@@ -140,13 +132,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 
 def entries(path: str | os.PathLike[str]) -> Iterator[tuple[str, bool]]:
-    """What is in a folder, an archive or a folder in one, in any order: names, and whether each is a folder.
-
-    Links are followed. One that leads nowhere is no folder.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Names in a folder or archive, and whether each is a folder; a broken link is not. Raises `OSError`."""
     try:
         with os.scandir(path) as found:
             for entry in found:
@@ -159,7 +145,7 @@ def entries(path: str | os.PathLike[str]) -> Iterator[tuple[str, bool]]:
 
 
 def status_of(path: str | os.PathLike[str]) -> os.stat_result:
-    """What the system says of a file, or of the archive that it is in; raises `OSError`."""
+    """Status of a file, or of the archive that contains it; raises `OSError`."""
     try:
         return os.stat(path)  # noqa: PTH116  # several times as quick as a Path's for one call a sample
     except NotADirectoryError:
@@ -183,11 +169,7 @@ def _member(path: str | os.PathLike[str], where: str, limit: int) -> bytes | Non
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file that an option names; it is `what` in errors, such as "class list".
-
-    Raises:
-        OptionError: the file cannot be read, or is in another encoding than `decode_text` knows.
-    """
+    """The lines of a text file that an option names, `what` in errors; raises `OptionError`."""
     try:
         return decode_text(read_file(path, str(path), TEXT_LIMIT), str(path)).splitlines()
     except SourceError as error:
@@ -209,11 +191,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def decode_text(data: bytes, where: str, reason: str = "text-encoding", errors: str = "strict") -> str:
-    """The text of a file in UTF-8, UTF-16 or UTF-32, without its byte order mark.
-
-    Raises:
-        SourceError: `reason`, the bytes are in another encoding. Not raised with `errors` such as ``replace``.
-    """
+    """The text of a file in UTF-8, UTF-16 or UTF-32, without byte order mark; raises `SourceError` with `reason`."""
     try:
         return data.decode(encoding_of(data), errors)
     except UnicodeDecodeError as error:
@@ -222,23 +200,19 @@ def decode_text(data: bytes, where: str, reason: str = "text-encoding", errors: 
 
 
 def as_utf8(data: bytes, where: str, reason: str = "text-encoding") -> bytes:
-    """The text of a file as bytes in UTF-8, without a byte order mark: not checked, and not copied, if it is so."""
+    """The text of a file as UTF-8 without a byte order mark. Bytes that are UTF-8 are neither checked nor copied."""
     return data if encoding_of(data) == "utf-8" else decode_text(data, where, reason).encode()
 
 
 def read_head(path: Path, nbytes: int) -> bytes:
-    """The first bytes of a file, to tell its format by; none if it cannot be read, which a scan reports.
-
-    Raises:
-        ConversionError: as `check_machine`.
-    """
+    """The first bytes of a file, to detect its format; empty if unreadable. Raises as `check_machine`."""
     with contextlib.suppress(SourceError), os_errors(path.name), open_file(path, path.name, 0) as file:
         return file.read(nbytes)
     return b""
 
 
 def tidied(path: str | os.PathLike[str]) -> Path:
-    """The absolute path, ``~`` expanded, and without ``..`` where that names the same: not behind a symbolic link."""
+    """The absolute path, ``~`` expanded, and without ``..``, except behind a symlink, where it leads elsewhere."""
     absolute = user_path(path).absolute()
     plain = Path(os.path.abspath(absolute))  # noqa: PTH100  # resolve() follows links
     return plain if os.path.realpath(absolute) == os.path.realpath(plain) else absolute
@@ -246,7 +220,7 @@ def tidied(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def os_errors(where: str, advice: str = "") -> Iterator[None]:
-    """Raises what the operating system says of `where` as `SourceError`, or as `check_machine` does."""
+    """Turn errors of the system about `where` into `SourceError`, or raise as `check_machine`."""
     try:
         yield
     except OSError as error:
@@ -254,17 +228,16 @@ def os_errors(where: str, advice: str = "") -> Iterator[None]:
 
 
 def unreadable(where: str, error: OSError) -> Problem:
-    """The problem `unreadable-file`, in the words of the operating system; raises as `check_machine` does."""
+    """The problem `unreadable-file`, with the message of the system; raises as `check_machine`."""
     check_machine(where, error)
     return Problem(where, "unreadable-file", f"cannot be read: {error.strerror or error}.")
 
 
 def check_machine(where: str, error: BaseException) -> None:
-    """Do nothing about an error that is the fault of the file `where`.
+    """Raise `ConversionError` unless an error is the fault of the file `where`.
 
-    Raises:
-        ConversionError: it is the machine's fault: memory or descriptors are short, a disk or a network fails. The same
-            file may be read well the next time, and must not be left out.
+    Memory or descriptors are short, or a disk or a network fails: the same file may be read well the next time, and
+    must not be left out.
     """
     short = isinstance(error, MemoryError | RecursionError) or any(words in str(error) for words in _NO_MEMORY)
     if short:

@@ -21,7 +21,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW64 = (1 << 64) - 1
 #: With 4 rounds, statistics tell an `IndexShuffle` from a random permutation. With 6, none of ours does.
 _ROUNDS = 6
-#: Of an `IndexShuffle`: with smaller ones, a few rows would be mixed badly.
+#: Smallest base of an `IndexShuffle`: with smaller ones, a few rows would be mixed badly.
 _LEAST_BASE = 8
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-#: What a member is that is no plain file.
+#: Types of members that are not plain files.
 FOLDER, LINK, SPARSE, DEVICE = "a folder", "a link", "a sparse file", "a device or a pipe"
 _BLOCK = 512
 _HEADER_LIMIT = 1 << 20  # bytes of what a header says that follows it, such as a long name
@@ -32,22 +32,18 @@ class TarMember(NamedTuple):
 
 
 class TarMembers:
-    """The members of a tar archive that is not compressed. No content is read, and the file may be read meanwhile.
+    """The members of an uncompressed tar archive. No content is read, and the file may be read meanwhile.
 
-    tarfile takes 20 us for a header. Headers of plain files are read here in 2 us, and all others by tarfile.
+    tarfile takes 20 us for a header. This class reads headers of plain files in 2 us, and lets tarfile read the others.
 
-    Only zeros may follow the last member: tarfile ends without a word at a damaged header and between joined archives.
+    Only zeros may follow the last member: tarfile stops silently at a damaged header and between joined archives.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def __iter__(self) -> Iterator[TarMember]:
-        """Read the headers.
-
-        Raises:
-            tarfile.TarError: the archive is damaged or cut short. Damaged headers can also raise other errors.
-        """
+        """Read the headers; raises `tarfile.TarError` for a damaged or cut archive, or another error of tarfile."""
         size = self._file.seek(0, io.SEEK_END)
         self._file.seek(0)
         stream: Any = _Headers(self._file)
@@ -78,7 +74,7 @@ class TarMembers:
             raise tarfile.ReadError(f"{found} behind the last member, at {end:,}: it is cut short, or was joined")
 
     def _plain(self, at: int) -> TarMember | None:
-        """The plain file with the header at a place; None for all others, which tarfile reads."""
+        """The plain file whose header is at a position; None for other members, which tarfile reads."""
         long_name: str | None = None
         while True:
             self._file.seek(at)
@@ -103,11 +99,11 @@ def _padded(nbytes: int) -> int:
 
 
 def _checked_nbytes(header: bytes) -> int | None:
-    """The size that a header states; None if the header is damaged, or has numbers that are not octal ones."""
+    """The size in a header; None if the header is damaged, or has numbers that are not octal."""
     size, checksum = header[124:136].rstrip(b" \0"), header[148:156].rstrip(b" \0")
     if len(header) != _BLOCK or not (size.isdigit() and checksum.isdigit()):
         return None
-    # The lower half of Adler-32 is 1 and the sum of the bytes, if they are so few: quicker than `sum`.
+    # For this few bytes, the lower half of Adler-32 is 1 plus their sum: faster than `sum`.
     total = sum((zlib.adler32(header[part]) & 0xFFFF) - 1 for part in _SUMMED)
     try:
         return int(size, 8) if int(checksum, 8) == total + _SPACES else None
@@ -125,7 +121,7 @@ def _text(field: bytes) -> str:
 
 
 def _long_name(kind: bytes, data: bytes) -> str | None:
-    """The name of the next member that a header of GNU tar or pax says, "" for none; None if it says something else."""
+    """The name of the next member from a header of GNU tar or pax, "" for none; None for other content."""
     if kind == b"L":
         return _text(data)
     if kind != b"x" or _OTHERS.search(data):
@@ -150,7 +146,7 @@ def _kind(info: tarfile.TarInfo) -> str:
 
 
 class _Headers:
-    """A file as tarfile reads headers from it: never much at a time, and never back."""
+    """A file from which tarfile reads headers: little at a time, and only forwards."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,1 +1,1 @@
-"""The `tsds` command: what a user types, and what is shown. All work is done by `tensorstore_ds`."""
+"""The `tsds` command: what you type, and what it shows. All work is done by `tensorstore_ds`."""

@@ -1,4 +1,4 @@
-"""``tsds convert``: a data set in another format becomes a store."""
+"""``tsds convert``: convert a data set in another format into a store."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def convert(
 
 
 def _check_alone(ctx: click.Context, sources: Sequence[Path]) -> None:
-    """Refuse what the plan says already."""
+    """Raise for arguments that contradict the plan of a task."""
     if sources:
         raise click.UsageError(
             "With --task, name the store alone: tsds convert OUT --task I/N. The plan has the source."
@@ -170,7 +170,7 @@ def _check_alone(ctx: click.Context, sources: Sequence[Path]) -> None:
 
 
 def show_store(summary: Summary, out: Path, took: str) -> None:
-    """Print what a store holds that has just appeared, and how long that took."""
+    """Print the content of a new store, and the time that it took."""
     text.title(out, f"{text.count(sum(summary.rows.values()), 'sample')}, {words.size(summary.nbytes)}, {took}")
     text.echo_table([(name, f"{n:,}") for name, n in summary.rows.items()], right=[1])
     if summary.resumed:
@@ -192,7 +192,7 @@ def show_store(summary: Summary, out: Path, took: str) -> None:
 
 
 def _dry_run(src: Path | Sources, out: Path, options: ConvertOptions, as_json: bool) -> None:
-    # Always as if bad samples were skipped: a dry run names all of them, not only the first.
+    # Skip bad samples, so that a dry run lists all of them, not only the first.
     found = tsds.estimate(src, dataclasses.replace(options, on_error="skip"), out=out)
     if as_json:
         described = {name: field.dump() for name, field in found.fields.items()}
@@ -245,6 +245,6 @@ def _show_problems(title: str, problems: Sequence[Problem]) -> None:
 
 
 def _examples(problems: Sequence[Problem]) -> list[Problem]:
-    """The first problem of each reason, and each that stands for a kind of unread data."""
+    """The first problem of each reason, and each that represents a kind of unread data."""
     firsts = {problem.reason: problem for problem in reversed(problems)}
     return [each for each in problems if each.reason == _NOT_READ or firsts[each.reason] is each]

@@ -1,7 +1,7 @@
-"""Commands that tell what a store holds, and whether it is whole.
+"""Commands that show the content of a store, and whether it is intact.
 
-A manifest may come from anywhere, and from a later version of the format: what is not of the expected form in its
-statistics is taken for absent.
+A manifest is untrusted, and may be from a later version of the format: statistics of an unexpected form count as
+absent.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _show_head(store: Store, path: str | Path) -> None:
 
 
 def _replaced_shards(store: Store) -> str:
-    """How many replaced shards are still there, and what removes them; empty for none."""
+    """The number of replaced shards that still exist, and how to remove them; empty for none."""
     shards, nbytes = store.replaced
     if not shards:
         return ""
@@ -153,7 +153,7 @@ def _show_splits(store: Store) -> None:
 
 
 def _show_classes(title: str, classes: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Classes with bars: all in their order, or if there are many those that occur most."""
+    """Classes with bars: all in their order, or the most frequent of many."""
     totals = [sum(split[name] for split in counts.values()) for name in classes]
     most_first = sorted(range(len(classes)), key=lambda i: -totals[i])
     splits = list(counts) if 1 < len(counts) <= _SPLIT_COLUMNS else []
@@ -226,7 +226,7 @@ def _show_class_shares(name: str, kind: str, counts: Mapping[str, int], samples:
 
 
 def _class_bar(count: int, largest: int) -> text.Styled:
-    """A bar for one of the counts, which has the full length for the largest."""
+    """A bar for a count, with the full length for the largest."""
     return text.Styled(text.bar(count / (largest or 1), _BAR), fg="cyan")
 
 
@@ -275,7 +275,7 @@ def _sizes(split: Split) -> Iterator[tuple[str, str]]:
 
 
 def _titles(split: Split, kind: str, alone: str) -> list[tuple[str, str]]:
-    """The fields of a kind with the names that they are shown by: `alone` if there is one, else their own."""
+    """The fields of a kind with the names shown: `alone` if there is one, else their own."""
     names = [name for name, field in split.fields.items() if field.kind == kind]
     return [(name, name if len(names) > 1 else alone) for name in names]
 
@@ -309,7 +309,7 @@ def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: 
         root = tsds.open(store, sha256=sha256).path
     with ProgressBar() as bar:
         problems = tsds.verify(store, sha256=sha256, threads=threads, progress=partial(bar.update_bytes, "Checking"))
-    # Of the files that are there, which a damaged store may not list; links are not followed.
+    # Existing files, because a damaged store may not list them; links are not followed.
     paths = [Path(root)] if Path(root).is_file() else [Path(f, name) for f, _, names in os.walk(root) for name in names]
     sizes = [path.lstat().st_size for path in paths]
     files, nbytes = len(sizes), sum(sizes)

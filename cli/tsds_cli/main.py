@@ -71,7 +71,7 @@ GROUPS = {
         "cache": ("memory", "List or remove the copies of remote stores on this disk."),
     },
 }
-#: The commands that `tsds --help` describes. Of the others it shows the names.
+#: The commands that `tsds --help` describes. It shows only the names of the others.
 FIRST = ("convert", "info", "view", "check", "train", "verify", "push", "pull", "doctor", "append")
 #: The lines that end `tsds --help`.
 LEARN_MORE = (
@@ -98,17 +98,17 @@ class Commands(click.Group):
         return COMMANDS[cmd_name].load() if cmd_name in COMMANDS else None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands, and after them the options."""
+        """List the commands, followed by the options."""
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List where to read on."""
+        """List documentation to read next."""
         with formatter.section("Learn more"):
             formatter.write_dl(LEARN_MORE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the first commands, and the names of the others; or all."""
+        """List the first commands and the names of the others, or all."""
         groups: dict[str, Iterable[str]] = dict(GROUPS) if shows_all(ctx) else {"Commands": FIRST}
         groups["From other packages"] = [name for name, each in COMMANDS.items() if each.package]
         for title, names in groups.items():
@@ -132,7 +132,7 @@ class Commands(click.Group):
             raise interrupted() from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options that stand before the command."""
+        """Read the options before the command."""
         ctx.meta.update({text.WANTS_JSON: "--json" in args, text.ARGUMENTS: tuple(args)})
         if args[:1] == ["help"]:
             args = [*(args[1:] if args[1:] != ["help"] else []), "--help"]  # tsds help COMMAND
@@ -147,7 +147,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named."""
+        """Find the named command."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             from tensorstore_ds.options import meant
 
@@ -157,7 +157,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what a user can cause becomes one line and an exit status, and JSON where that is wanted."""
+        """Run a command; errors that a user can cause become one line, or JSON if requested, and an exit status."""
         try:
             return self._invoke(ctx)
         except click.ClickException as error:
@@ -189,7 +189,7 @@ def _describe(formatter: click.HelpFormatter, title: str, names: Iterable[str]) 
 
 
 def _fitting(names: Sequence[str], room: int) -> str:
-    """Names on one line, as many as fit.
+    """As many names as fit on one line.
 
     >>> _fitting(["pack", "unpack", "serve"], 20), _fitting(["pack", "unpack", "serve"], 18)
     ('pack, unpack, serve', 'pack, unpack, ...')

@@ -87,7 +87,7 @@ def _show_change(before: Mapping[str, Residency], after: Mapping[str, Residency]
 
 
 def shown_share(column: Residency) -> tuple[str, text.Text]:
-    """How much of a column is in memory, as a percentage and a bar, or why that is not known."""
+    """The share of a column in memory as a percentage and a bar, or why it is unknown."""
     if column.share is None:
         return "?", column.reason
     return f"{100 * column.share:.0f} %", text.Styled(text.bar(column.share, 10), fg="green")

@@ -1,6 +1,6 @@
-"""How a command ends when it cannot do what was asked: one line on stderr, and an exit status.
+"""The end of a command that fails: one line on stderr, and an exit status.
 
-The library names an option in backticks, as Python has it; a command's user reads the flag in its place.
+The library writes options in backticks, as in Python; a command shows the flag instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPTION = re.compile(r"(?<!`)`([a-z_0-9]+)(?:=([^`]*))?`(?!`)")
 
 
 class Failure(click.ClickException):
-    """An error that the user can correct, or problems found: one line, or none where the output has said it all."""
+    """An error that the user can correct, or found problems: one line, or none if the output is sufficient."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -33,12 +33,12 @@ class Failure(click.ClickException):
 
 
 def interrupted(message: str = "interrupted") -> Failure:
-    """The user pressed Ctrl-C, or SIGTERM came."""
+    """The failure after Ctrl-C or SIGTERM."""
     return Failure(message, 128 + signals.number)  # as shells have it
 
 
 def not_made(out: Path, *, resumable: bool = False, otherwise: str = "") -> Failure:
-    """The same for a command that makes `out`; which is there, whole, if the signal came after its last step."""
+    """The failure of an interrupted command that makes `out`, which may be complete already."""
     partial = out.with_name(f"{out.name}.partial")
     if resumable and partial.exists():
         return interrupted(f"interrupted; finished shards are kept in {partial}, the same command goes on from there")
@@ -46,7 +46,7 @@ def not_made(out: Path, *, resumable: bool = False, otherwise: str = "") -> Fail
 
 
 def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:
-    """What to tell the user of a command about an exception; None for one that no user can cause: a defect."""
+    """The failure to show for an exception; None for a defect, which no user can cause."""
     from tensorstore_ds import TsdsError
     from tensorstore_ds.errors import TrainingStopped
     from tensorstore_ds.words import OF_TORCH, unfit_torchvision
@@ -63,7 +63,7 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
         )
     if unfit := unfit_torchvision(error):
         return Failure(unfit)
-    # A closed pipe is nobody's error: click ends the command without a word.
+    # A closed pipe is not an error: click ends the command silently.
     if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""  # or a descriptor
         return Failure(f"{where}{error.strerror}.")
@@ -71,7 +71,7 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
 
 
 def make_readable(error: click.ClickException) -> None:
-    """Escape and shorten what a message repeats of the command line, and say which option was meant."""
+    """Escape and shorten the repeated parts of the command line, and suggest the intended option."""
     from tensorstore_ds.options import meant, shortened
 
     message = error.message
@@ -84,16 +84,13 @@ def make_readable(error: click.ClickException) -> None:
 
 
 def described(error: click.ClickException) -> dict[str, Any]:
-    """What ``--json`` prints of an error: its message, the reason code of its first problem, and the exit status."""
+    """The error for ``--json``: its message, the reason code of its first problem, and the exit status."""
     reason = getattr(error.__cause__, "reason", None)
     return {"error": {"message": error.format_message(), "reason": reason, "status": error.exit_code}}
 
 
 def spelled(message: str, command: click.Command | None = None) -> str:
-    """A message of the library with the flags of a command, the one that runs if none is given.
-
-    What is no option of it may be one of `tsds convert`, which many messages advise to run again.
-    """
+    """A message of the library with the flags of a command, else of `tsds convert`, which many messages mention."""
     context = click.get_current_context(silent=True)
     if context is None:
         return message

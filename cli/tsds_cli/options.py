@@ -1,4 +1,4 @@
-"""Flags: how help shows them, those of a dataclass of options, and those that several commands share."""
+"""Flags: their help, those of a dataclass of options, and those that several commands share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 #: Options that are files on the command line, with the function of the library that reads them.
 READERS = {"classes": "read_classes", "keypoints": "read_keypoints", "class_map": "read_class_map"}
 
-#: What stands for the values of texts in the help.
+#: Placeholders in the help for values that are texts.
 _TEXTS = {
     "channels": "NAME,...",
     "license": "SPDX",
@@ -62,9 +62,9 @@ _TEXTS = {
 _MANY = 12
 #: In the `meta` of a click context: whether all is shown.
 _SHOWS_ALL = "tsds_cli.shows_all"
-#: A list of choices that is longer stands in the description, not in the place of the value.
+#: A longer list of choices is shown in the description, not as the placeholder.
 _LONGEST_CHOICES = 34
-#: A larger end of a range is a limit of the format or of Python, and not shown.
+#: A larger limit of a range is one of the format or of Python, and not shown.
 _LARGEST_SHOWN = 2**16
 #: Bytes of a text in a file.
 _TEXT_LIMIT = 2**20
@@ -74,11 +74,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Flag(click.Option):
-    """An option as all commands show it: its group, the name of its value, its default and range in words.
-
-    Args:
-        group: title of its group in the help; empty in commands without groups.
-    """
+    """An option with a `group` in the help, empty in commands without groups, and its default and range in words."""
 
     def __init__(self, *arguments: Any, group: str = "", **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -98,7 +94,7 @@ class Flag(click.Option):
 
     @property
     def shown_default(self) -> str:
-        """The default in words; empty: there is none, or it is not shown."""
+        """The default in words; empty if there is none, or it is not shown."""
         if isinstance(self.show_default, str):
             return self.show_default
         if not self.show_default:
@@ -111,7 +107,7 @@ class Flag(click.Option):
 
     @property
     def shown_range(self) -> str:
-        """The range of a number in words; empty: any."""
+        """The range of a number in words; empty for any number."""
         if not isinstance(self.type, click.IntRange | click.FloatRange):
             return ""
         low, high = self.type.min, self.type.max
@@ -126,7 +122,7 @@ class Flag(click.Option):
         return f"{_number(low)} to {_number(high)}"
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """What stands for its value."""
+        """Placeholder for the value."""
         if self.metavar is not None:
             return self.metavar
         if self._has_long_choices:
@@ -136,7 +132,7 @@ class Flag(click.Option):
         return "N" if isinstance(self.type, click.IntRange) else super().make_metavar(ctx)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """What stands in brackets after the description."""
+        """The text in brackets after the description."""
         extra: Any = super().get_help_extra(ctx)
         for name, shown in (("default", self.shown_default), ("range", self.shown_range)):
             extra.pop(name, None)
@@ -146,7 +142,7 @@ class Flag(click.Option):
 
 
 def _number(value: object) -> str:
-    """A number as help shows it; a text as it is.
+    """A number as help shows it; a text unchanged.
 
     >>> _number(0.0), _number(0.05), _number(8000), _number(65536), _number("auto")
     ('0', '0.05', '8000', '65,536', 'auto')
@@ -175,7 +171,7 @@ def shows_all(ctx: click.Context) -> bool:
 
 
 class Command(click.Command):
-    """A command with options in groups, whose help shows the essential ones if they are many."""
+    """A command with options in groups, whose help shows only the essential ones of many."""
 
     @functools.cached_property
     def _help_all(self) -> tuple[Flag, ...]:
@@ -202,7 +198,7 @@ class Command(click.Command):
 
 
 def grouped(parameters: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
-    """Options by the titles of their groups, in the order of `GROUPS`; under an empty one if they have no groups."""
+    """Options by the titles of their groups, in the order of `GROUPS`; without groups, under an empty title."""
     options = [each for each in parameters if isinstance(each, click.Option) and not each.hidden]
     titles = [each.group if isinstance(each, Flag) else "General" for each in options]
     if not set(titles) - {"", "General"}:
@@ -217,12 +213,12 @@ def grouped(parameters: Sequence[click.Parameter]) -> dict[str, list[click.Optio
 
 
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """`click.option`, made a `Flag`."""
+    """`click.option` with the class `Flag`."""
     return click.option(*names, cls=Flag, **settings)
 
 
 def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command a flag for each option of a class; the command gets an object of the class as ``options``."""
+    """Add a flag to a command for each option of a class; the command gets an object of the class as ``options``."""
     names = tuple(declarations(cls))
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,7 +242,7 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def _names(given: Path) -> tuple[str, ...] | None:
-    """The names that stand in place of a file's: there is no such file, and this is no path of one."""
+    """Names given instead of a file: no such file exists, and this is not a path."""
     if given.exists() or given.suffix or given.name != str(given):
         return None
     return tuple(name.strip() for name in given.name.split(","))
@@ -262,7 +258,7 @@ def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
         shown = with_flags(declared.shown, flags).replace("`", "")
     settings: dict[str, Any] = {"default": default, "show_default": shown, "group": declared.group}
     help = with_flags(declared.help, flags)
-    # What is left is a parameter of the function in Python, and has a flag of its own here.
+    # The remaining names are parameters of the function in Python, and have their own flags here.
     settings["help"] = re.sub(r"(?<!`)`([a-z_]+)`(?!`)", lambda match: _flag(match[1]), help).replace("``", "")
     if declared.type is bool:
         flag += "" if default is False else f"/--no-{name.replace('_', '-')}"
@@ -280,7 +276,7 @@ def _flag(name: str) -> str:
 
 
 def _type(declared: Option) -> tuple[Any, str | None]:
-    """The click type of an option, and what stands for its value in the help."""
+    """The click type of an option, and the placeholder for its value in the help."""
     origin = get_origin(declared.type)
     if declared.name in READERS:
         return click.Path(path_type=Path), "FILE|NAME,..." if declared.name == "classes" else "FILE"
@@ -308,7 +304,7 @@ def _type(declared: Option) -> tuple[Any, str | None]:
 
 
 class Choice(click.Choice[str]):
-    """One of several texts; an error says which of them was meant."""
+    """One of several texts; an error suggests the intended one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The choice; raises `click.BadParameter`."""
@@ -392,7 +388,7 @@ def text_or_file(value: str) -> str:
 
 
 def _several(declared: Option, value: Any) -> tuple[Any, ...]:
-    """``100,1000`` or ``files,store``: the values of an option that has several."""
+    """The values ``100,1000`` or ``files,store`` of an option that has several."""
     if isinstance(value, tuple):  # a default
         return value
     parts = [part.strip() for part in value.split(",")]
@@ -407,14 +403,14 @@ def _several(declared: Option, value: Any) -> tuple[Any, ...]:
 
 
 def digest(value: str) -> str:
-    """64 hexadecimal digits, by which a store is known."""
+    """64 hexadecimal digits that identify a store."""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
         raise click.BadParameter(f"expected 64 hexadecimal digits, as tsds info shows them, found {value!r}.")
     return value.lower()
 
 
 def path(value: str | Path) -> Path:
-    """A path; an empty one would be the folder that the command is called in."""
+    """A path; an empty one is refused, because it would mean the current folder."""
     if not os.fspath(value):
         raise click.BadParameter("expected a path, found an empty text. Write . for this folder.")
     return Path(value)
@@ -424,7 +420,7 @@ def path(value: str | Path) -> Path:
 
 
 def path_argument(name: str, metavar: str | None = None, *, required: bool = True) -> Callable[[F], F]:
-    """A path that the library will check, so that one message serves the command and Python."""
+    """A path that the library checks, so that the command and Python share one message."""
     return click.argument(name, type=path, metavar=metavar or name.upper(), required=required)
 
 
@@ -472,7 +468,7 @@ def seed_option(of: str) -> Callable[[F], F]:
 
 
 def check_png(file: Path) -> None:
-    """Refuse a name that is no PNG file's."""
+    """Raise for a name that does not belong to a PNG file."""
     if file.suffix.lower() != ".png":
         expected = "expected a name that ends in .png, because the picture is a PNG file"
         raise Failure(f"{file}: {expected}. Choose another name.")

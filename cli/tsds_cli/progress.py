@@ -1,4 +1,4 @@
-"""A progress bar on stderr: rate, bytes and time left. Where stderr is no terminal there is none."""
+"""A progress bar on stderr with rate, bytes and time left, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LINE_SECONDS = 30.0  # between two lines about a training run where there is no
 
 
 class ProgressBar:
-    """A bar for the stage that a job is in, drawn while it runs and gone after. A context manager.
+    """A bar for the current stage of a job, which disappears at the end. A context manager.
 
-    It is drawn when the job reports, and by no thread of its own, so that worker processes may be forked meanwhile.
+    It is drawn when the job reports, without a thread, so that worker processes may be forked meanwhile.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class ProgressBar:
         self.clear()
 
     def update(self, event: Progress) -> None:
-        """Show an event of `convert` or `repack`; its note is printed, where there is no bar, too."""
+        """Show an event of `convert` or `repack`; its note is printed even without a bar."""
         if event.note:
             self.clear()
             text.note(spelled(event.note), err=True)
@@ -57,12 +57,12 @@ class ProgressBar:
         self.show(label, event.done, event.total, counted, lambda rate: words.rate(rate) + size)
 
     def update_bytes(self, label: str, done: int, total: int) -> None:
-        """Show how many bytes are done."""
+        """Show the number of bytes done."""
         counted = f"{words.size(done)}/{words.size(total)}"
         self.show(label, done, total, counted, lambda rate: f"{words.size(rate)}/s")
 
     def update_training(self, event: TrainProgress) -> None:
-        """Show where a training run is; without a bar, in a line now and then."""
+        """Show the progress of a training run; without a bar, as an occasional line."""
         if not self._shown and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_SECONDS
             text.echo(f"epoch {event.epoch}/{event.epochs} · {event}", err=True)
@@ -78,14 +78,10 @@ class ProgressBar:
         *,
         wide: bool = True,
     ) -> None:
-        """Draw the bar of a stage, in the place of that of another one, unless it was drawn just now.
+        """Draw the bar of a stage instead of the previous one, unless it was drawn just now.
 
-        Args:
-            label: of the stage.
-            done, total: of what is counted; a total of 0 is not known.
-            detail: what stands beside the bar.
-            rate: what else stands there, of what is done in a second.
-            wide: whether there is room for the percentage and the time that is left.
+        A `total` of 0 is unknown. `detail` is shown next to the bar, as is the `rate` per second. If `wide`, there is
+        room for the percentage and the time left.
         """
         now = time.monotonic()
         if not self._shown or (label == self._label and now < self._next and done < total):
@@ -103,7 +99,7 @@ class ProgressBar:
         self._bar.refresh()
 
     def clear(self) -> None:
-        """Take the bar away, for lines to be printed; it comes again with the next event."""
+        """Remove the bar before lines are printed; the next event draws it again."""
         if self._bar is not None:
             self._bar.stop()
         self._bar, self._label = None, ""

@@ -24,19 +24,19 @@ _GOES_ON = "interrupted; what was transferred is kept, the same command goes on 
 
 
 def _place_argument(name: str, metavar: str) -> Callable[[F], F]:
-    """A path or a URL that the library will check."""
+    """A path or a URL that the library checks."""
     return click.argument(name, type=place, metavar=metavar)
 
 
 def place(value: str) -> str:
-    """A path or a URL; an empty one would be the folder that the command is called in."""
+    """A path or a URL; an empty one is refused, because it would mean the current folder."""
     if not value:
         raise click.BadParameter("expected a path or a URL, found an empty text.")
     return value
 
 
 def names(value: str) -> tuple[str, ...]:
-    """``image,label``: names, which the library compares with those of the store.
+    """Names such as ``image,label``, which the library compares with those of the store.
 
     >>> names("image, label")
     ('image', 'label')

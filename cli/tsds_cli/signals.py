@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, from the first moment of the program on. Nothing is imported here but a little of Python."""
+"""Handle Ctrl-C and SIGTERM from the start of the program. Only a small part of Python is imported here."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-#: What has interrupted the command, if something has: Ctrl-C, or SIGTERM, with which schedulers end a job.
+#: The signal that interrupted the command: Ctrl-C, or SIGTERM, with which schedulers end a job.
 number = signal.SIGINT
 _is_active = False
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM interrupt the block: what is half done is removed, and one line says so.
+    """Let Ctrl-C and SIGTERM interrupt the block: incomplete output is removed, and one line reports this.
 
-    Neither is lost where Python can raise nothing, in a finalizer or in a callback of its imports: it comes once more.
-    It also comes once more after an import, which might make another error of it. If nothing of the library has begun,
-    it ends the process at once.
+    A signal is raised again where Python cannot raise it, in a finalizer or in a callback of its imports, and after an
+    import, which might turn it into another error. If nothing of the library has begun, it ends the process at once.
     """
     global _is_active
     defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -80,7 +79,7 @@ def end() -> NoReturn:
 
 
 def _at(frame: FrameType | None) -> tuple[bool, bool]:
-    """Whether a module is being imported, and whether the library has begun with something before that."""
+    """Whether a module is being imported, and whether something of the library has begun before that."""
     is_importing = has_begun = False
     while frame is not None and frame.f_globals.get("__name__") != "tsds_cli.program":
         if frame.f_code.co_filename.startswith("<frozen importlib"):

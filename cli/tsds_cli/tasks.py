@@ -1,4 +1,4 @@
-"""A conversion in parts, as the command line shows it: one part of a plan, or a plan for Slurm."""
+"""A conversion in parts on the command line: one part of a plan, or a plan for Slurm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tsds_cli.progress import working
 
 
 def task_of(value: str) -> tuple[int, int | None]:
-    """``3/16``: part 3 of 16, from 0; ``3``: of as many as the plan says.
+    """``3/16`` is part 3 of 16, from 0; ``3`` takes the number of parts from the plan.
 
     >>> task_of("3/16"), task_of("3")
     ((3, 16), (3, None))
@@ -28,7 +28,7 @@ def task_of(value: str) -> tuple[int, int | None]:
 def convert_task(
     out: Path, task: tuple[int, int | None], workers: int | None, scratch: Path | None, as_json: bool
 ) -> None:
-    """Convert the shards of a task, and say what was done."""
+    """Convert the shards of a task, and print the result."""
     with working("interrupted; finished shards are kept, the same command goes on from there") as bar:
         done = tsds.clusters.convert_task(out, *task, workers=workers, scratch=scratch, progress=bar.update)
     if as_json:

@@ -1,7 +1,7 @@
-"""What is printed: tables and bars as people read them, and JSON as programs do.
+"""Printed output: tables and bars for people, and JSON for programs.
 
-`echo` is the one door to the terminal. Names come from stores, checkpoints and files of others: a character in them
-that a terminal would obey is escaped here, whoever prints it.
+Everything is printed by `echo`. Names come from untrusted stores, checkpoints and files, so characters that control a
+terminal are escaped here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import click
 
-#: In the `meta` of a click context: whether JSON is wanted and was not printed yet.
+#: In the `meta` of a click context: whether JSON is requested and was not printed yet.
 WANTS_JSON = "tsds_cli.wants_json"
-#: There, too: the words of the command line behind ``tsds``.
+#: Also there: the command line after ``tsds``.
 ARGUMENTS = "tsds_cli.arguments"
 
 
@@ -45,7 +45,7 @@ def counts(numbers: Mapping[str, int]) -> str:
 
 
 def some(names: Sequence[str], shown: int, count: int | None = None) -> str:
-    """The first names of so many.
+    """The first `shown` names.
 
     >>> some(["a", "b", "c"], 3), some(["a", "b", "c"], 2), some(["a", "b"], 2, 1200)
     ('a, b, c', 'a, b, ...', 'a, b, ...')
@@ -54,7 +54,7 @@ def some(names: Sequence[str], shown: int, count: int | None = None) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of eighths of a character; anything above nothing shows.
+    """A bar in eighths of a character; every positive share is visible.
 
     >>> bar(0.5, 4), bar(0.26, 4), bar(0.0001, 4)
     ('██', '█', '▏')
@@ -86,7 +86,7 @@ def cell_width(text: str) -> int:
 
 
 def program(name: str = "tsds") -> str:
-    """How a program of this environment is called from here: by name, or by its path where that is not enough."""
+    """How to call a program of this environment: by name, or by its path if the name is not enough."""
     beside = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     if not beside.exists() or (found is not None and Path(found).absolute() == beside):
@@ -95,7 +95,7 @@ def program(name: str = "tsds") -> str:
 
 
 def call(command: str, place: object) -> str:
-    """How a command is called for a store."""
+    """How to call a command for a store."""
     return f"{program()} {command} {shlex.quote(str(place))}"
 
 
@@ -103,7 +103,7 @@ def call(command: str, place: object) -> str:
 
 
 class Styled(NamedTuple):
-    """A text in a color or in bold letters, where the output is a terminal."""
+    """A text in color or bold, if the output is a terminal."""
 
     text: str
     fg: str | None = None
@@ -114,8 +114,7 @@ Text = str | Styled
 
 
 def printable(text: Text) -> str:
-    """A text without its style, in which control characters, newlines among them, and marks that turn the direction
-    of writing are escaped.
+    """A text without style, with escaped control characters, newlines and marks of the direction of writing.
 
     >>> printable("cat\\x1b[2J\\n"), printable("猫")
     ('cat\\\\x1b[2J\\\\n', '猫')
@@ -137,13 +136,7 @@ def echo_lines(lines: str) -> None:
 
 
 def echo_table(rows: Iterable[Sequence[Text]], *, right: Collection[int] = (), indent: str = "  ") -> None:
-    """Print lines of columns that are as wide as their widest cell.
-
-    Args:
-        rows: cells; all rows have the same number.
-        right: columns that are aligned to the right: numbers.
-        indent: what each line begins with.
-    """
+    """Print rows of cells in columns as wide as their widest cell; the columns `right` are right-aligned."""
     rows = list(rows)
     widths = [max(cell_width(printable(cell)) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -157,7 +150,7 @@ def echo_table(rows: Iterable[Sequence[Text]], *, right: Collection[int] = (), i
 
 
 def title(what: object, facts: str) -> None:
-    """Print what a result is about in bold letters, and facts beside it."""
+    """Print the subject of a result in bold, and facts next to it."""
     echo(Styled(str(what), bold=True), f"  {facts}")
 
 
@@ -167,7 +160,7 @@ def note(line: str, err: bool = False) -> None:
 
 
 def head(title: str) -> None:
-    """Print the head of a part."""
+    """Print the heading of a section."""
     echo()
     echo(Styled(title, bold=True))
 

@@ -1,4 +1,4 @@
-"""A block of samples becomes rows: read, encode, write the fixed rows into place, hand back the rest."""
+"""Convert a block of samples into rows: read, encode, write the fixed rows into place, return the rest."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from tensorstore_ds.sources.base import Sample, Source
 
 #: Fields that every store has, besides those of its source.
 OWN_FIELDS = ("image", "size", "key")
-#: An image is not of the shape that the first one had: not skipped on its own, because it may be most of them.
+#: An image's shape differs from the first one's. It is not skipped, because most images may differ.
 SHAPES_DIFFER = "shapes-differ"
 #: The note about the numbers of gray and of color images.
 ALL_AS_RGB = (
     '{:,} gray and {:,} color images: all are stored as RGB, which needs no action. `color="gray"` stores all as gray.'
 )
-#: What an error says if all samples are bad, and left out.
+#: Message if all samples are bad, and left out.
 NOTHING_LEFT = "No sample is left to be stored."
-#: What to do about a sample that is bad.
+#: Advice about a bad sample.
 SKIP = 'With `on_error="skip"` such samples are left out.'
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """What all rows have in common; `channels` are those of the first image, which no other may differ in.
+    """The common format of all rows; `channels` are those of the first image, and all others must have the same.
 
     The encoding ``auto`` means pixels of one size, until a survey has found that sizes differ.
     """
@@ -73,7 +73,7 @@ class RowFormat:
         *,
         is_ragged: bool = False,
     ) -> RowFormat:
-        """What follows from the fields of a source and its first sample; `is_ragged`: pixels of differing sizes."""
+        """The format of a source's fields and its first sample; `is_ragged` means pixels of differing sizes."""
         dtype, encoding = first.pixels.dtype.name, "raw" if image.encoding == "auto" else image.encoding
         names = image.channel_names
         if names is not None and len(names) != first.shape[2]:
@@ -97,7 +97,7 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every worker needs to know, once."""
+    """What a worker receives once."""
 
     source: Source
     format: RowFormat
@@ -105,11 +105,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class BlockResult:
-    """What comes back of a block."""
+    """The result of a block."""
 
     first_row: int  #: the block's place in the shard
     rows: int  #: samples stored; their fixed rows stand there, back to back
-    #: For each table the number of values of each sample, (rows,), and the values; a ragged value is a table, too.
+    #: For each table the number of values of each sample, (rows,), and the values. Ragged values count as tables.
     tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, Values]]]
     statistics: Statistics
     skipped: tuple[Problem, ...]  #: samples left out and boxes dropped
@@ -118,7 +118,7 @@ class BlockResult:
 
 
 def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -> None:
-    """Refuse fields of a source that no store can have beside its own, or not with these options."""
+    """Raise `OptionError` for fields of a source that conflict with the store's own fields or these options."""
     taken = [name for name in OWN_FIELDS if name in fields]
     if taken:
         raise SourceError(
@@ -137,13 +137,9 @@ def convert_block(
     on_sample: Callable[[int], None] = lambda i: None,
     on_decode: OnDecode | None = None,
 ) -> BlockResult:
-    """Convert one block, and write its fixed rows into the files of its shard.
-
-    Args:
-        on_sample: called with the number in the block of each sample, before it is read.
-    """
+    """Convert one block, and write its fixed rows; `on_sample` gets the number of each sample before it is read."""
     rows = BlockRows(job.format, [], (block.folder, block.first_row))
-    # Before they are read: what changes from here on is noticed by a run that goes on.
+    # Before they are read, so that a resumed run notices later changes.
     files = identities(path for reference in block.references for path in job.source.files(reference))
     for i, reference in enumerate(block.references):
         on_sample(i)
@@ -154,7 +150,7 @@ def convert_block(
 
 @contextlib.contextmanager
 def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
-    """Note the problems of a sample that is bad, where bad samples are to be skipped."""
+    """Record the problems of a bad sample if bad samples are skipped, otherwise let the error pass."""
     try:
         yield
     except SourceError as error:
@@ -184,7 +180,7 @@ class BlockRows:
         return len(self._rows)
 
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
-        """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
+        """Encode a sample. If it is bad, this raises `SourceError` and the block is unchanged."""
         image = self.format.image
         encoded = encode_sample(sample, image, on_decode, self._masks, by_parts=self._place is not None)
         channels = encoded.shape[2]
@@ -218,7 +214,7 @@ class BlockRows:
         self._rows.append(encoded)
 
     def _write_large(self, encoded: EncodedSample) -> ImageSums:
-        """Write a large image into its place, or into a file of its own beside that; raises `SourceError`."""
+        """Write a large image into its place, or into a separate file next to it; raises `SourceError`."""
         (folder, first_row), row, field = (
             cast("tuple[Path, int]", self._place),
             len(self._rows),
@@ -263,7 +259,7 @@ class BlockRows:
         raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
 
     def write(self, folder: Path, first_row: int, files: bytes = b"") -> BlockResult:
-        """Write the fixed rows into place in a shard's folder, and give back the rest."""
+        """Write the fixed rows into place in a shard's folder, and return the rest."""
         tables: dict[str, tuple[NDArray[np.int64], Mapping[str, Values]]] = {}
         for name, field in self.format.fields.items():
             if isinstance(field, ArrayField):
@@ -298,7 +294,7 @@ class BlockRows:
     def _with_spools(
         self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
     ) -> tuple[NDArray[np.int64], dict[str, Values]]:
-        """Values of images with those of large ones, which are in files, between them."""
+        """Insert the values of large images, which are in files, between those of the other images."""
         name = next(each for each in values if each != "shape")
         numbers, pieces, start = values[name], list[NDArray[Any] | Spool](), 0
         stops = np.cumsum(lengths)
@@ -310,12 +306,12 @@ class BlockRows:
 
 
 def raw_path(folder: Path, array: str) -> Path:
-    """Where the bytes of an array are gathered until its shard is completed."""
+    """Path where the bytes of an array are collected until its shard is completed."""
     return folder / array / "raw"
 
 
 def identities(paths: Iterable[str | Path]) -> bytes:
-    """What tells that a file is still the same: its inode, size, and times of change in nanoseconds; zeros if gone."""
+    """Inode, size, and times of change in nanoseconds of each file, to detect changes; zeros if it is missing."""
     numbers = array("q")
     for path in paths:
         try:
@@ -328,5 +324,5 @@ def identities(paths: Iterable[str | Path]) -> bytes:
 
 
 def faults(problems: Iterable[Problem]) -> list[Problem]:
-    """Those of the problems that are faults of the source, not the doing of a crop that was asked for."""
+    """Problems of the source itself, without those caused by a requested crop."""
     return [problem for problem in problems if problem.reason != BOX_CROPPED]

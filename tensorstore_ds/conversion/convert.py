@@ -127,18 +127,17 @@ def convert_source(
     like: RaggedImageField | None = None,
     check: Callable[[Field], None] | None = None,
 ) -> Summary:
-    """Convert a source that was opened, as `convert` does.
+    """Convert an open source. `check` is called with the field of the images before they are converted.
 
-    Args:
-        like: keep images as pixels of differing sizes, as this field does, also where all have one size.
-        check: called with the field of the images before they are converted. This becomes a part of another store then:
-            it stays in ``OUT.partial``, and there are no notes on how images are kept and how large the store is.
+    `like` keeps images as pixels of differing sizes in the form of this field, even if all have one size. With `like`
+    or `check`, the result becomes a part of another store: it stays in ``OUT.partial``, without notes on encoding and
+    size.
     """
     return _Conversion(source, out, options, notify, like, check).run()
 
 
 def _streams(source: object) -> dict[str, Iterable[Any]]:
-    """The samples of each split, if any of them are an iterator's, of unknown number."""
+    """The samples of each split if any split is an iterator of unknown length, otherwise an empty dict."""
     if isinstance(source, str | os.PathLike | Sources):
         return {}
     splits = _splits(source)
@@ -160,7 +159,7 @@ def _splits(source: object) -> Mapping[str, object]:
 
 
 def _items(samples: Indexable, split: str) -> Iterator[Any]:
-    """The samples of a sequence; in place of one that it cannot give, a function that raises why."""
+    """The samples of a sequence. For one that cannot be read, a function that raises the reason."""
     for i in range(len(samples)):
         key = f"{split}/{i:05d}"
         try:
@@ -175,14 +174,14 @@ def _raise(error: SourceError) -> NoReturn:
 
 
 def check_all_apart(source: AnySource, out: Path) -> None:
-    """As `check_apart`, for all paths of a source."""
+    """Check all paths of a source with `check_apart`."""
     for path in source.paths if isinstance(source, Sources) else [source]:
         if isinstance(path, str | os.PathLike):
             check_apart(tidied(path), out)
 
 
 def check_apart(source: Path, out: Path) -> None:
-    """Raise `OptionError` where the source or the store would lie in the other."""
+    """Raise `OptionError` if the source contains the store or the reverse."""
     real_source, real_out = source.resolve(), out.resolve()
     if real_source.is_relative_to(real_out):
         raise OptionError(f"{out}: the source {source} lies inside it. Choose another place for the store.")
@@ -213,7 +212,7 @@ class _Conversion:
         self._workspace = Workspace(out, on_note=self._tell)
 
     def run(self) -> Summary:
-        """As `convert`."""
+        """Convert, commit, and return the summary."""
         source, options = self._source, self._options
         now()  # a time that cannot be used is refused before the work
         with one_line_for_failures(self._workspace.out), self._workspace as workspace:
@@ -240,7 +239,7 @@ class _Conversion:
             )
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, FinishedSplit]]:
-        """All shards of each split; all anew, as a survey decides, where images turn out to differ."""
+        """All shards of each split. If images turn out to differ, all are converted again as a survey decides."""
         begun, asked = self._workspace.begun() or {}, recorded(self._options._deciding())
         if begun.get("surveyed") is True and all(begun.get(name) == value for name, value in asked.items()):
             prepared = self._surveyed(prepared)
@@ -293,7 +292,7 @@ class _Conversion:
         return workspace.added_up(prepared.splits, shards)
 
     def _unusable(self, name: ShardName, shard: ChosenRows | None) -> str:
-        """Why a shard that an earlier run has finished is not used; empty if its files are the same, and unchanged."""
+        """Why a finished shard of an earlier run cannot be used; empty if its files are the same, and unchanged."""
         finished, files = self._workspace.finished(*name), self._source.files
         if finished is None:
             return "their records cannot be read"
@@ -312,7 +311,7 @@ class _Conversion:
         return "files were added, removed or changed"
 
     def _keep(self, shards: Collection[ShardName], *why: str) -> None:
-        """Remove all finished shards but some, and tell how many are removed, and the most frequent reason."""
+        """Remove all finished shards but these, and note how many are removed, and the most frequent reason."""
         if count := len(set(self._workspace.finished_names()).difference(shards)):
             what = f"{count:,} finished shard{'s are' if count > 1 else ' is'} not used, but converted again"
             self._workspace.note(f"{self._workspace.path}: {what}: {Counter(why).most_common(1)[0][0]}.")

@@ -1,4 +1,4 @@
-"""A sample of each annotated object: its part of the image, its class and its keypoints."""
+"""A sample for each annotated object: its part of the image, its class and its keypoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PartSource(Source):
         return self._source.common_files()
 
     def _image(self, reference: Reference) -> tuple[str, Reference]:
-        """The split of the source, and the source's own reference, of the image that a part is from."""
+        """The source's split and reference of the image that a part is from."""
         return self._numbered(int(str(reference).rpartition("\0")[2]))
 
     def _numbered(self, number: int) -> tuple[str, Reference]:
@@ -67,11 +67,7 @@ class PartSource(Source):
 
 
 class CropSource(PartSource):
-    """The objects of a source, one after the other: those of one image follow one another.
-
-    A reference is the image's key, the number of the object in its annotation, and the number of the image among all,
-    with NUL between them.
-    """
+    """The objects of a source, image by image. A reference is the image's key, the object's and the image's number."""
 
     def __init__(self, source: Source, options: ConvertOptions) -> None:
         super().__init__(source.path, options)
@@ -125,7 +121,7 @@ class CropSource(PartSource):
         )
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """A crop; its image is decoded once for all crops that follow one another."""
+        """Read a crop; its image is decoded once for consecutive crops."""
         key, text, _ = str(reference).split("\0")
         i, own_split, own = int(text), *self._image(reference)
         sample = self._source.read(own_split, own)
@@ -207,7 +203,7 @@ class CropSource(PartSource):
         return self._decoded[1]
 
     def _region(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:
-        """(left, top, right, bottom) of the part around a box: with its margin, and of the shape of `size`."""
+        """(left, top, right, bottom) of the part around a box, with its margin and the aspect ratio of `size`."""
         (left, top), (right, bottom) = box[:2], box[2:]
         options = self._options
         width, height = ((1 + 2 * options.margin) * side for side in (right - left, bottom - top))

@@ -1,4 +1,4 @@
-"""One sample of a source becomes one row of a store: decode, orient, resize, move boxes along, encode."""
+"""Convert one sample of a source into one row of a store: decode, orient, resize, move boxes, encode."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import archive_of, check_machine, open_file, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
-#: Reasons that are the resizing's doing, not a fault of the source.
+#: Reasons caused by resizing, not by the source.
 BOX_CROPPED = "box-cropped"
 #: Kinds of doubt of `doubtful_boxes`.
 FRACTIONS, CUT = "fractions", "cut"
-#: By which a share of an area may be less than it should be.
+#: Tolerance for shares of an area.
 _ROUNDING = 1e-9
 #: An image is decoded at least this many times larger than it becomes.
 _RESERVE = 2
@@ -61,7 +61,7 @@ _RESERVE = 2
 _COPIES = 3
 _BY_PARTS = 'Use `encoding="raw"` or `encoding="jpeg"` without a size, which read it by parts, or `tiles`.'
 _NOT_KEPT = "this {} file is not kept: stores hold no files of this format. Its image is stored as a {} file."
-#: Characters of a path in an error.
+#: Largest number of characters of a path in an error.
 _SHOWN = 100
 
 
@@ -73,11 +73,10 @@ def encode_sample(
     *,
     by_parts: bool = False,
 ) -> EncodedSample:
-    """Decode a sample's image, fit it, its objects and its masks to the size asked for, and encode it.
+    """Decode a sample's image, fit it, its objects and its masks to the requested size, and encode it.
 
-    Args:
-        on_decode: called before an image file is decoded, with the bytes of memory that this may take.
-        by_parts: whether large images may be left to `EncodedSample.parts`.
+    `on_decode` is called before an image file is decoded, with the bytes of memory that this may take. `by_parts`
+    allows leaving large images to `EncodedSample.parts`.
     """
     try:
         return _encode_sample(sample, options, on_decode, masks, by_parts)
@@ -156,7 +155,7 @@ def _encode_sample(
 def _decode_opened(
     opened: OpenedImage, key: str, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
 ) -> NDArray[Any]:
-    """All pixels of a file that an opener reads; none, (0, 0, C), where it is to be encoded by parts."""
+    """All pixels of a file from an opener, or (0, 0, C) if it will be encoded by parts."""
     size = opened.shape[:2]
     check_size_of_image(size, options.max_pixels, key)
     if opened.is_large and by_parts and options.placement(size) is None and options.encoding in ("auto", "raw", "jpeg"):
@@ -187,9 +186,9 @@ def _check_jpeg(key: str, image: OpenedImage | WholeImage, options: ImageOptions
 def _decode(
     source: Any, sample: Sample, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
 ) -> tuple[tuple[int, int], int, NDArray[Any] | WholeImage]:
-    """(height, width) of an image as it is shown, its reduction by decoding, and its pixels.
+    """(height, width) of an image as shown, its reduction by decoding, and its pixels.
 
-    There are none where files are kept and only their headers are read. A large image `by_parts` is not decoded yet.
+    There are no pixels if files are kept and only their headers are read. A large image `by_parts` is not decoded yet.
     """
     key = sample.key
     if isinstance(source, TiffPart):
@@ -220,7 +219,7 @@ def _decode(
 
 
 def _scale(header: ImageHeader, options: ImageOptions) -> int:
-    """By how much an image is decoded smaller: as much as suffices to make it smaller well."""
+    """By how much to reduce an image while decoding: as far as the quality of the final resize allows."""
     if header.jpeg is None or header.orientation != 1:
         return 1
     placement = None if options.max_side is None else options.placement(header.size)
@@ -231,14 +230,14 @@ def _scale(header: ImageHeader, options: ImageOptions) -> int:
 
 
 def check_pixels(key: str, shape: tuple[int, ...], options: ImageOptions) -> None:
-    """Raise `SourceError` for an image, (H, W, C), of more than `max_pixels`: an array, which was not decoded."""
+    """Raise `SourceError` for an array, (H, W, C), of more than `max_pixels`."""
     if math.prod(shape[:2]) > options.max_pixels:
         message = f"this image has {shape[1]}x{shape[0]} pixels, the limit is {options.max_pixels}."
         raise SourceError(Problem(key, "too-many-pixels", message), "Raise the limit with `max_pixels`.")
 
 
 def with_path(error: SourceError, key: str, image: Any) -> SourceError:
-    """The same error anew, with the path of the sample's image if its key does not say it."""
+    """A copy of the error with the path of the sample's image, unless the key contains it."""
     path, advice = str(image) if isinstance(image, str | Path) else "", error.advice
     is_missing = error.reason == "unreadable-file" and not os.path.lexists(path) and archive_of(path) is None
     if not path or (path.endswith(key) and not is_missing):
@@ -253,7 +252,7 @@ def with_path(error: SourceError, key: str, image: Any) -> SourceError:
 def fitted_objects(
     sample: Sample, size: tuple[int, int], placement: Placement | None, options: ImageOptions
 ) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """The objects of a sample whose image has this (height, width), as they are stored; and the boxes dropped."""
+    """The stored form of a sample's objects, whose image has this (height, width), and problems of dropped boxes."""
     check_size(sample, size)
     if sample.objects is None:
         return {}, sample.problems
@@ -265,7 +264,7 @@ def fitted_objects(
 
 
 def check_size(sample: Sample, size: tuple[int, int]) -> None:
-    """Raise `SourceError` where the annotation of a sample is for an image of another (height, width)."""
+    """Raise `SourceError` if the annotation of a sample is for an image of a different (height, width)."""
     height, width = size
     if sample.annotated_size is not None and sample.annotated_size != size:
         annotated = "x".join(map(str, sample.annotated_size))
@@ -278,7 +277,7 @@ def check_size(sample: Sample, size: tuple[int, int]) -> None:
 
 
 def _is_turned(sample: Sample) -> bool:
-    """Whether EXIF says that the image file of a sample is to be turned by a quarter."""
+    """Whether EXIF turns the image file of a sample by a quarter."""
     image: Any = sample.image
     with contextlib.suppress(SourceError), quiet_pillow(), contextlib.ExitStack() as stack:
         if isinstance(image, str | Path):
@@ -290,10 +289,10 @@ def _is_turned(sample: Sample) -> bool:
 
 
 def doubtful_boxes(sample: Sample, size: tuple[int, int]) -> dict[str, list[Any]]:
-    """Number of boxes of a sample that are probably not what was meant, and an example, by the kind of doubt.
+    """Number of probably wrong boxes of a sample, and an example, by the kind of doubt.
 
     `FRACTIONS`: all coordinates of all boxes, or of all keypoints without boxes, are within 0 and 1 in an image of this
-    (height, width). `CUT`: less than half of the box's area is inside of the image.
+    (height, width). `CUT`: less than half of the box's area is inside the image.
     """
     objects = sample.objects
     values = None if objects is None else objects.get("boxes", objects.get("keypoints"))
@@ -324,7 +323,7 @@ def _example(sample: Sample, values: NDArray[np.float64], size: tuple[int, int])
 
 
 def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions) -> list[str]:
-    """What `doubtful_boxes` found in all samples, as notes to the user."""
+    """Notes for the user on the `doubtful_boxes` of all samples."""
     notes = []
     if FRACTIONS in doubtful and options.boxes == "auto" and options.tiles is None:  # a tile may have a corner of a box
         n, example = doubtful[FRACTIONS]
@@ -339,7 +338,7 @@ def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions
 
 
 def in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:
-    """Objects whose coordinates are fractions of an image of this (height, width), in its pixels."""
+    """Convert coordinates from fractions of an image of this (height, width) to pixels."""
     scale = np.array(size[::-1], np.float64)  # of x and y
     scales = {"boxes": np.tile(scale, 2), "keypoints": scale}
     moved = {name: objects[name] * scales[name] for name in scales if name in objects}
@@ -351,7 +350,7 @@ def in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:
 
 
 def _with_rectangles(objects: Objects) -> NDArray[np.float64]:
-    """(M, 4, 2) corners of oriented boxes: where there is none, of the smallest rectangle around the polygons."""
+    """(M, 4, 2) corners of oriented boxes; if missing, of the smallest rectangle around the polygons."""
     polygons = objects["polygons"]
     corners = np.full((len(polygons), 4, 2), np.nan)
     if "oriented_boxes" in objects:
@@ -364,7 +363,7 @@ def _with_rectangles(objects: Objects) -> NDArray[np.float64]:
 
 
 def _encode_objects(key: str, objects: Objects) -> dict[str, Any]:
-    """The values that there are in the dtypes stored; a keypoint that lacks one coordinate is absent."""
+    """The given values in their stored dtypes; a keypoint that lacks one coordinate is absent."""
     values: dict[str, Any] = {}
     for name, (dtype, _) in OBJECT_VALUES.items():
         if name in objects:
@@ -408,10 +407,7 @@ def _checked_texts(sample: Sample) -> Mapping[str, Sequence[str]]:
 def _encode_mask(
     sample: Sample, name: str, field: MaskField, size: tuple[int, int], placement: Placement | None, max_pixels: int
 ) -> NDArray[Any]:
-    """(H, W) of a sample's mask, in the field's dtype, fitted as its image of (height, width) `size` was.
-
-    What that leaves free is ignored, or 0 where nothing is.
-    """
+    """(H, W) of a sample's mask, in the field's dtype, fitted like its image; free space is ignored, or 0."""
     key, source = f"{sample.key} ({name})", sample.masks.get(name)
     if source is None:  # of several sources, this one has no masks
         mask = np.full(size, field.ignored or 0, field.spec.dtype)
@@ -430,7 +426,7 @@ def _encode_mask(
 
 
 def mask_of_image(sample: Sample, name: str, size: tuple[int, int], max_pixels: int) -> NDArray[Any]:
-    """(H, W) integers of a mask that a sample has, whose image has this (height, width)."""
+    """(H, W) integers of a sample's mask, whose image has this (height, width)."""
     key, source = f"{sample.key} ({name})", sample.masks[name]
     try:
         if isinstance(source, str | Path):
@@ -482,21 +478,14 @@ def place_objects(
     *,
     is_tile: bool = False,
 ) -> tuple[Objects, tuple[Problem, ...]]:
-    """Check boxes against their image, move boxes and keypoints with it, and clip boxes to what is stored.
+    """Check boxes against their image, move boxes and keypoints with it, and clip boxes to the stored image.
 
-    A box that is not finite, is reversed, has no area or lies outside of its image is dropped with its object and
-    listed; an oriented box likewise, also one whose corners are not in order around it. So is a box of which the crop
-    leaves nothing, or less than the placement's `min_visibility` (reason `box-cropped`). Keypoints are moved, never
-    clipped: one outside of the stored image keeps its coordinates there.
-
-    Args:
-        objects: in pixels of the source image, whose (height, width) is `source`.
-        placement: how that was fitted; None if it was not.
-        annotation: the file that they are from, if it is known.
-        is_tile: whether boxes that the crop drops are no problem, because other tiles have them.
-
-    Returns:
-        The objects that remain, in pixels of the stored image, and the problems.
+    `objects` are in pixels of the source image, whose (height, width) is `source`. The result is in pixels of the
+    stored image, with the problems. A box that is not finite, is reversed, has no area or lies outside its image is
+    dropped with its object; an oriented box likewise, also if its corners are not in order around it. So is a box with
+    nothing left by the crop, or less than the placement's `min_visibility` (reason `box-cropped`); with `is_tile` this
+    is no problem, because other tiles have the box. Keypoints are moved, never clipped, and keep their coordinates
+    outside the image.
     """
     moved = dict(objects) if placement is None else _moved(key, objects, source, placement)
     if "boxes" not in moved:
@@ -535,7 +524,7 @@ def place_objects(
 
 
 def _moved(key: str, objects: Objects, source: tuple[int, int], placement: Placement) -> dict[str, Any]:
-    """All but the boxes in pixels of the stored image."""
+    """All values except the boxes, in pixels of the stored image."""
     moved = dict(objects)
     if "keypoints" in moved:
         moved["keypoints"] = placement.move(moved["keypoints"])

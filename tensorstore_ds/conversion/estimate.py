@@ -1,4 +1,4 @@
-"""What a conversion would make of a source, before it is run: from headers, and a few samples for the time."""
+"""Estimate a conversion before it runs, from headers, and from a few samples for the time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tensorstore_ds.regular_files import tidied
 _BEGINNING = 0.1
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
-#: This many samples, spread over the source, are converted to learn the time and how they compress.
+#: Number of samples, spread over the source, that are converted to measure time and compression.
 _TRIED = 64
 _TRIED_SECONDS = 1.0
 _TRIED_NBYTES = 64 * 1024**2
@@ -183,10 +183,7 @@ def estimate(
 
 
 def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimate]:
-    """Some images in each encoding: their bytes, and the time that decoding them takes.
-
-    `bad` receives the problems of those that cannot be decoded, which count in no encoding.
-    """
+    """Measure bytes and decoding time of some images in each encoding; `bad` gets problems of the others."""
     source, image = prepared.source, prepared.format.image
     step = max(1, prepared.samples // _COMPARED)
     some = []
@@ -224,7 +221,7 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
 
 
 def _try(prepared: Prepared, bad: list[Problem]) -> tuple[int, float, float]:
-    """Convert some samples; bytes and seconds a sample, and the ratio of compression. `bad` is as of `_compare`."""
+    """Convert some samples. Returns bytes and seconds per sample, and the compression ratio; `bad` gets problems."""
     stored: list[bytes] = []
     large: list[float] = []  # by how much each image is larger than what was encoded of it
     began = time.perf_counter()

@@ -1,6 +1,4 @@
-"""Which samples stay together when a data set is divided: by folder, by a pattern in their keys, by equal bytes, or by
-a column of the source.
-"""
+"""Groups of samples that stay together when a data set is divided: by folder, key pattern, equal bytes, or column."""
 
 from __future__ import annotations
 
@@ -19,17 +17,13 @@ _LONGEST = 1000  # characters of a pattern
 
 
 def key_group(by: str, name: str) -> Callable[[str], str]:
-    """The function that says the group of a key; one in which nothing is found is a group of its own.
+    """Return the function from a key to its group. A key without a match is a group of its own.
 
     >>> key_group("folder", "split_by")("cats/1/a.jpg"), key_group(r"patient(\\d+)", "split_by")("x/patient07_b.png")
     ('cats/1', '07')
 
-    Args:
-        by: ``folder``, or a regular expression.
-        name: of the option that it is from, for errors.
-
-    Raises:
-        OptionError: it is no regular expression, or a column, which only sources have.
+    `by` is ``folder`` or a regular expression. Raises `OptionError`, with the option's `name`, for anything else, such
+    as a column, which only sources have.
     """
     if by.startswith(COLUMN):
         raise OptionError(f"`{name}`: expected {FOLDER}, {DUPLICATES} or a regular expression, found {by[:80]!r}.")
@@ -49,7 +43,7 @@ def key_group(by: str, name: str) -> Callable[[str], str]:
 
 
 def check_finds(by: str, name: str, keys: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Raise `OptionError` if a regular expression finds nothing in any key; `others` could have been meant."""
+    """Raise `OptionError` if a regular expression matches no key; `others` are suggested instead."""
     if by in (FOLDER, DUPLICATES) or by.startswith(COLUMN):
         return
     pattern, first = re.compile(by), ""
@@ -62,7 +56,7 @@ def check_finds(by: str, name: str, keys: Iterable[str], others: Iterable[str] =
 
 
 def source_group(source: Source, by: str | None) -> Callable[[str, Reference], str] | None:
-    """The function that tells the group of a sample. None: each is its own, as is one without a value in its column."""
+    """Return the function from a sample to its group; None if each is its own, as one without a value in its column."""
     if by is None:
         return source.whole if source.has_parts else None
     if by == DUPLICATES:

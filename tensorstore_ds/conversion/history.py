@@ -1,4 +1,4 @@
-"""What was done to a store after its conversion: the steps in ``provenance["history"]``."""
+"""Changes to a store after its conversion: the steps in ``provenance["history"]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorstore_ds.version import __version__
 
 
 def now() -> datetime:
-    """The time, or the time in ``SOURCE_DATE_EPOCH``: with it, the same command gives the same bytes, all of them."""
+    """The time, or ``SOURCE_DATE_EPOCH``, with which the same command gives exactly the same bytes."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if not epoch:
         return datetime.now(UTC)
@@ -24,13 +24,13 @@ def now() -> datetime:
 
 
 def steps_of(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The steps in the order in which they were done; empty if a manifest has none, or something else there."""
+    """The steps in chronological order; empty if a manifest has none, or something invalid."""
     history = provenance.get("history")
     return [step for step in history if isinstance(step, Mapping)] if isinstance(history, list) else []
 
 
 def states_of(provenance: Mapping[str, Any]) -> set[str]:
-    """The digests that a store had before it was changed in place, since it was made."""
+    """The earlier digests of a store that was changed in place."""
     found = set[str]()
     for step in reversed(steps_of(provenance)):
         before = step.get("before")
@@ -41,13 +41,13 @@ def states_of(provenance: Mapping[str, Any]) -> set[str]:
 
 
 def note_state(provenance: Mapping[str, Any], sha256: str) -> None:
-    """Add the digest of one more state that the store had, to the last step that changed it in place."""
+    """Add an earlier digest of the store to the last step that changed it in place."""
     steps = steps_of(provenance)
     if steps and isinstance(steps[-1].get("before"), list):
         steps[-1]["before"].append(sha256)
 
 
 def with_step(provenance: Mapping[str, Any], command: str, **details: object) -> dict[str, Any]:
-    """A provenance with one more step: the command, the version, the time, and what the command was given or did."""
+    """A provenance with one more step: the command, the version, the time, and its arguments or results."""
     done = {"command": command, "tool_version": __version__, "created": now().isoformat(timespec="seconds"), **details}
     return {**provenance, "history": [*steps_of(provenance), done]}

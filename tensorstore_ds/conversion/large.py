@@ -1,4 +1,4 @@
-"""Large images are encoded by parts: their bytes go to disk as they are made, and never into memory as a whole."""
+"""Encode large images by parts: their bytes go to disk as they are made, and are never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _COPY_NBYTES = 8 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """Values of a table in a file of their own, until they are appended to those of their shard."""
+    """Values of a table in a separate file, until they are appended to those of their shard."""
 
     path: Path
 
     def pieces(self) -> Iterator[bytes]:
-        """The bytes, some at a time; then the file is removed."""
+        """Yield the bytes in pieces, then remove the file."""
         with self.path.open("rb", buffering=0) as file:
             while data := file.read(_COPY_NBYTES):
                 yield data
@@ -40,7 +40,7 @@ Values = NDArray[Any] | Sequence[NDArray[Any] | Spool]
 
 
 def data_of(values: Values) -> Iterator[bytes | memoryview]:
-    """The bytes of values, in order; files that hold some are removed."""
+    """Yield the bytes of values in order, and remove the files that contain some."""
     for piece in [values] if isinstance(values, np.ndarray) else values:
         if isinstance(piece, Spool):
             yield from piece.pieces()
@@ -69,7 +69,7 @@ def write_pixels(sample: EncodedSample, path: Path, offset: int) -> ImageSums:
 
 
 def spool_pixels(sample: EncodedSample, path: Path) -> ImageSums:
-    """As `write_pixels`, into a new file, which is removed if this fails."""
+    """Write the pixels of a large image into a new file, which is removed if this fails."""
     path.touch()
     return _or_removed(path, lambda: write_pixels(sample, path, 0))
 
@@ -96,7 +96,7 @@ def spool_jpeg(sample: EncodedSample, path: Path, options: ImageOptions) -> Imag
 
 
 def about(sample: EncodedSample, options: ImageOptions) -> tuple[bytes, float]:
-    """The stored bytes of the first rows of a large image, and by how much all of it is larger."""
+    """The stored bytes of the first rows of a large image, and the factor to the size of the whole image."""
     band = next(sample.parts.bands())
     share = len(band) / sample.shape[0]
     data = encode_jpeg(band, options.quality, options.subsampling) if options.encoding == "jpeg" else band.tobytes()

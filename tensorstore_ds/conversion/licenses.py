@@ -1,4 +1,4 @@
-"""Licenses by the names that programs know, too: SPDX expressions."""
+"""Licenses as SPDX expressions, which programs can parse."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from tensorstore_ds.options import meant, refusal
 
 
 def license_expression(text: str) -> str:
-    """A license as SPDX writes it.
+    """Normalize an SPDX expression. Raises `OptionError` for any other text.
 
     >>> license_expression("cc-by-4.0"), license_expression("mit or LicenseRef-Ours")
     ('CC-BY-4.0', 'MIT OR LicenseRef-Ours')
-
-    Raises:
-        OptionError: it is no SPDX expression.
     """
     from packaging import licenses  # here, because few conversions name one
 

@@ -330,10 +330,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
         return deciding(self) | whole
 
     def _recorded(self) -> dict[str, Any]:
-        """Return the options of `deciding` that the store records.
-
-        Paths are private, and the fields record the names.
-        """
+        """Return the deciding options that the store records. Paths are private, and fields record the names."""
         noted = declarations(type(self))
         return {name: value for name, value in self._deciding().items() if noted[name].recorded}
 

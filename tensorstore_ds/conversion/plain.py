@@ -1,6 +1,6 @@
-"""What a plan holds as plain JSON, and back: numbers, texts, paths, collections, and the few classes named here.
+"""A plan as plain JSON, and back: numbers, texts, paths, collections, and the few classes named here.
 
-It is used in the place of pickle: what is read can only become these types, whoever has written it.
+This replaces pickle, because untrusted data can only become these types.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ _CLASSES = {
 
 
 def dump(value: Any) -> Any:
-    """A value as JSON has it.
-
-    Raises:
-        TypeError: it is of no known type.
+    """Convert a value to JSON types. Raises `TypeError` for an unknown type.
 
     >>> load(dump({"a": (1, Path("b")), 2: {3.5, None}})) == {"a": (1, Path("b")), 2: {3.5, None}}
     True
@@ -62,7 +59,7 @@ def dump(value: Any) -> Any:
 
 
 def load(data: Any) -> Any:
-    """A value of what `dump` has made of it; raises `ValueError`, `KeyError` or `TypeError` for anything else."""
+    """Convert the output of `dump` back; raises `ValueError`, `KeyError` or `TypeError` for anything else."""
     if isinstance(data, list):
         return [load(each) for each in data]
     if not isinstance(data, dict):

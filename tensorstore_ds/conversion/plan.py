@@ -1,4 +1,4 @@
-"""What a conversion will do, before it does it: who goes into which split, and which rows make a shard."""
+"""Plan a conversion: the samples of each split, and the rows of each shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorstore_ds.sources.base import Contents, Reference
 #: A block, the unit of work of one process, has about this many bytes of pixels and at most this many samples.
 BLOCK_NBYTES = 2 * 1024**2
 BLOCK_ROWS = 512
-#: Where samples are parts of images, so that an image is decoded for few blocks.
+#: The same if samples are parts of images, so that an image is decoded for few blocks.
 BLOCK_OF_PARTS_NBYTES = 32 * 1024**2
 
 S = TypeVar("S")
@@ -28,7 +28,7 @@ _ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation
 
 @dataclass(frozen=True, slots=True)
 class ChosenRows:
-    """Some samples of a split of the source: all that go into a split of the store, or into a shard of it."""
+    """Some samples of a split of the source, which form a split of the store or a shard of it."""
 
     source_split: str
     listed: Sequence[Reference]  #: all of the source's split; it may make each when it is asked for
@@ -49,13 +49,13 @@ class ChosenRows:
                 yield from (self.listed[int(row)] for row in rows)
 
 
-#: What no other shard has: the split of the store, and the shard's number in it.
+#: Identifies a shard: the split of the store, and the shard's number in it.
 ShardName = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive samples of a shard, and where their rows will lie."""
+    """Consecutive samples of a shard, and the position of their rows."""
 
     source_split: str
     references: Sequence[Reference]
@@ -72,16 +72,10 @@ def plan_splits(
 ) -> dict[str, ChosenRows]:
     """The source's own splits, or its only one (or its `train`) divided by `fractions`.
 
-    The division is by a hash of the seed and a sample's key, within each class where labels are known: each class is
-    ordered by the hash and cut at the fractions, so that every split has each class in its share, to the sample.
-    Whatever else changes in a sample, it stays where it is. Of `n` samples more in a class at most `n` others move at
-    each cut, those next to it: most often one or none.
-
-    Args:
-        group: of a sample, where samples of one group stay together; see `share_rows`.
-
-    Raises:
-        OptionError: the fractions do not add up to 1, a name is taken, or a split would be empty.
+    The division is by a hash of the seed and a sample's key, within each class if labels are known: each class is
+    ordered by the hash and cut at the fractions, so that every split has its exact share of each class. Other changes
+    to a sample do not move it. `n` more samples in a class move at most `n` others across each cut, those next to it,
+    and usually one or none. With `group`, the samples of a group stay together. Raises as `share_rows`.
     """
     splits = {
         name: ChosenRows(name, references, range(len(references))) for name, references in contents.splits.items()
@@ -117,11 +111,9 @@ def share_rows(
 ) -> dict[str, NDArray[np.int64]]:
     """The rows of each part, ascending, as `plan_splits` divides the samples with these keys, (count,).
 
-    Where the keys are those of groups, the groups are ordered by the hash and each goes as a whole where its middle
-    lies, whatever classes it has: parts have their fractions up to a group. Errors name `option`.
-
-    Raises:
-        OptionError: the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty.
+    With `are_groups`, keys are those of groups. They are ordered by the hash, and each goes as a whole to the part with
+    its middle, whatever its classes: parts have their fractions up to a group. Raises `OptionError`, with the name of
+    `option`, if the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty.
     """
     _check_shares(fractions, option)
     hashes = key_hashes((key.encode("utf-8", "surrogateescape") for key in keys), seed)
@@ -167,7 +159,7 @@ def _check_shares(fractions: Mapping[str, float], option: str) -> None:
 
 
 def in_order(splits: Mapping[str, S]) -> dict[str, S]:
-    """What is trained on first, what is tested on last, and other splits after them."""
+    """Splits in the order train, val, test, followed by others."""
     return dict(sorted(splits.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))))
 
 
@@ -187,7 +179,7 @@ def _divide(
 
 
 def _divide_groups(hashes: NDArray[np.uint64], fractions: Sequence[float]) -> list[NDArray[np.int64]]:
-    """As `_divide`, but rows of the same hash stay together."""
+    """Row numbers of each part, ascending; rows of the same hash stay together."""
     _, groups, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - counts / 2
     parts = np.searchsorted(np.cumsum(fractions)[:-1] * len(hashes), middles, "right")[groups]
@@ -204,7 +196,7 @@ def plan_shards(splits: Mapping[str, ChosenRows], rows_per_shard: int) -> dict[S
 
 
 def block_rows(row_nbytes: int, nbytes: int = BLOCK_NBYTES) -> int:
-    """Maximum number of samples in a block of about `nbytes`, by the bytes of a row in its largest field."""
+    """Maximum number of samples in a block of about `nbytes`; `row_nbytes` is the row of the largest field."""
     return max(1, min(BLOCK_ROWS, nbytes // max(1, row_nbytes)))
 
 

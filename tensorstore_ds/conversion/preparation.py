@@ -1,4 +1,4 @@
-"""Before anything is written: scan the source, divide it into splits, and learn what a row will be.
+"""Prepare a conversion without writing: scan the source, divide it into splits, and determine the format of the rows.
 
 `survey` counts the sizes and colors of all images by their headers, without decoding a pixel.
 """
@@ -72,10 +72,10 @@ from tensorstore_ds.sources.ledger import UNUSED
 from tensorstore_ds.sources.list.frames import FrameSource, has_frames
 from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 
-#: What can be converted: a path, several, a sequence of samples, or for each split a sequence.
+#: Sources: a path, several, a sequence of samples, or for each split a sequence.
 AnySource = str | os.PathLike[str] | Sources | Indexable | Mapping[str, Indexable]
 
-#: How many samples tell the size of a row, where images keep their encoding.
+#: Number of samples that estimate the size of a row, if images keep their encoding.
 PROBED = 32
 ENCODED_AGAIN = (
     "JPEG files are decoded and encoded again, which takes time and loses some quality. "
@@ -94,7 +94,7 @@ _FIRSTS = 1000
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, of several paths, around a sequence or data frames, as the options want it."""
+    """Open the source of a path, several paths, a sequence or data frames, with these options."""
     if options.images is not None:
         if not options.images.is_dir():
             raise refusal("images", "a folder", options.images)
@@ -123,7 +123,7 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
 
 
 def as_wanted(sources: Sequence[Source], options: ConvertOptions) -> Source:
-    """The source, or several as one, with the class names and of the objects that the options want."""
+    """The source, or several joined, with the class names and objects that the options request."""
     if options.boxes == "fraction":
         sources = [FractionSource(source) for source in sources]
     source = sources[0]
@@ -136,7 +136,7 @@ def as_wanted(sources: Sequence[Source], options: ConvertOptions) -> Source:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A source that was scanned, and what will be made of it."""
+    """A scanned source, and the plan of its store."""
 
     source: Source
     contents: Contents
@@ -149,14 +149,13 @@ class Prepared:
 
     @property
     def samples(self) -> int:
-        """Samples of all splits."""
+        """Number of samples of all splits."""
         return sum(map(len, self.splits.values()))
 
     def surveyed(self, *, told_kept: bool = True) -> Prepared:
-        """The same with images stored as a survey of all headers decides, which `notes` tell; itself if none differ.
+        """This object, or if image sizes differ, a copy that stores images as a survey of all headers decides.
 
-        Args:
-            told_kept: whether the notes tell how images of several sizes are kept.
+        `notes` describe the decision, with `told_kept` also how images of several sizes are kept.
         """
         found = survey(self)
         if found.differing is not None:
@@ -167,28 +166,27 @@ class Prepared:
         return replace(self.as_surveyed(found), notes=(*self.notes, *notes))
 
     def as_surveyed(self, surveyed: Survey) -> Prepared:
-        """The same, with images stored as a survey of them has decided, and without those that it leaves out."""
+        """A copy that stores images as the survey decided, without those that it leaves out."""
         problems = (*self.contents.problems, *surveyed.odd.values())
         contents = replace(self.contents, problems=problems) if surveyed.odd else self.contents
         splits = {name: _without(split, name, surveyed.odd) for name, split in self.splits.items()}
         return learn(self.source, contents, splits, surveyed.image, self.format.on_error, surveyed)
 
     def ragged(self, field: RaggedImageField) -> Prepared:
-        """The same with images as pixels of differing sizes."""
+        """A copy with images as pixels of differing sizes."""
         fields = {**self.format.fields, "image": field}
         return replace(self, format=replace(self.format, fields=fields))
 
     def encoded(self, step: int, bad: list[Problem]) -> Iterator[EncodedSample]:
-        """Every `step`-th sample as it will be stored; `bad` receives the problems of those that are bad."""
+        """Yield every `step`-th sample as it will be stored; `bad` receives the problems of bad ones."""
         some = (split[::step] for split in self.splits.values())
         return _encoded(self.source, self.contents, some, self.format.image, "skip", bad)
 
 
 def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Prepared:
-    """Scan a source, and look at its first samples to learn what the rows will be.
+    """Scan a source, and determine the row format from its first samples.
 
-    Args:
-        out: path of the store; what cannot fit on its disk is refused before an image is decoded. None: nothing is.
+    Raises `ConversionError` before decoding if the store cannot fit on the disk of `out`. None skips this check.
     """
     contents = source.contents()
     if options.oriented_boxes == "polygons":
@@ -231,7 +229,7 @@ _NOT_STRATIFIED = (
 
 
 def _with_rectangles(contents: Contents, where: str) -> Contents:
-    """The same with oriented boxes, which `encode_sample` makes of polygons."""
+    """Add oriented boxes, which `encode_sample` makes of polygons."""
     field = contents.fields.get("objects")
     if not isinstance(field, ObjectsField) or "polygons" not in field.values:
         found = ", ".join(field.values) if isinstance(field, ObjectsField) else "none"
@@ -253,7 +251,7 @@ def learn(
     on_error: OnError,
     surveyed: Survey | None = None,
 ) -> Prepared:
-    """Learn the format of the rows from the first good sample, and their size from some, if images are encoded."""
+    """Determine the format of the rows from the first good sample, and the size of encoded images from some."""
     is_raw = image.encoding in ("auto", "raw")
     some = (split if is_raw else split[:: max(1, len(split) // PROBED)] for split in splits.values())
     first: EncodedSample | None = None
@@ -288,13 +286,13 @@ def learn(
 
 
 def _without(split: ChosenRows, name: str, odd: Mapping[tuple[str, int], Problem]) -> ChosenRows:
-    """A split of the store but the samples that a survey leaves out."""
+    """A split of the store without the samples that a survey leaves out."""
     rows = [row for each, row in odd if each == name]
     return replace(split, rows=np.delete(np.asarray(split.rows), rows)) if rows else split
 
 
 def _unused(image: ImageOptions, is_tiled: bool, is_recoded: bool) -> Iterator[tuple[str, str]]:
-    """The options that were given and decide nothing, and why."""
+    """The given options that have no effect, and why."""
     usual = ImageOptions()
     is_open = image.encoding == "auto" and image.size is None  # `note_of_quality` tells it when all images are known
     becomes_jpeg = image.encoding == "jpeg" or is_recoded or is_open
@@ -312,7 +310,7 @@ def _unused(image: ImageOptions, is_tiled: bool, is_recoded: bool) -> Iterator[t
 
 
 def _is_encoded_again(source: Source, splits: Mapping[str, ChosenRows], first: EncodedSample) -> bool:
-    """Whether the first image is a JPEG file, and stored in the size that it has."""
+    """Whether the first image is a JPEG file that is stored in its own size."""
     if first.size != first.shape[:2]:
         return False
     split = next(each for each in splits.values() if len(each))
@@ -331,7 +329,7 @@ def _encoded(
     on_error: OnError,
     bad: list[Problem],
 ) -> Iterator[EncodedSample]:
-    """Samples as they will be stored; `bad` receives the problems of those that are to be skipped."""
+    """Samples as they will be stored; `bad` receives the problems of those that are skipped."""
     masks = of_kind(contents.fields, MaskField)
     with quiet_pillow():
         for selection in selections:
@@ -342,12 +340,12 @@ def _encoded(
 
 
 def check_fits_disk(out: Path, nbytes: int) -> None:
-    """Refuse, with a `ConversionError`, samples that need more bytes than are free on the disk of `out`."""
+    """Raise `ConversionError` if samples need more bytes than are free on the disk of `out`."""
     check_room(out, nbytes, ConversionError, "Make room, choose another disk, or a smaller `size`.")
 
 
 def check_memory(needed: int) -> None:
-    """Refuse, with a `ConversionError`, images that have more bytes of pixels than this process may use."""
+    """Raise `ConversionError` for images that need more bytes of pixels than this process may use."""
     limit = memory_limit()
     if needed > limit:
         raise ConversionError(
@@ -368,7 +366,7 @@ class FileFate(Enum):
 
 
 class Kind(NamedTuple):
-    """What an image's pixels are, by ``color="auto"``."""
+    """Dtype and channels of an image with ``color="auto"``."""
 
     channels: int
     dtype: str
@@ -391,7 +389,7 @@ _NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
 
 @dataclass(slots=True)
 class Survey:
-    """What the headers of all images say."""
+    """Facts from the headers of all images."""
 
     sizes: Counter[str] = field(default_factory=Counter)  #: images of each "480x640", height x width, as shown
     kinds: Counter[Kind] = field(default_factory=Counter)
@@ -417,7 +415,7 @@ class Survey:
 
     @property
     def dtypes(self) -> Counter[str]:
-        """Images of each dtype."""
+        """Number of images of each dtype."""
         counts: Counter[str] = Counter()
         for kind, count in self.kinds.items():
             counts[kind.dtype] += count
@@ -425,7 +423,7 @@ class Survey:
 
     @property
     def kept_channels(self) -> dict[str, int]:
-        """Images by their number of channels, where each keeps its own."""
+        """Number of images by their number of channels, if each keeps its own."""
         counts: Counter[str] = Counter()
         for kind, count in self.kinds.items() if self.image.encoding == "source" else ():
             counts[str(kind.channels)] += count
@@ -435,7 +433,7 @@ class Survey:
 def survey(prepared: Prepared) -> Survey:
     """Count the sizes and kinds of all images, from their headers, and check their boxes and keypoints.
 
-    Where bad samples are to be skipped, images of another dtype than most are left out.
+    If bad samples are skipped, images whose dtype is not the most frequent one are left out.
     """
     options = prepared.format.image
     surveyed = _count(prepared)
@@ -447,7 +445,7 @@ def survey(prepared: Prepared) -> Survey:
 
 
 def _count(prepared: Prepared, only: str | None = None) -> Survey:
-    """What the headers of all images say; those of another dtype than `only` are `Survey.odd`, and not counted."""
+    """Survey all headers; images of a dtype other than `only` become `Survey.odd`, and do not count."""
     surveyed, options = Survey(), prepared.format.image
     places = (
         (name, row, split.source_split, one) for name, split in prepared.splits.items() for row, one in enumerate(split)
@@ -486,7 +484,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
 
 
 def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
-    """How images are stored of which all headers are known."""
+    """Decide how to store images after all headers were read."""
     surveyed.image, notes = options, []
     if options.encoding in ("auto", "raw") and len(surveyed.stored_sizes) > 1 and not masks:
         are_files = options.color == "auto" and surveyed.files == surveyed.images
@@ -578,14 +576,14 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
 
 
 def _stored(kind: Kind, options: ImageOptions) -> Kind:
-    """What becomes of an image by the option for color."""
+    """The kind of an image after the option for color is applied."""
     if options.color == "gray" and kind.channels in (3, 4):
         return Kind(1, kind.dtype)
     return Kind(_CHANNELS.get(options.color, kind.channels), kind.dtype)
 
 
 def _named(counts: Counter[Any], first: Mapping[Any, str]) -> str:
-    """What there is, with the first image of all that is not the most frequent."""
+    """The counted kinds, with the first image of each that is not the most frequent."""
     shown = []
     for i, (name, count) in enumerate(counts.most_common(NAMED)):
         such = f", {'such as ' if count > 1 else ''}{first[name]}" if i and name in first else ""

@@ -1,4 +1,4 @@
-"""What a conversion says on its way and at its end, and what its store says of how it was made."""
+"""Progress and result of a conversion, and the provenance in its store."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def in_notebook() -> OnProgress:
-    """Shows events in a notebook, notes on lines of their own; elsewhere it does nothing."""
+    """Return a function that shows events in a notebook, notes on separate lines; elsewhere it does nothing."""
     draw = notebook_bar()
 
     def show(event: Progress) -> None:
@@ -128,7 +128,7 @@ class Summary:
 
 
 def summarize(out: Path, manifest: Manifest, began: float, *others: Any) -> Summary:
-    """The summary of a store that was written, from its manifest; the work began then by ``time.monotonic()``."""
+    """The summary of a written store, from its manifest; `began` is a ``time.monotonic()``."""
     rows = {name: split.rows for name, split in manifest.splits.items()}
     return Summary(out, rows, manifest.nbytes, time.monotonic() - began, *others)
 
@@ -146,15 +146,10 @@ def commit(
     check_keys: bool = False,
     is_part: bool = False,
 ) -> Summary:
-    """Let a store of finished shards appear, with everything that was skipped in ``skipped.jsonl``.
+    """Complete a store of finished shards and let it appear, with all skipped samples in ``skipped.jsonl``.
 
-    Args:
-        origin: ``source`` and ``source_format``.
-        problems: of the source as a whole; what was skipped in each shard is added.
-        left_out: of the source as a whole; what was left out in each shard is added, each once.
-        resumed: as of `Summary`.
-        check_keys: as of `Workspace.commit`.
-        is_part: whether this becomes a part of another store. It stays in the workspace.
+    `origin` has ``source`` and ``source_format``. `problems` and `left_out` are those of the whole source; those of
+    each shard are added. If `is_part`, this becomes a part of another store, and stays in the workspace.
     """
     skipped = [*problems, *(problem for split in shards.values() for problem in split.skipped)]
     left_out = tuple(dict.fromkeys((*left_out, *(problem for split in shards.values() for problem in split.left_out))))
@@ -205,13 +200,13 @@ def commit(
 
 
 def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
-    """Whether it is the problem of a box that was dropped: from an image that is stored, or as a crop."""
+    """Whether it is the problem of a dropped box, from a stored image or as a crop."""
     is_dropped = options.on_error == "skip" or problem.reason == BOX_CROPPED
     return problem.reason.startswith("box-") and (is_dropped or options.objects == "crops")
 
 
 def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:
-    """What the user should know where class names were given for values that have none."""
+    """Notes if class names were given for values that have none."""
     notes = []
     if options.classes and not any(field.classes for field in fields.values()):
         names = ", ".join(name for name in fields if name not in OWN_FIELDS) or "none but the image"
@@ -225,11 +220,7 @@ def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> li
 
 
 def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] | None]) -> list[str]:
-    """What the user should know where `size` is the shape of all images with height and width exchanged.
-
-    Args:
-        sizes: of the images of each split, as "480x640" (height x width); None where there are too many.
-    """
+    """A note if `size` is the shape of all images with height and width exchanged; `sizes` are "480x640" by split."""
     if options.size is None or options.size[0] == options.size[1] or options.objects == "crops" or options.tiles:
         return []
     height, width = options.size
@@ -243,7 +234,7 @@ def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] |
 
 
 def note_of_keypoints(fields: Mapping[str, Field], whole: Statistics) -> list[str]:
-    """Which keypoints are absent in how many objects that have others."""
+    """Keypoints that are absent, and in how many objects that have others."""
     notes = []
     for name, each in of_kind(fields, ObjectsField).items():
         objects, *counts = cast(ObjectSums, whole[name]).keypoints or [0]
@@ -256,7 +247,7 @@ def note_of_keypoints(fields: Mapping[str, Field], whole: Statistics) -> list[st
 
 
 def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, SplitEntry]) -> list[str]:
-    """How many samples have no label, where others have one or could."""
+    """Number of samples without a label, if others have one or could."""
     notes = []
     for each in of_kind(fields, LabelField):
         counts = {name: sum(s.statistics[each]["class_counts"]) if s.rows else 0 for name, s in splits.items()}
@@ -268,7 +259,7 @@ def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, SplitEn
 
 
 def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
-    """What the user should know where a store is much larger than the image files that it was made of."""
+    """A note if a store is much larger than the image files that it was made of."""
     if not file_nbytes or nbytes <= LARGER * file_nbytes or nbytes - file_nbytes < LARGER_NBYTES:
         return []
     what = (
@@ -289,7 +280,7 @@ def note_of_quality(image: ImageOptions, encoding: str, *, is_recoded: bool = Fa
 
 
 def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> list[str]:
-    """A note on encoded images of different numbers of channels, ``images_of[channels]``; `is_kept`: they keep them."""
+    """A note on encoded images of different channels, ``images_of[channels]``; `is_kept`: each keeps its own."""
     if len(images_of) < 2:
         return []
     if not is_kept:
@@ -303,7 +294,7 @@ def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> l
 
 @contextlib.contextmanager
 def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
-    """What the system refuses becomes a `ConversionError`; what `goes_on` keeps in ``OUT.partial`` what is finished."""
+    """Turn errors of the system into `ConversionError`; `goes_on` says that ``OUT.partial`` keeps finished shards."""
 
     def go_on(what: str) -> str:
         again = f"{what} and run the same command again"
@@ -337,7 +328,7 @@ def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
             advice = go_on("free some, or raise the limit,")
             raise ConversionError(f"{out}: there are not enough {missing} ({error.strerror}). {advice}") from error
         name = error.filename if isinstance(error.filename, str) else ""  # or a descriptor
-        # A bare name is one in a folder that was open, such as of what is removed.
+        # A bare name is relative to an open folder, such as the name of a removed file.
         where = name if os.path.dirname(name) else f"{out}: {name}" if name else out  # noqa: PTH120
         advice = f" {go_on('check the disk')}" if error.errno in (errno.EIO, errno.ESTALE) else ""
         raise ConversionError(f"{where}: {error.strerror or error}.{advice}") from error

@@ -1,4 +1,4 @@
-"""A shard that takes samples one at a time, and learns from the first what they are."""
+"""A shard that takes samples one at a time, and determines their format from the first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.sources.files import encoding_problem
 from tensorstore_ds.sources.samples import SampleReader, parts_of
 
-#: Where samples come from, in errors and in the store.
+#: Origin of the samples, in errors and in the store.
 WHERE = "<samples>"
 _SHAPES_ADVICE = (
     'Pass `size` and `color` for images of one shape, or `encoding="jpeg"` or `encoding="source"`; a list of all '
@@ -43,7 +43,7 @@ _SHAPES_ADVICE = (
 
 
 class SampleFormat:
-    """What all samples of a store have in common: by the first of them, by a finished shard, or as it was asked for."""
+    """The common format of all samples of a store, from the first one, a finished shard, or as requested."""
 
     def __init__(self, options: ConvertOptions, fields: Mapping[str, Field] | None) -> None:
         self.options = options
@@ -54,7 +54,7 @@ class SampleFormat:
             raise refusal("fields", "the fields of a split, image among them", f"only {', '.join(fields) or 'none'}")
 
     def learn(self, key: str, sample: Any) -> RowFormat:
-        """Take the format from the first sample; raises `SourceError` if that is bad."""
+        """Take the format from the first sample; raises `SourceError` if it is bad."""
         image = self.options.image
         if image.oriented_boxes == "polygons":
             advice = "Convert a folder or a list, or give each sample its `oriented_boxes`."
@@ -82,11 +82,9 @@ class SampleFormat:
 
 
 class SampleShard:
-    """A shard that grows by samples; those of a shard that an interrupted run has finished are passed over.
+    """A shard that grows by samples; those that an interrupted run stored in it are skipped.
 
-    Args:
-        keys: digests of the keys that the split has so far; those of this shard are added.
-        first: samples of the split that came before.
+    `keys` are digests of the split's keys so far, to which this shard adds its own.
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class SampleShard:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next sample belongs into another shard."""
+        """Whether the next sample belongs to the next shard."""
         if self.earlier is not None:
             return self.samples == self.earlier.samples
         if self._block is None:
@@ -121,11 +119,9 @@ class SampleShard:
         return rows > 0 and (too_many or self._nbytes + self._block.nbytes >= limit)
 
     def append(self, sample: Any, key: str | None, default_key: str) -> None:
-        """Add a sample, or what a function returns that is called only if it is needed.
+        """Add a sample, or the result of a function that is called only if it is needed.
 
-        Raises:
-            SourceError: it is bad, and bad samples are not to be skipped, or its key is; the shard is as it was then.
-            ConversionError: the disk is full, or memory is short.
+        Raises `SourceError`, with the shard unchanged, or `ConversionError` if the disk or the memory is full.
         """
         digests = [] if key is None else [self._new_key(key)]
         if self.is_broken:
@@ -148,7 +144,7 @@ class SampleShard:
         self._keys.update(f"{len(key or '')} {key}".encode())
 
     def _new_key(self, key: str) -> bytes:
-        """The digest of a key; raises `SourceError` if it is no text, or another sample's."""
+        """The digest of a key; raises `SourceError` if it is not text, or already used."""
         if encoding_problem(key) is not None:
             raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
         digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
@@ -187,7 +183,7 @@ class SampleShard:
         return self._writer
 
     def finish(self) -> FinishedShard:
-        """Complete the shard, or make sure that its samples were those of the finished one."""
+        """Complete the shard, or check that its samples were those of the finished one."""
         path, origin = shard_path(*self._name), self._keys.hexdigest() if self._has_keys else ""
         if self.earlier is not None:
             if (self.earlier.samples, self.earlier.origin) != (self.samples, origin):

@@ -1,4 +1,4 @@
-"""Shards of a source that was prepared: their blocks converted by workers, and each shard finished in its turn."""
+"""Convert the shards of a prepared source: workers convert their blocks, and shards are finished in order."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ def convert_shards(
     on_rows: Callable[[int], None],
     note: Callable[[str], None],
 ) -> Generator[tuple[ShardName, FinishedShard]]:
-    """Convert shards in their order, and give each when it is on disk. Close the generator to end its workers.
+    """Convert shards in order, and yield each when it is on disk. Close the generator to end its workers.
 
-    Args:
-        common: `identities` of the files that all samples share.
-        on_rows: called with the number of samples that were done since it was called last.
+    `common` are the `identities` of the files that all samples share. `on_rows` is called with the number of samples
+    done since its last call.
     """
     origin: Origin
     begun: ShardName | None = None
@@ -72,10 +71,9 @@ def write_shards(
     on_block: Callable[[ShardName, bytes], None] = lambda name, files: None,
     note: Callable[[str], None],
 ) -> Generator[tuple[ShardName, ShardWriter]]:
-    """Convert the samples of shards in their order, and give each shard's writer when it has all of them.
+    """Convert shards in order, and yield their complete writers.
 
-    Args:
-        on_block: called with the `identities` of the files of each block.
+    `on_block` is called with the `identities` of the files of each block.
     """
     nbytes = BLOCK_OF_PARTS_NBYTES if prepared.source.has_parts else BLOCK_NBYTES
     job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes, nbytes)
@@ -84,7 +82,7 @@ def write_shards(
     with contextlib.ExitStack() as stack:
 
         def blocks() -> Iterator[Block]:
-            """The blocks of all shards in order; a shard's files are made when its first block is asked for."""
+            """The blocks of all shards in order; a shard's files are created when its first block is requested."""
             for name, shard in shards.items():
                 if len(shard):
                     yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
@@ -102,9 +100,9 @@ def write_shards(
 
 
 class Origin:
-    """What a shard is made from, as text: a digest of its references and of the `identities` of its files.
+    """The origin of a shard, as text: a digest of its references and of the `identities` of its files.
 
-    A digest of the files' `ctime` follows. With an equal first digest, nothing else of the files has changed.
+    A digest of the files' `ctime` follows. If only that differs, nothing else of the files has changed.
     """
 
     def __init__(self, common: bytes, shard: ChosenRows) -> None:
@@ -125,7 +123,7 @@ def reference_digest(shard: ChosenRows) -> hashlib._Hash:
     """The digest of a shard's references."""
     origin = hashlib.sha256()
     for start in range(0, len(shard), _DIGESTED):
-        # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
+        # File names contain no NUL, so different lists joined by it have different bytes.
         text = "\0".join(map(str, shard[start : start + _DIGESTED]))
         origin.update(f"{text}\0".encode("utf-8", "surrogateescape"))
     return origin

@@ -1,7 +1,7 @@
 """Write a shard: rows into place, then metadata and indices, synced, checked in, renamed.
 
-A shard is written in a directory of its own, ``NAME.partial``; it appears under its name when it is whole. Rows of
-fixed fields are written at their place by whoever converts a block; values of tables are appended in order.
+A shard is written in its own folder, ``NAME.partial``, and appears under its name when it is complete. The process that
+converts a block writes its rows of fixed fields into place; values of tables are appended in order.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.machine import usable_cores
 
 COPY_NBYTES = 8 * 1024**2
-#: Other processes may put the same shard into place meanwhile: then a rename is tried again.
+#: Attempts to rename, because other processes may put the same shard into place meanwhile.
 _ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedShard:
-    """A shard on disk, and what is noted of it."""
+    """A shard on disk, and its record."""
 
     shard: Shard
     fields: Mapping[str, Field]  #: of the store
     statistics: Statistics
     skipped: tuple[Problem, ...]  #: samples left out and boxes dropped
     samples: int  #: how many went into it, with those that were left out
-    #: Digest of what it was made from: where that is the same, the shard need not be made again. Empty if not known.
+    #: Digest of its origin. If it is equal, the shard need not be made again. Empty if unknown.
     origin: str
     left_out: tuple[Problem, ...] = ()  #: what the samples have that is not stored
     first: int = 0  #: samples of its split that came before it, where they come one at a time
@@ -55,7 +55,7 @@ class FinishedShard:
 
 
 class FinishedSplit:
-    """What a store needs to know of the finished shards of a split, added up: their records take much more memory."""
+    """Sums over the finished shards of a split. The records of the shards take much more memory."""
 
     def __init__(self) -> None:
         self.shards: list[Shard] = []
@@ -74,8 +74,7 @@ class FinishedSplit:
 class ShardWriter:
     """One shard, written in `partial` until it appears as `directory`; a context manager that closes its files.
 
-    Args:
-        partial: a folder that nobody else writes to, perhaps on another disk; None for one beside `directory`.
+    `partial` is a folder without other writers, perhaps on another disk; None takes one next to `directory`.
     """
 
     def __init__(self, directory: Path, fields: Mapping[str, Field], partial: Path | None = None) -> None:
@@ -90,7 +89,7 @@ class ShardWriter:
         self._left_out: dict[Problem, None] = {}
 
     def __enter__(self) -> ShardWriter:
-        """Make the directory and the empty files of all arrays; what an earlier attempt left there is removed."""
+        """Create the folder and the empty files of all arrays, after removing those of an earlier attempt."""
         if self.partial.exists():
             shutil.rmtree(self.partial)
         self.directory.parent.mkdir(exist_ok=True)  # not what is above: a work folder that is gone stays away
@@ -100,7 +99,7 @@ class ShardWriter:
                 target = raw_path(self.partial, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(field, TableField):
-                    # Without a buffer: a forked child would write what is in it when it ends.
+                    # Without a buffer, which a forked child would write when it ends.
                     self._files[path] = target.open("wb", buffering=0)
                 else:
                     target.touch()
@@ -113,7 +112,7 @@ class ShardWriter:
             file.close()
 
     def append(self, block: BlockResult) -> None:
-        """Take in a block, in order; those before may have left a gap."""
+        """Add a block, in order; skipped samples of earlier blocks may have left a gap."""
         self._runs.append((block.first_row, block.rows))
         self._statistics.add(block.statistics)
         self._skipped += block.skipped
@@ -141,7 +140,7 @@ class ShardWriter:
         return FinishedShard(shard, self.fields, self._statistics, skipped, samples, origin, left_out)
 
     def _close_gaps(self, path: Path, row_nbytes: int) -> None:
-        """Move blocks down over rows that were planned and left out."""
+        """Move blocks down over planned rows that were skipped."""
         target = 0
         with path.open("r+b") as file:
             for first_row, rows in self._runs:
@@ -165,11 +164,10 @@ def complete_shard(
     digests: Mapping[str, hashlib._Hash] = MappingProxyType({}),
     in_place: Mapping[str, str] = MappingProxyType({}),
 ) -> Shard:
-    """Make a shard of a directory that holds the bytes of all arrays, and sync it.
+    """Make a shard of a folder with the bytes of all arrays, and sync it.
 
-    Args:
-        in_place: SHA-256 of data files that are in their place already, by path.
-        digests: SHA-256 of these bytes, of arrays of the layout `memmap` whose files need not be read again.
+    `in_place` has the SHA-256 of complete data files, by path. `digests` has the SHA-256 of arrays of the layout
+    `memmap` whose files need not be read again.
     """
     for name, field in fields.items():
         for group in field.groups(name):
@@ -193,7 +191,7 @@ def complete_shard(
 
 
 def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> bytes:
-    """Turn the file of an array's bytes into its data file; returns what follows these bytes, nothing if compressed."""
+    """Turn the file of an array's bytes into its data file; returns the data that follow the bytes, if uncompressed."""
     if geometry.rows == 0:
         raw.unlink()
         return b""
@@ -209,10 +207,7 @@ def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> bytes:
 
 
 def put_folder(folder: Path, place: Path) -> None:
-    """Give a folder that is on disk its place, from another disk too; one that is there already is removed.
-
-    Several processes may do so at once, with folders of the same content: one of them is there in the end.
-    """
+    """Move a synced folder to its place, also across disks. Of equal folders of several processes, one remains."""
     for _ in range(_ATTEMPTS):
         try:
             folder.rename(place)
@@ -261,7 +256,7 @@ def check_in(directory: Path, known: Mapping[str, str] = MappingProxyType({})) -
 
 
 def check_in_file(path: Path, sha256: str | None = None) -> File:
-    """Sync a file; its size and SHA-256, which may be known."""
+    """Sync a file, and return its size and SHA-256, which may be known."""
     sync(path)
     if sha256 is not None:
         return File(path.stat().st_size, sha256)

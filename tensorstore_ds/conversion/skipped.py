@@ -1,4 +1,4 @@
-"""``skipped.jsonl``: the samples, boxes and files that a conversion left out, and what later steps added to it."""
+"""``skipped.jsonl``: the samples, boxes and files that a conversion left out, with the changes by later steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ MENDED = "mended"
 
 @dataclass(frozen=True, slots=True)
 class MoreSkipped:
-    """What a step adds to the file, or removes from it.
+    """A step's changes to the file: `lines` at its end, and `left`, the rest if lines are removed, or None.
 
-    Attributes:
-        lines: at its end.
-        counts: ``skipped`` and ``left_out`` of the provenance after that.
-        left: the file without lines that are removed; None if it keeps all.
+    `counts` are ``skipped`` and ``left_out`` of the provenance afterwards.
     """
 
     lines: Sequence[Problem] = ()
@@ -34,7 +31,7 @@ class MoreSkipped:
 def more_skipped(
     store: Store, skipped: Iterable[Problem], left_out: Iterable[Problem], stored: Set[str]
 ) -> MoreSkipped:
-    """The problems of a step that a store does not list; what was listed of samples that are `stored` is taken back."""
+    """The problems of a step that a store does not list; entries of samples that are now `stored` are taken back."""
     before, now = skipped_in(store), {"skipped": dict.fromkeys(skipped), "left_out": dict.fromkeys(left_out)}
     counts = _counts(store)
     gone = {p.where for p in before if p.where in stored and p not in now["skipped"]}
@@ -103,7 +100,7 @@ def _lines(store: Store) -> list[bytes]:
 
 
 def _valid(problems: Sequence[Problem]) -> list[Problem]:
-    """Those that no later line takes back."""
+    """Problems that no later line takes back."""
     mended = {problem.where: i for i, problem in enumerate(problems) if problem.reason == MENDED}
     return [problem for i, problem in enumerate(problems) if i > mended.get(problem.where, -1)]
 

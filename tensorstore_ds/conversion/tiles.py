@@ -1,4 +1,4 @@
-"""A sample of each tile of an image, with the objects and masks in it."""
+"""A sample for each tile of an image, with the objects and masks in it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ MOST_TILES = 10_000_000
 
 
 class TileSource(PartSource):
-    """The tiles of a source's images, row by row: those of one image follow one another.
-
-    A reference is the image's key, the y and x of the tile's corner, and the number of the image among all, with NUL
-    between them.
-    """
+    """The tiles of a source's images, row by row. A reference is the image's key, y, x and the image's number."""
 
     def __init__(self, source: Source, options: ConvertOptions) -> None:
         super().__init__(source.path, options)
@@ -45,7 +41,7 @@ class TileSource(PartSource):
         self._last: tuple[int, _Opened] | None = None  # the last image, and its number
 
     def scan(self) -> Contents:
-        """Scan the source, and read the headers of all images and, to know which tiles are empty, all annotations."""
+        """Scan the source, and read the headers of all images and, to find empty tiles, all annotations."""
         contents = self._source.contents()
         objects, share = contents.fields.get("objects"), self._options.empty_tiles
         if share < 1 and (not isinstance(objects, ObjectsField) or "boxes" not in objects.values):
@@ -82,7 +78,7 @@ class TileSource(PartSource):
         )
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """A tile; its image is opened once for all tiles that follow one another."""
+        """Read a tile; its image is opened once for consecutive tiles."""
         _, place, number = str(reference).split("\0")
         y, x = map(int, place.split(","))
         image = self._opened(int(number))
@@ -91,7 +87,7 @@ class TileSource(PartSource):
         objects, problems = image.sample.objects, image.sample.problems
         if objects is not None:
             objects, found = self._placed(image, placement)
-            # Wrong boxes are told of once, with the first tile, but where they are to leave out the whole image.
+            # Wrong boxes are reported once, with the first tile, unless they exclude the whole image.
             problems += found if (y, x) == (0, 0) or self._options.on_error == "skip-image" else ()
         masks = {name: resize_nearest(mask, placement, self._masks[name].ignored or 0) for name, mask in image.masks()}
         return replace(
@@ -134,7 +130,7 @@ class TileSource(PartSource):
         return listed
 
     def _is_chosen(self, image: _Opened, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which tiles have an object, or are among the share of the others that is kept."""
+        """Which tiles have an object, or belong to the kept share of empty tiles."""
         key, seed = image.sample.key, self._options.seed
         salt = seed.to_bytes(16, "little", signed=True)
         digests = (
@@ -156,13 +152,13 @@ class TileSource(PartSource):
         return chosen
 
     def _placement(self, size: tuple[int, int], y: int, x: int) -> Placement:
-        """Where a tile's part of an image lies in the tile: what is beyond the image is at the right and below."""
+        """Placement of an image's part in a tile: space beyond the image is at the right and below."""
         bottom, right = min(y + self._size[0], size[0]), min(x + self._size[1], size[1])
         box, inside = (x, y, right, bottom), (bottom - y, right - x)
         return Placement(box, inside, self._size, min_visibility=self._options.min_visibility)
 
     def _placed(self, image: _Opened, placement: Placement) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-        """The objects in a tile, and those of the image that are wrong."""
+        """The objects in a tile, and the problems of the image's objects."""
         sample = image.sample
         placed, problems = place_objects(
             sample.key, image.objects or {}, image.size, placement, sample.annotation, is_tile=True
@@ -196,7 +192,7 @@ class _Opened:
             self.objects = in_pixels(sample.objects, self.size)
 
     def masks(self) -> Any:
-        """The masks that it has, (H, W), by name."""
+        """The image's masks, (H, W), by name."""
         if self._masks is None:
             self._masks = {
                 name: mask_of_image(self.sample, name, self.size, self._max_pixels)

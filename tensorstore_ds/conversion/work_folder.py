@@ -1,7 +1,7 @@
-"""A folder of ours in a place where others may create names, too.
+"""A folder of ours in a place where other users may create names.
 
-A folder without our mark, or of another user, is refused and left as it is; and what is removed, overwritten or renamed
-in it is named relative to the open folder, with no link followed.
+A folder without our mark, or of another user, is refused and left unchanged. Everything that is removed, overwritten or
+renamed in it is addressed relative to the open folder, and links are not followed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _STRANGE = "a folder that was made by something else"
 #: Error numbers for a link, a folder or a pipe in place of a file, or for something else in place of a folder.
 _NOT_OF_KIND = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR)
 _FOLDER = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-#: Bytes as they are, not for children, no link; and a pipe would be waited for.
+#: Binary, not inherited by children, no link, and without waiting for a pipe.
 _FILE = (
     getattr(os, "O_BINARY", 0)
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
 )
-#: Whether a folder can be opened, and an open file be removed: on POSIX.
+#: Whether a folder can be opened, and an open file can be removed, as on POSIX.
 HOLDS_FOLDERS = hasattr(os, "O_DIRECTORY")
 
 
 class OpenFolder:
-    """A folder by its descriptor: what is named is in this folder, even if its path leads somewhere else by now.
+    """A folder by its descriptor: names are in this folder, even if its path leads somewhere else by now.
 
     Windows opens no folders, so names are used below the path there. A link that replaces a folder between a check and
     its use would be followed. Only administrators make links there, unless the developer mode is on.
@@ -60,7 +60,7 @@ class OpenFolder:
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def _place(self, name: str) -> str | Path:
-        """What the system calls take for a name, together with the descriptor."""
+        """The name as the system calls expect it, together with the descriptor."""
         return self._path / name if self._descriptor is None else name
 
     def open(self, name: str, flags: int) -> int:
@@ -71,15 +71,15 @@ class OpenFolder:
         return os.open(path, flags | _FILE, 0o600, dir_fd=self._descriptor)
 
     def status_of(self, name: str) -> os.stat_result:
-        """Status of what has a name, which may be a link."""
+        """Status of a name itself, which may be a link."""
         return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def names(self) -> list[str]:
-        """Names of all that is in it."""
+        """Names of all entries."""
         return os.listdir(self._path if self._descriptor is None else self._descriptor)
 
     def make(self, name: str) -> None:
-        """Make a folder in it."""
+        """Create a folder in it."""
         os.mkdir(self._place(name), 0o777, dir_fd=self._descriptor)
 
     def unlink(self, name: str) -> None:
@@ -87,12 +87,12 @@ class OpenFolder:
         os.unlink(self._place(name), dir_fd=self._descriptor)
 
     def replace(self, old: str, new: str) -> None:
-        """Rename a file; one of the new name is replaced."""
+        """Rename a file, replacing an existing one."""
         where = self._descriptor
         os.replace(self._place(old), self._place(new), src_dir_fd=where, dst_dir_fd=where)
 
     def move(self, name: str, to: Path) -> None:
-        """Rename what is in it to a path, which nothing may have."""
+        """Rename an entry to a path, which must not exist."""
         os.rename(self._place(name), to, src_dir_fd=self._descriptor)
 
     def sync(self) -> None:
@@ -108,21 +108,21 @@ class OpenFolder:
             os.close(descriptor)
 
     def is_same(self, path: Path) -> bool:
-        """Whether a path leads to it, and is no link."""
+        """Whether a path leads to this folder, and is not a link."""
         try:
             return os.path.samestat(path.lstat(), self.status)
         except FileNotFoundError:
             return False
 
     def has_open(self, name: str, descriptor: int) -> bool:
-        """Whether a file in it is this open one."""
+        """Whether a name in it is this open file."""
         try:
             return os.path.samestat(self.status_of(name), os.fstat(descriptor))
         except FileNotFoundError:
             return False
 
     def remove_all_but(self, names: Set[str], prefix: str = "", *, mark: str = "") -> None:
-        """Remove all but the paths `names`, and what leads to them. A folder loses a file called `mark` last."""
+        """Remove all but the paths `names` and their parents. The file `mark` of a folder is removed last."""
         for name in self.names():
             path = prefix + name
             if path in names:
@@ -141,7 +141,7 @@ class OpenFolder:
 
 
 def _status_of(path: str | Path) -> os.stat_result:
-    """Status of what is at a path itself; an `OSError` if it is a link, of any kind that Windows has."""
+    """Status of a path itself; raises `OSError` if it is a link, of any kind that Windows has."""
     status = os.lstat(path)
     reparse = getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0) & getattr(status, "st_file_attributes", 0)
     if stat.S_ISLNK(status.st_mode) or reparse:
@@ -150,12 +150,10 @@ def _status_of(path: str | Path) -> os.stat_result:
 
 
 class WorkFolder:
-    """A folder that is ours alone while it is open. As a context manager, it is open in the block and removed after it.
+    """A folder that only this process uses while it is open. As a context manager, it is removed after the block.
 
-    Args:
-        path: of the folder.
-        work: that is done in it, as messages call it.
-        keeps: called after the block, unless the store has appeared: whether the next run goes on from this folder.
+    Messages call its purpose `work`. `keeps` is called after the block, unless the store has appeared, and returns
+    whether the next run continues from this folder.
     """
 
     def __init__(self, path: Path, work: str = "conversion", *, keeps: Callable[[], bool] = lambda: False) -> None:
@@ -175,18 +173,17 @@ class WorkFolder:
         except OSError:
             if kind is None and not self._is_over:
                 raise
-            # What stopped the work is the error that matters; the next run finds this folder and removes it.
+            # The error that stopped the work is more important; the next run removes this folder.
         finally:
             self.close()
 
     # --- ours or not ---
 
     def open(self) -> Self:
-        """Make the folder, or find it, and lock it for this process; returns this object.
+        """Create or find the folder, and lock it for this process; returns this object.
 
-        Raises:
-            OptionError: there is something of that name that is not ours, or it would lie inside a store.
-            ConversionError: another process has the lock.
+        Raises `OptionError` if the name is not ours or the folder would be inside a store, and `ConversionError` if
+        another process has the lock.
         """
         check_outside_stores(self.path)
         try:
@@ -221,9 +218,9 @@ class WorkFolder:
         return ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
 
     def open_beside(self, *, alone: bool = False) -> None:
-        """Open the folder beside other processes, of other machines too, where locks may mean nothing.
+        """Open the folder together with other processes, also of other machines, where locks may have no effect.
 
-        If `alone`, no other process of this machine may have it locked.
+        With `alone`, no other process of this machine may have it locked.
         """
         mark, _ = self._find()
         with contextlib.suppress(OSError):
@@ -231,7 +228,7 @@ class WorkFolder:
                 raise self._busy()
 
     def close_in_children(self) -> None:
-        """Let no process that is forked from now on hold the lock: an idle one, as of a pool, may stay for long."""
+        """Keep forked processes from holding the lock, because an idle one, as in a pool, may live long."""
         _folders.add(self)
 
     def _find(self) -> tuple[int, bool]:
@@ -258,7 +255,7 @@ class WorkFolder:
         return mark, not names
 
     def _is_ours(self) -> bool:
-        """Whether the folder belongs to the user that new files here belong to: over NFS, root may be nobody."""
+        """Whether the folder belongs to the owner of new files here: over NFS, root may be nobody."""
         owner = self._opened.status.st_uid
         if not hasattr(os, "geteuid") or owner == os.geteuid():  # Windows has lists of who may do what
             return True
@@ -322,12 +319,12 @@ class WorkFolder:
         sync((self.path / name).parent)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What `write` wrote; None where there is nothing, or something else."""
+        """Read the output of `write`; None for anything else."""
         signed = self.read_signed(name)
         return None if signed is None else signed[0]
 
     def read_signed(self, name: str) -> tuple[dict[str, Any], str] | None:
-        """As `read`, and the SHA-256 of the JSON."""
+        """Read the output of `write`, and the SHA-256 of the JSON."""
         try:
             descriptor = self._opened.open(name, os.O_RDONLY)
         except OSError as error:
@@ -347,26 +344,26 @@ class WorkFolder:
         return None
 
     def remove_file(self, name: str) -> None:
-        """Remove a file, if there is one."""
+        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._opened.unlink(name)
             sync((self.path / name).parent)
 
     def remove_all_but(self, names: Set[str]) -> None:
-        """Remove all but the mark, the paths `names`, and what leads to them. No link is followed.
+        """Remove all but the mark, the paths `names` and their parents. No link is followed.
 
-        A work folder in this one stays ours until it is empty, wherever this ends.
+        A work folder in this one stays ours until it is empty, even if this is interrupted.
         """
         self._opened.remove_all_but({_MARK, *names}, mark=_MARK)
 
     def new_store(self) -> Path:
-        """An empty folder ``store`` in this one, of which nothing else stays."""
+        """Create an empty folder ``store``, and remove everything else."""
         self.remove_all_but(set())
         self.make_folder("store")
         return self.path / "store"
 
     def put_store(self, out: Path) -> str:
-        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns as `end`."""
+        """Let the folder ``store`` appear as `out` in one step, and remove the rest; returns as `end`."""
         if os.path.lexists(out):
             advice = "Remove it and run the same command again."
             raise already_exists(out, found="something that has appeared meanwhile", advice=advice)
@@ -381,7 +378,7 @@ class WorkFolder:
         return self.end()
 
     def end(self) -> str:
-        """Remove the folder after its work is done; returns a note for the user if it stays, which is no error then."""
+        """Remove the folder after its work is done; returns a note for the user, not an error, if this fails."""
         self._is_over = True
         try:
             self.remove()
@@ -390,7 +387,7 @@ class WorkFolder:
         return ""
 
     def remove_leftover(self) -> None:
-        """Remove the folder if its store has appeared: a run was killed, or failed, before it could do so."""
+        """Remove the folder if its store has appeared, after a run that was killed, or failed, before doing so."""
         if not os.path.lexists(self.path):
             return
         with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self):
@@ -399,7 +396,7 @@ class WorkFolder:
                 self.remove()
 
     def _abandon(self) -> None:
-        """Close the folder, and remove it if `open` made it, as far as that can be done: an error is being raised."""
+        """Close the folder, and try to remove it if `open` created it, while an error is being raised."""
         if self._is_new:
             with contextlib.suppress(OSError):
                 self.remove()
@@ -416,14 +413,10 @@ class WorkFolder:
 
 
 def check_new(out: Path, work: WorkFolder | None = None) -> None:
-    """Refuse the path of a store or file that is to be made: before something else takes long.
+    """Refuse the path of a new store or file early, before a long computation.
 
-    Args:
-        work: where it would grow; what an earlier run has left there is removed if its store has appeared.
-
-    Raises:
-        StoreExistsError: something is there.
-        OptionError: there is no folder for it, or a store around it.
+    With `work`, the leftover of an earlier run whose store has appeared is removed. Raises `StoreExistsError` if the
+    path exists, and `OptionError` if its folder is missing or inside a store.
     """
     if os.path.lexists(out):
         if work is not None:
@@ -440,7 +433,7 @@ def already_exists(
     found: str | None = None,
     advice: str = "Choose another path, or remove this one first.",
 ) -> StoreExistsError:
-    """The error where something is at the path of what is to be made."""
+    """The error for an existing path of a new store or file."""
     if found is None:
         is_store = (out / "zarr.json").exists()
         found = "a link" if out.is_symlink() else "a store" if is_store else "a folder" if out.is_dir() else "a file"

@@ -33,12 +33,9 @@ _CONNECTION = getattr(connections, "PipeConnection", Connection)
 
 
 class Shared:
-    """What a conversion shares with all its workers, by descriptors that they inherit.
+    """What a conversion shares with all its workers, by inherited `descriptors`.
 
-    Attributes:
-        positions: the sample that each worker is at, in its block.
-        gate: where workers wait for memory.
-        descriptors: of all this, for `program`.
+    `positions` has the sample that each worker is at, in its block. Workers wait for memory at the `gate`.
     """
 
     def __init__(self, workers: int, nbytes: int, descriptors: Sequence[int] | None = None) -> None:
@@ -63,24 +60,24 @@ class Shared:
         self.descriptors = (self._life, file, *self.gate.descriptors)
 
     def close(self) -> None:
-        """Give back all that is open, after which the workers that still live end."""
+        """Close all descriptors, which ends the workers that still live."""
         self._opened.close()
 
     def end_with_parent_alone(self) -> None:
-        """Let go, in this process, of what shows the workers that their parent lives."""
+        """Close, in this process, the descriptors that show other workers that the parent lives."""
         if self._living is not None:
             os.close(self._living)
             self._living = None
 
     def end_without_a_thread(self) -> None:
-        """Let the kernel end this process with its parent (signal SIGIO), where a thread would forbid to fork."""
+        """Let the kernel end this process with its parent (signal SIGIO); a thread would make forking unsafe."""
         import fcntl
 
         fcntl.fcntl(self._life, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(self._life, fcntl.F_SETFL, fcntl.fcntl(self._life, fcntl.F_GETFL) | os.O_ASYNC)
 
     def wait_for_the_end(self) -> None:
-        """End this process when the parent has gone without a word (SIGKILL); it would wait for ever."""
+        """End this process after its parent was killed (SIGKILL); it would wait forever."""
         os.read(self._life, 1)
         os._exit(1)
 
@@ -94,7 +91,7 @@ def _memory() -> int:
 
 
 def program(numbers: str) -> None:
-    """Be a worker, or the program that forks all workers: `numbers` are its pipes and the descriptors of `Shared`."""
+    """Run a worker, or the program that forks all workers; `numbers` are its pipes and the descriptors of `Shared`."""
     *connections, a, b, c, d, e, f = (int(number) for number in numbers.split(","))
     descriptors = [a, b, c, d, e, f]
     if sys.platform == "win32":
@@ -123,7 +120,7 @@ def program(numbers: str) -> None:
 
 
 def _fork_workers(job: Job, ours: Connection, theirs: list[Connection], shared: Shared) -> None:
-    """Fork the workers and tell the parent how one ended, until it asks no more or has gone; then end them all."""
+    """Fork the workers and report how one ended, until the parent asks no more or has ended; then end them all."""
     processes = list[BaseProcess]()
     try:
         for slot, connection in enumerate(theirs):
@@ -144,7 +141,7 @@ def _fork_workers(job: Job, ours: Connection, theirs: list[Connection], shared: 
 
 
 def forked(job: Job, connection: Connection, shared: Shared, slot: int, others: Sequence[Connection] = ()) -> None:
-    """Be a worker that was forked. `others` are connections of other processes, who wait for their ends."""
+    """Run a forked worker. `others` are connections of other processes, which wait for their ends."""
     shared.end_with_parent_alone()
     for other in others:
         other.close()
@@ -163,7 +160,7 @@ def _prepare() -> None:
 
 
 def work(job: Job, connection: Connection, shared: Shared, slot: int) -> None:
-    """What a worker process does: blocks, until there are no more."""
+    """Convert blocks in a worker process until there are no more."""
     _prepare()
     threading.Thread(target=shared.wait_for_the_end, daemon=True).start()
     if "torch" in sys.modules:

@@ -33,7 +33,7 @@ from tensorstore_ds.machine import memory_limit, uninterrupted
 
 #: Seconds at one sample after which a worker's silence is reported.
 SILENCE = 60.0
-#: Blocks that a worker has at a time: the next one lies ready when it has finished one.
+#: Blocks that a worker has at a time, so that the next one is ready when it has finished one.
 _AHEAD = 2
 #: A larger block is not sent ahead: its worker may not read it yet, and this process would wait.
 #: A pipe of Linux holds more than this; the ones of macOS and Windows hold 8 KiB.
@@ -44,7 +44,7 @@ _DIED = (
     "Run the same command again to continue; fewer workers need less memory."
 )
 _ENDED = "the source ended its worker process with status {}. Convert with 0 workers to see where."
-#: Not ``-m``: the folder that this process is in must not decide what is imported, and `PYTHONPATH` is the user's.
+#: Not ``-m``: the current folder must not decide what is imported, and `PYTHONPATH` is the user's.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[2:]; from tensorstore_ds.conversion.worker import program as p; p(sys.argv[1])"
 )
@@ -53,10 +53,10 @@ Results = Generator[BlockResult, None, None]
 
 
 def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[str], None]) -> Results:
-    """Convert blocks in `workers` processes, or in this one if 0; results come in the order of the blocks.
+    """Convert blocks in `workers` processes, or in this one if 0; yields results in the order of the blocks.
 
-    Only a few blocks are under way at a time. Close the generator to end the processes, even one that hangs. `note` is
-    called with a line that the user should see: a worker is silent, or there can be none.
+    Only a few blocks are in progress at a time. Close the generator to end the processes, even one that hangs. `note`
+    is called with a line for the user if a worker is silent, or workers cannot be used.
     """
     try:
         if workers:
@@ -71,10 +71,10 @@ def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[
 
 
 def start_method() -> str:
-    """``fork`` where it is safe: it starts in milliseconds and hands over any source. Else ``program``, see `worker`.
+    """``fork`` where it is safe: it starts in milliseconds and passes on any source. Else ``program``, see `worker`.
 
-    A forked process has only the thread that forked. What others held stays locked; and the pool of an OpenMP runtime,
-    such as torch's, is waited for without end. OpenBLAS, at most a thread a core, takes care of that itself.
+    A forked process has only the thread that forked. Locks of other threads stay locked, and the pool of an OpenMP
+    runtime, such as torch's, is waited for forever. OpenBLAS, at most a thread a core, handles a fork itself.
     """
     if sys.platform != "linux" or threading.active_count() > 1:
         return "program"
@@ -88,12 +88,12 @@ def start_method() -> str:
 
 
 class _NoWorkers(Exception):
-    """There can be no worker processes for this source; the message says why."""
+    """This source cannot use worker processes; the message gives the reason."""
 
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker process, as its parent sees it."""
+    """A worker process, as seen by its parent."""
 
     connection: Connection
     process: BaseProcess | subprocess.Popen[bytes] | None  #: None if a program has forked it
@@ -101,13 +101,11 @@ class _Worker:
 
 
 class _Workers:
-    """Worker processes, each at a pipe of its own; a context manager that ends them, also those that hang.
+    """Worker processes, each with its own pipe; a context manager that ends them, even if they hang.
 
-    `concurrent.futures` would wait for ever for the rest of a result whose writer was killed: its workers share a pipe.
-    `multiprocessing` would run the user's script again where it cannot fork, also in its own server of forks.
-
-    Raises:
-        _NoWorkers: there can be none, when it is made or entered.
+    `concurrent.futures` would wait forever for the rest of a result whose writer was killed, because its workers share
+    a pipe. `multiprocessing` would run the user's script again where it cannot fork, also in its fork server. Making or
+    entering it raises `_NoWorkers` if workers cannot be used.
     """
 
     def __init__(self, job: Job, count: int) -> None:
@@ -169,7 +167,7 @@ class _Workers:
                 raise _NoWorkers(failure)
 
     def _start_one_that_forks(self) -> bool:
-        """Start a program that imports what the source needs, once, and forks the workers; false if it cannot fork."""
+        """Start a program that imports what the source needs, once, and forks the workers; False if it cannot fork."""
         with uninterrupted(), contextlib.ExitStack() as theirs:
             pipes = [multiprocessing.Pipe() for _ in range(1 + self._count)]
             ends = [theirs.enter_context(end) for _, end in pipes]
@@ -197,7 +195,7 @@ class _Workers:
                 program.wait()
 
     def _program(self, *theirs: Connection) -> subprocess.Popen[bytes]:
-        """Start one that knows only what it inherits and is sent; its modules are looked for where they are here."""
+        """Start a program that knows only what it inherits and is sent, with the module search path of this process."""
         python = multiprocessing.spawn.get_executable()
         if not python or getattr(sys, "frozen", False):
             raise _NoWorkers("there is no Python that could be started for worker processes")
@@ -213,12 +211,12 @@ class _Workers:
         )
 
     def _introduce(self, connection: Connection, slot: int) -> None:
-        """Send the job to a program, which answers with why it cannot begin, empty if it can."""
+        """Send the job to a program, which answers why it cannot begin, or an empty text."""
         connection.send((self._count, self._nbytes, slot))
         connection.send_bytes(self._payload)
 
     def run(self, blocks: Iterable[Block], note: Callable[[str], None]) -> Results:
-        """As `run_blocks`."""
+        """Convert blocks, and yield results in order."""
         remaining = enumerate(blocks)
         handed = yielded = 0
         while True:
@@ -234,7 +232,7 @@ class _Workers:
                 yielded += 1
 
     def _hand_out(self, worker: _Worker, remaining: Iterator[tuple[int, Block]]) -> bool:
-        """Send the next block to a worker; false if there is none, or if the worker would not read it at once."""
+        """Send the next block to a worker; False if there is none, or if the worker would not read it at once."""
         if self._next is None:
             item = next(remaining, None)
             if item is None:
@@ -252,7 +250,7 @@ class _Workers:
         return True
 
     def _receive(self, note: Callable[[str], None]) -> None:
-        """Wait for what some worker has to say, and take it in."""
+        """Wait for a message of any worker, and process it."""
         positions = self._shared.positions
         before = positions.tolist()
         ready = wait_for([worker.connection for worker in self._workers], SILENCE)
@@ -276,7 +274,7 @@ class _Workers:
         self._results[worker.blocks.popleft()[0]] = message
 
     def _status_of(self, worker: _Worker) -> int | None:
-        """As `_status`, of a worker that has ended or is about to."""
+        """Wait for a worker that has ended or is about to; returns as `_status`."""
         if worker.process is not None:
             return _status(worker.process, 1)
         try:
@@ -288,7 +286,7 @@ class _Workers:
 
 
 def _status(process: BaseProcess | subprocess.Popen[bytes], timeout: float | None = None) -> int | None:
-    """Wait for the end of a process: how it ended, below 0 by a signal, or None where it still runs."""
+    """Wait for the end of a process: exit status, below 0 for a signal, or None if it still runs."""
     if isinstance(process, BaseProcess):
         process.join(timeout)
         return process.exitcode
@@ -298,7 +296,7 @@ def _status(process: BaseProcess | subprocess.Popen[bytes], timeout: float | Non
 
 
 def _inheriting(connections: Sequence[Connection], descriptors: Sequence[int]) -> tuple[str, dict[str, Any]]:
-    """What a program is told of the descriptors that it inherits, and the arguments of `subprocess` for it."""
+    """Argument that tells a program its inherited descriptors, and the arguments of `subprocess` for it."""
     if sys.platform != "win32":
         numbers = [*(connection.fileno() for connection in connections), *descriptors]
         return ",".join(map(str, numbers)), {"pass_fds": numbers}
@@ -313,7 +311,7 @@ def _inheriting(connections: Sequence[Connection], descriptors: Sequence[int]) -
 
 
 def _pickled(job: Job, limit: int) -> bytes:
-    """A job as bytes, for processes that do not inherit it; raises `_NoWorkers` where they are more than `limit`."""
+    """A job as bytes, for processes that do not inherit it; raises `_NoWorkers` above `limit` bytes."""
 
     class Sink(io.BytesIO):
         def write(self, data: Any, /) -> int:
@@ -339,6 +337,6 @@ def _pickled(job: Job, limit: int) -> bytes:
 
 
 def _is_of_the_script(module: str | None) -> bool:
-    """Whether importing a module in another process would run what runs in this one now."""
+    """Whether importing a module in another process would run the current script."""
     spec = getattr(sys.modules.get(module or ""), "__spec__", None)
     return module == "__main__" or bool(getattr(spec, "_initializing", False))

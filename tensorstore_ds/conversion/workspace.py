@@ -1,4 +1,4 @@
-"""``OUT.partial``: where a store grows until it is whole, and what a later run finds of an interrupted one.
+"""``OUT.partial``: a store grows here until it is complete, and a later run resumes an interrupted one.
 
 ::
 
@@ -6,7 +6,7 @@
       tsds.lock        held while a conversion runs; it also marks the folder as ours
       plan.json        the source and all that decides the bytes of the store
       plan/            of a conversion by several processes, see planned.py
-      journal/         train-00000.json: what is known of a finished shard
+      journal/         train-00000.json: the record of a finished shard
       store/           becomes OUT, by one rename
 
 The plan and the journal begin with a checksum, and are synced before anything relies on them.
@@ -51,15 +51,11 @@ PLAN = "plan"
 
 
 class Workspace(WorkFolder):
-    """The directory beside `out` in which it grows; a context manager that holds a lock on it.
+    """The folder next to `out` in which it grows; a context manager that holds a lock on it.
 
-    Args:
-        plans: whether a plan may be there, or is made.
-
-    Attributes:
-        notes: what the user should be told, though nothing failed; `on_note` is called with each.
-        run: the plan that shards are of, by its digest; empty in a conversion by one process.
-        began: when this was made, by ``time.monotonic()``.
+    `plans` allows or creates a plan for several processes. `notes` are for the user, and each is also passed to
+    `on_note`. `run` is the digest of the shards' plan, empty in a conversion by one process. `began` is a
+    ``time.monotonic()``.
     """
 
     def __init__(self, out: Path, on_note: Callable[[str], None] = lambda _: None, *, plans: bool = False) -> None:
@@ -73,7 +69,7 @@ class Workspace(WorkFolder):
         self._plans = plans
 
     def __enter__(self) -> Self:
-        """Make the directory, or find it."""
+        """Create or find the folder."""
         self.check_free()
         try:
             if self.open().warning:
@@ -91,12 +87,12 @@ class Workspace(WorkFolder):
             raise
 
     def check_free(self) -> None:
-        """Raise as `__enter__` does where `out` exists or cannot be made: before something else takes long."""
+        """Raise as `__enter__` if `out` exists or cannot be made, before a long computation."""
         check_new(self.out, self)
 
     @contextlib.contextmanager
     def visit(self, *, alone: bool = False) -> Iterator[Workspace]:
-        """Be beside other processes of a planned conversion; with `alone`, none of this machine may plan or commit."""
+        """Open the folder together with other processes; with `alone`, none of this machine may plan or commit."""
         if os.path.lexists(self.out):
             self.remove_leftover()
             advice = "Either it was committed, or it is another store: choose another path."
@@ -116,14 +112,14 @@ class Workspace(WorkFolder):
         return (self.path / PLAN).is_dir()
 
     def note(self, text: str) -> None:
-        """Tell the user, now and in the summary."""
+        """Show a note to the user now, and in the summary."""
         self.notes.append(text)
         self._on_note(text)
 
     def begin(self, plan: Mapping[str, Any]) -> None:
-        """Note the plan and what decodes and compresses, or compare it with that of the run that began here.
+        """Record the plan and the versions of codecs, or compare it with the plan of the run that began here.
 
-        What cannot be read of an earlier run is removed, and a note says so.
+        Unreadable parts of an earlier run are removed, with a note.
         """
         plan = recorded({"versions": versions(), **plan})
         begun = self.begun()
@@ -141,11 +137,11 @@ class Workspace(WorkFolder):
             )
 
     def begun(self) -> dict[str, Any] | None:
-        """The plan of the run that finished shards here, if there was one."""
+        """The plan of the run that finished shards here, or None."""
         return self.read("plan.json") if self.finished_names() else None
 
     def finished(self, split: str, index: int) -> FinishedShard | None:
-        """What is known of a shard that was finished here; None where there is none that can be used."""
+        """The record of a finished shard, or None if there is none that can be used."""
         data = self.read(_journal_name(split, index))
         if data is None or not (self.store / shard_path(split, index)).is_dir():
             return None
@@ -165,7 +161,7 @@ class Workspace(WorkFolder):
             return None
 
     def records(self, shards: Iterable[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], FinishedShard]]:
-        """What is known of finished shards, one at a time; a `ConversionError` if one cannot be read any more."""
+        """Yield the records of finished shards; raises `ConversionError` if one cannot be read any more."""
         for name in shards:
             finished = self.finished(*name)
             if finished is None:
@@ -174,14 +170,14 @@ class Workspace(WorkFolder):
             yield name, finished
 
     def added_up(self, splits: Iterable[str], shards: Iterable[tuple[str, int]]) -> dict[str, FinishedSplit]:
-        """What the finished shards of each split have together. Raises as `records` does."""
+        """Sums over the finished shards of each split; raises as `records`."""
         found = {split: FinishedSplit() for split in splits}
         for (split, _), finished in self.records(shards):
             found[split].add(finished)
         return found
 
     def finish(self, split: str, index: int, finished: FinishedShard) -> None:
-        """Note that a shard is whole, and of this run."""
+        """Record that a shard is complete, and of this run."""
         entry = {
             "shard": finished.shard.dump(),
             "fields": {name: field.dump() for name, field in finished.fields.items()},
@@ -195,7 +191,7 @@ class Workspace(WorkFolder):
         self.write(_journal_name(split, index), entry)
 
     def forget(self, split: str, index: int) -> None:
-        """Remove what is noted of a shard, before another is written in its place."""
+        """Remove the record of a shard before it is written again."""
         self.remove_file(_journal_name(split, index))
 
     def finished_names(self) -> list[tuple[str, int]]:
@@ -208,7 +204,7 @@ class Workspace(WorkFolder):
         return [(split, int(i)) for split, _, i in shards if i.isdigit() and (self.store / split / i).is_dir()]
 
     def clean(self, shards: Iterable[tuple[str, int]], *, plan: bool = True) -> None:
-        """Remove all but some finished shards, and the plan: what was half written, or is not of this source now."""
+        """Remove all but these finished shards, and the plan: incomplete parts, and parts of a different source."""
         names = {"journal/", "store/", PLAN}  # the first two stay, and what is in them goes
         if plan:
             names.add("plan.json")
@@ -225,18 +221,13 @@ class Workspace(WorkFolder):
     ) -> Manifest:
         """Complete the store and let it appear as `out`; returns the manifest as it was written.
 
-        The root's metadata is written last, and the directory is renamed after that: at no moment is there an `out`
-        that is not whole. Before, the store is opened as a reader would.
+        The root's metadata is written last, and the directory is renamed after that, so that an incomplete `out` never
+        exists. Before the rename, the store is opened as a reader would, with `check_keys` also to find equal keys in a
+        split. Without `appears`, the store stays here as `store`, and a later run continues from its shards.
 
-        Args:
-            check_keys: no two samples of a split may have the same key.
-            appears: if False, the store stays here as `store`, and a later run goes on from its shards.
-
-        Raises:
-            StoreExistsError: `out` has appeared meanwhile.
-            SourceError: two have.
-            ResourceError: there is not enough to check it. All is kept, and a later run completes it.
-            ConversionError: the finished store does not open; or it is whole, but may not survive a power loss.
+        Raises `StoreExistsError` if `out` has appeared meanwhile, `SourceError` for equal keys, `ResourceError` if the
+        check lacks memory (a later run can complete it), and `ConversionError` if the finished store does not open, or
+        is complete but may not survive a power loss.
         """
         files: dict[str, File] = {}
         for name in manifest.splits:
@@ -269,7 +260,7 @@ class Workspace(WorkFolder):
         return check_in_file(self.store / name)
 
     def _check(self, *, keys: bool) -> None:
-        """Open the store, and look for keys that two samples have."""
+        """Open the store, and look for equal keys."""
         store = open_store(self.store)
         for name in store if keys else ():
             column = cast(RaggedColumn, store[name]["key"])
@@ -278,7 +269,7 @@ class Workspace(WorkFolder):
 
 
 def versions() -> list[str]:
-    """Of what decides the bytes of a shard."""
+    """Versions of the libraries that decide the bytes of a shard."""
     return [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
 
 
@@ -287,13 +278,13 @@ def _journal_name(split: str, index: int) -> str:
 
 
 def recorded(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan as it is when it was read again, to compare it: JSON has lists for tuples."""
+    """A plan as JSON returns it, for comparisons: JSON has lists for tuples."""
     found: dict[str, Any] = json.loads(json.dumps(plan))
     return found
 
 
 def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What differs between two plans, for a message.
+    """Describe the differences of two plans for a message.
 
     >>> changes_between({"size": None, "seed": 0}, {"size": [64, 64], "seed": 0})
     '`size` was not given, is now (64, 64)'

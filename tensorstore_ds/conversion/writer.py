@@ -1,4 +1,4 @@
-"""A store from samples that come one at a time."""
+"""Write a store from samples that arrive one at a time."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Writer:
                 raise
 
     def _clear(self, workspace: Workspace) -> None:
-        """Remove what is there if a later run cannot use any of it."""
+        """Remove the workspace if a later run cannot use any of it."""
         if not any(self._is_usable(workspace, *shard) for shard in workspace.finished_names()):
             with contextlib.suppress(OSError):  # the next run clears it
                 workspace.clean(())
@@ -211,7 +211,7 @@ class Writer:
         self._resumed += shard.earlier is not None
 
     def _is_usable(self, workspace: Workspace, split: str, index: int) -> bool:
-        """Whether a later run can go on from a finished shard."""
+        """Whether a later run can continue from a finished shard."""
         shard = workspace.finished(split, index)
         return bool(shard and shard.origin and not (self._options.on_error == "fail" and faults(shard.skipped)))
 

@@ -1,6 +1,6 @@
-"""Kernels in C, where they could be compiled: each is called once for a batch, by the threads that there are.
+"""Kernels in C, if they could be compiled. Each is called once for a batch, by the caller's threads.
 
-Everything works without them, slower, with equal results. They know no store, and use no thread of their own.
+Without them, everything works more slowly, with equal results. They know no store, and start no threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorstore_ds.native.compile import HERE, NOTE, sources_digest
 _AXIS = np.dtype(
     [("origin", "f8"), ("extent", "f8"), ("resized", "i4"), ("first", "i4"), ("count", "i4"), ("at", "i4")]
 )
-#: One image of `core.crops`: `crop_job` in core.h, which says what each number is.
+#: One image of `core.crops`, the struct `crop_job` in core.h, which explains each number.
 JOB = np.dtype(
     [
         *((name, "i8") for name in ("begin", "end", "marks", "mark_count")),
@@ -36,7 +36,7 @@ advice = ""  #: what to do about it
 
 
 def _load() -> tuple[Any, str]:
-    """The compiled module, or None and why."""
+    """The compiled module, or None and the reason."""
     if os.environ.get("TSDS_NATIVE") == "0":
         return None, "the environment variable TSDS_NATIVE is 0"
     try:
@@ -65,7 +65,7 @@ _threads = threading.local()
 
 
 def own_context() -> Any:
-    """This thread's own memory for the kernels: `core.crops` and `core.index` want it."""
+    """This thread's private memory for the kernels `core.crops` and `core.index`."""
     context = getattr(_threads, "context", None)
     if context is None:
         context = _threads.context = core.context()
@@ -73,5 +73,5 @@ def own_context() -> Any:
 
 
 def index(data: Any) -> bytes:
-    """The entries of a JPEG file, 12 bytes each (formats/v1/spec.md, 6.7); none where there are no kernels."""
+    """The index entries of a JPEG file, 12 bytes each (formats/v1/spec.md, 6.7); empty without kernels."""
     return b"" if core is None else bytes(core.index(own_context(), data))

@@ -1,4 +1,4 @@
-"""``python -m tensorstore_ds.native`` compiles the kernels in C where they lie."""
+"""``python -m tensorstore_ds.native`` compiles the kernels in C in place."""
 
 import sys
 

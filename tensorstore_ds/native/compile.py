@@ -1,7 +1,7 @@
-"""Compiles the kernels in C: ``python -m tensorstore_ds.native``, in a checkout and where pip has installed them.
+"""Compile the kernels in C: ``python -m tensorstore_ds.native``, in a checkout and where pip has installed them.
 
-It needs a C compiler and Python's headers. The build of a wheel, which runs this file before any package is there, and
-``make`` call `compile_or_note`, which leaves a note instead of a module where there is no compiler.
+It needs a C compiler and Python's headers. The build of a wheel, which runs this file before any package exists, and
+``make`` call `compile_or_note`, which leaves a note instead of a module if there is no compiler.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ HERE = Path(__file__).resolve().parent
 IS_WINDOWS = sys.platform == "win32"
 #: Whether this Python is built without the GIL: it has no stable ABI, so a module is for one version.
 IS_FREE_THREADED = "t-" in EXTENSION_SUFFIXES[0]
-#: The module, by the names that Python looks for, and the note that says why there is none.
+#: The module, by the names that Python looks for, and the note on why it is missing.
 MODULE = f"_core{EXTENSION_SUFFIXES[0] if IS_FREE_THREADED else '.pyd' if IS_WINDOWS else '.abi3.so'}"
 NOTE = "_not_compiled.txt"
-#: Without contraction into fused multiply-adds: results are equal on all processors. What overflows wraps around.
+#: No contraction into fused multiply-adds, so that results are equal on all processors. Overflow wraps around.
 FLAGS = (
     *("-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-Wno-psabi"),
     *(() if IS_WINDOWS else ("-fPIC",)),
 )
-#: Where the compiler takes them without a warning: the first ones that it takes of each line, to compile and to link.
+#: Flags to compile and to link; of each line the first ones that the compiler accepts without a warning.
 HARDENING: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("-fstack-protector-strong",),),
     (("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"), ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2")),
@@ -38,23 +38,17 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {"x86_64": _AVX2, "AMD64": _AV
 
 
 class CompileError(Exception):
-    """The kernels cannot be compiled here; one line says why."""
+    """The kernels cannot be compiled here; the message is one line."""
 
 
 def sources_digest() -> str:
-    """SHA-256 of the sources, in hex; empty if they are not here."""
+    """SHA-256 of the sources, in hex; empty if they are missing."""
     files = sorted(HERE.glob("*.[ch]"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else ""
 
 
 def compile_module(out: Path = HERE / MODULE, *more: str) -> Path:
-    """Compile the module of kernels to `out`; `more` flags go to each call of the compiler, after the usual ones.
-
-    The environment variables CC, CFLAGS and LDFLAGS are used as elsewhere.
-
-    Raises:
-        CompileError: there is no compiler, or it fails, or `out` cannot be written.
-    """
+    """Compile the kernels to `out`; `more` flags follow the usual ones, also of CFLAGS. Raises `CompileError`."""
     import shlex  # here, since whoever imports this library imports this file
     import shutil
     import sysconfig
@@ -91,12 +85,9 @@ def compile_module(out: Path = HERE / MODULE, *more: str) -> Path:
 
 
 def compile_or_note(folder: Path = HERE) -> Path:
-    """Compile the module into `folder`, or write there why it could not be; returns the file that was written.
+    """Compile the module into `folder`, or write there why this failed; returns the written file.
 
-    With TSDS_NATIVE=0 in the environment it is not compiled. With TSDS_NATIVE=1 a failure is an error.
-
-    Raises:
-        CompileError: it was wanted and failed, or the note cannot be written.
+    With TSDS_NATIVE=0 in the environment it is not compiled. With TSDS_NATIVE=1 a failure raises `CompileError`.
     """
     wanted, module, note = os.environ.get("TSDS_NATIVE"), folder / MODULE, folder / NOTE
     try:
@@ -133,7 +124,7 @@ def _link() -> list[str]:
 
 
 def _hardening(command: list[str], folder: Path) -> list[str]:
-    """The flags of `HARDENING` that a compiler takes, on Linux; they cost no time in the kernels."""
+    """The flags of `HARDENING` that a compiler accepts, on Linux; they do not slow the kernels."""
     import subprocess
 
     probe, found = folder / "probe.c", list[str]()
@@ -167,7 +158,7 @@ def _call(command: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Compile the module where it lies, with more flags if there are any; if-possible leaves a note if it fails."""
+    """Compile the module in place, with more flags if given; `if-possible` leaves a note on failure."""
     try:
         made = compile_or_note() if arguments == ["if-possible"] else compile_module(HERE / MODULE, *arguments)
         if arguments != ["if-possible"]:

@@ -61,7 +61,7 @@ class Eviction:
 
 
 class DataFile(NamedTuple):
-    """A file with a column's bytes: its path relative to the store, and its size as the manifest has it."""
+    """A file with a column's bytes: its path relative to the store, and its size in the manifest."""
 
     path: str
     nbytes: int
@@ -92,7 +92,7 @@ def residency(store: Store, *, splits: Names = None, fields: Names = None) -> di
 
 
 def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, Residency]:
-    """The same as `residency`, of these (split, field) alone."""
+    """Measure these (split, field) columns."""
     found = {}
     for split, field in columns:
         nbytes = resident = 0
@@ -113,7 +113,7 @@ def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, 
 
 
 def total_residency(columns: Mapping[str, Residency]) -> Residency:
-    """Several columns as one; not known if one of them is not.
+    """The sum of several columns; unknown if one of them is.
 
     >>> total_residency({"train/label": Residency(80, 80), "train/image": Residency(720, 120)}).share
     0.25
@@ -150,15 +150,15 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
 
 
 def fit_surely(splits: Iterable[Split]) -> bool:
-    """Whether whole splits fit into memory, by the sizes of their shards alone: no file is looked at."""
+    """Whether whole splits fit into memory, judged by the sizes of their shards without looking at files."""
     shards = {(split.store.path, split.name): split.store.manifest.splits[split.name].shards for split in splits}
     return sum(shard.nbytes for some in shards.values() for shard in some) <= min(memory_limits().values())
 
 
 def requirement(store: Store, columns: Sequence[tuple[str, str]]) -> tuple[int, dict[str, int]]:
-    """Bytes that these (split, field) take, and the limits for them as `memory_limits` has them.
+    """Bytes of these (split, field) columns, and the limits for them as in `memory_limits`.
 
-    No limit is below what is in memory already: such pages may be locked, lie in a file system in memory, or count for
+    No limit is below the bytes in memory: such pages may be locked, belong to a file system in memory, or count for
     another container, so that they are not available, and yet need no more.
     """
     limits = memory_limits()
@@ -203,7 +203,7 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.EROFS):  # a read-only file system: there is nothing to write
                     raise
-            # Up to the end of a page: of a page that is asked for in part, nothing is dropped.
+            # Up to the end of a page, because a partial page is not dropped.
             nbytes = -(-size_of(file) // mmap.PAGESIZE) * mmap.PAGESIZE
             os.posix_fadvise(file.fileno(), start_of(file), nbytes, os.POSIX_FADV_DONTNEED)
     return Eviction(before, residency_of(store, columns))
@@ -222,12 +222,12 @@ def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str
 
 
 def is_missing(store: Store, path: str) -> bool:
-    """Whether a file of a store by URL was not fetched yet, not even a part of it."""
+    """Whether no part of a file of a store by URL was downloaded yet."""
     return store.is_remote and not (store.path / path).exists()
 
 
 def _open_kept(store: Store, path: str) -> IO[bytes]:
-    """A file as it is on this disk: of a store by URL, nothing is fetched."""
+    """Open a file as it is on this disk; nothing is downloaded."""
     return open_file(store.path, path) if store.is_remote else store.open_file(path)
 
 

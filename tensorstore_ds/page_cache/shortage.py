@@ -1,4 +1,4 @@
-"""Whether rows that are loaded again and again fit into memory, and which of their arrays to read without neighbors.
+"""Whether rows that are loaded repeatedly fit into memory, and which of their arrays to read without neighbors.
 
 The system reads neighbors of a missing page with it, as many as the read-ahead of the disk, 128 KiB to 8 MiB. If all
 rows fit into memory, this fills it quickly. Otherwise, the neighbors are dropped before they are used.
@@ -21,7 +21,7 @@ from tensorstore_ds.reading.store import Split
 
 #: Arrays that take less than this share of memory together keep the system's read-ahead, and so get into memory soon.
 SMALL_SHARE = 1 / 8
-#: Reading ahead of a disk that the system tells nothing about: Linux's own default.
+#: Read-ahead of a disk that the system does not report: Linux's default.
 _USUAL_READ_AHEAD = 128 * 1024
 
 
@@ -33,7 +33,7 @@ class Shortage(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Some rows of a split that are loaded again and again."""
+    """Some rows of a split that are loaded repeatedly."""
 
     split: Split
     fields: Sequence[str]
@@ -42,10 +42,7 @@ class Loaded(NamedTuple):
 
 
 def shortage(parts: Sequence[Loaded]) -> Shortage | None:
-    """Return by how much rows do not fit into memory, or None if they fit.
-
-    Rows count with their neighbors, as far as the system reads ahead.
-    """
+    """Return by how much rows do not fit into memory, with the neighbors that are read ahead, or None if they fit."""
     if fit_surely(part.split for part in parts):
         return None
     found = [requirement(part.split.store, [(part.split.name, name) for name in part.fields]) for part in parts]
@@ -58,7 +55,7 @@ def shortage(parts: Sequence[Loaded]) -> Shortage | None:
 
 
 def large_arrays(parts: Sequence[Loaded], limit: int) -> list[set[str]]:
-    """Paths of the arrays that are to be read without neighbors, for each of the parts, if all do not fit into memory.
+    """Paths of each part's arrays that should be read without neighbors if the parts do not fit into memory.
 
     Offsets are not among them, because they are read from end to end.
     """

@@ -1,4 +1,4 @@
-"""Linux's system calls on the page cache that Python's standard library does not have: cachestat and mincore."""
+"""Linux system calls on the page cache that Python's standard library lacks: cachestat and mincore."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 
 _CACHESTAT = 451  # the system call's number, the same on every architecture; Linux 6.5 and later
-#: Bytes that one call is about at most, so that Ctrl-C is heard in between; mincore answers with a byte per page.
+#: Most bytes per call, so that Ctrl-C works in between; mincore returns a byte per page.
 _WINDOW = 256 * 1024**2
 
 
 def resident_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
     """How many of a file's `nbytes` bytes from `offset`, a multiple of the page size, are in the page cache.
 
-    Counted in whole pages, so that it may be more than `nbytes`. ``cachestat(2)`` answers for 50 GB in less than a
-    millisecond; where it is missing, ``mincore(2)`` looks at every page, which takes about 15 ms per GiB.
-
-    Raises:
-        OSError: the system does not tell; EPERM for another user's file.
+    The unit is whole pages, so the result may exceed `nbytes`. ``cachestat(2)`` answers for 50 GB in less than a
+    millisecond; where it is missing, ``mincore(2)`` looks at every page, which takes about 15 ms per GiB. Raises
+    `OSError` if the system does not tell, with EPERM for another user's file.
     """
     if not nbytes:
         return 0
@@ -37,7 +35,7 @@ def resident_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
 
 
 def mincore_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
-    """The same as `resident_nbytes`, through read-only maps and ``mincore(2)``."""
+    """Count resident bytes through read-only maps and ``mincore(2)``."""
     status = os.fstat(descriptor)
     if os.geteuid() not in (0, status.st_uid) and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
         raise PermissionError(
@@ -53,11 +51,7 @@ def mincore_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
 
 
 def map_file(descriptor: int, nbytes: int, offset: int = 0) -> mmap.mmap:
-    """A read-only map of a file, which it shares with all processes; it outlives the descriptor.
-
-    Raises:
-        OSError: the file ends before that, or the system refuses.
-    """
+    """A read-only shared map of a file, which outlives the descriptor; raises `OSError` if the file ends earlier."""
     try:
         return mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset)
     except ValueError as error:
@@ -75,7 +69,7 @@ def _function(name: str) -> Any:
 
 
 def _call(name: str, address: int, nbytes: int, *pointers: int) -> None:
-    """Call a function of the C library that takes an address and a size, and answers 0 where all went well."""
+    """Call a function of the C library with an address and a size; raises `OSError` unless it returns 0."""
     if _function(name)(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), *map(ctypes.c_void_p, pointers)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

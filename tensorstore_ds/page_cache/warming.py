@@ -135,7 +135,7 @@ class Warming:
         self._stopping = threading.Event()
         self._raised = False
         self._running = threads
-        # Threads that are no daemons would be waited for before `atexit` is heard, to the last byte of the store.
+        # Python waits for threads that are not daemons before `atexit`, here to the last byte of the store.
         self._threads = [threading.Thread(target=self._run, name=f"tsds-warm-{i}", daemon=True) for i in range(threads)]
         atexit.register(self.stop)
         for thread in self._threads:
@@ -232,7 +232,7 @@ class Warming:
 
 
 def _in_order(store: Store, columns: Sequence[tuple[str, str]]) -> list[DataFile]:
-    """The files of these columns: the smallest column first, images last and in the order in which they were named."""
+    """The files of these columns: the smallest column first, images last and in the order of the arguments."""
     files = {column: data_files(store, *column) for column in columns}
 
     def rank(column: tuple[str, str]) -> tuple[bool, int]:

@@ -1,4 +1,4 @@
-"""What must hold before a store's bytes are trusted; opening a store and verifying it both ask here.
+"""What must hold before a store's bytes are trusted. Opening a store and verifying it both use these checks.
 
 A file shorter than its map kills the process that reads it (SIGBUS), so that sizes are compared when a store is opened
 and again when a file is mapped. ``formats/v1/spec.md`` says what is checked when.
@@ -27,9 +27,9 @@ from tensorstore_ds.reading.store_files import StoreFiles
 
 #: Refuse an array's or a group's ``zarr.json`` larger than this before reading it.
 METADATA_MAX_NBYTES = 1024**2
-#: A signature is no larger.
+#: Largest size of a signature.
 SIGNATURE_MAX_NBYTES = 1024**2
-#: Offsets looked at together.
+#: Number of offsets checked at a time.
 _OFFSETS = 1_000_000
 _ZSTD_LEVELS = range(1, 23)
 _ZEROS = "0" * 64
@@ -39,14 +39,7 @@ _GROUP_NBYTES = len(dump_json(GROUP))
 
 
 class DataFile(NamedTuple):
-    """A file with an array's bytes, as it follows from the manifest.
-
-    Attributes:
-        shard: place of its shard in the split.
-        path: relative to the shard.
-        layout: of the file.
-        least, most: bytes that it can have.
-    """
+    """A file with an array's bytes: place of its shard in the split, path in the shard, least and most bytes."""
 
     shard: int
     path: str
@@ -69,10 +62,7 @@ def check_root_files(manifest: Manifest) -> list[Problem]:
 
 
 def check_data_files(files: StoreFiles) -> list[Problem]:
-    """Whether every data file is there, of a size that its array can have: what a copy lacks that was cut short.
-
-    The files above the shards are looked at, too.
-    """
+    """Whether the files above the shards and all data files exist, with a size that their array can have."""
     manifest = files.manifest
     problems = check_sizes(files, {path: file.size for path, file in manifest.files.items()})
     for split in manifest.splits:
@@ -105,8 +95,8 @@ def check_shard(files: StoreFiles, split: str, index: int, listing: Mapping[str,
 class Listings:
     """Reads the sizes of a shard's files from its ``zarr.json``, and checks all that `check_shard` checks.
 
-    A list that is byte for byte as this library writes it, but for the digests in it, is not parsed. So a shard costs
-    about half as much, and a split may have 10,000.
+    A list that is byte for byte as this library writes it, except for the digests, is not parsed. This halves the time
+    of a shard, and a split may have 10,000.
     """
 
     def __init__(self, files: StoreFiles, split: str) -> None:
@@ -190,7 +180,7 @@ def check_sizes(files: StoreFiles, sizes: Mapping[str, int]) -> list[Problem]:
 
 
 def size_problems(files: StoreFiles, path: str, least: int, most: int) -> list[Problem]:
-    """What is wrong with a file that should have so many bytes, as far as can be seen without opening it."""
+    """What is wrong with a file that should have between `least` and `most` bytes, found without opening it."""
     try:
         size = files.size(path)
     except FormatError as error:
@@ -270,7 +260,7 @@ def _check_consolidated(files: StoreFiles, consolidated: Mapping[str, Any]) -> N
 
 
 def offsets_problem(offsets: NDArray[np.int64], length: int) -> str | None:
-    """What is wrong with a shard's offsets into `length` values, if anything is."""
+    """What is wrong with a shard's offsets into `length` values, or None."""
     if int(offsets[0]) != 0:
         return f"expected offsets from 0, found {int(offsets[0])} first."
     if int(offsets[-1]) != length:
@@ -303,7 +293,7 @@ def _parsed(text: bytes, name: str, reason: str) -> dict[str, Any]:
 
 
 def _compare(name: str, reason: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Whether metadata are as expected, but for the attributes, which anybody may add."""
+    """Raise `FormatError` unless metadata are as expected, except for the attributes, to which everybody may add."""
     if isinstance(found.get("attributes"), dict):
         expected = {**expected, "attributes": found["attributes"]}
     for member in sorted(found.keys() - expected.keys()):

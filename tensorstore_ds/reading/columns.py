@@ -128,10 +128,7 @@ class Column:
         self._parts.pop(shard, None)
 
     def _mapped(self, shard: int) -> NDArray[Any] | None:
-        """Return the memory map of one shard, or None if the shard is compressed.
-
-        If the store was opened by URL, rows that were not downloaded yet are holes in the map.
-        """
+        """Return the map of one shard, with holes where rows were not downloaded yet, or None if it is compressed."""
         part = self.part(shard)
         array = part.array if isinstance(part, MirroredArray) else part
         return array if isinstance(array, np.ndarray) else None
@@ -185,8 +182,7 @@ class Column:
     def _will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
         """Ask the system to read the rows [start, stop) of each pair, (n,) each and in one shard, without waiting.
 
-        Returns:
-            Bytes that the disk is asked for, in whole pages, and the number of requests.
+        Returns the bytes that the disk is asked for, in whole pages, and the number of requests.
         """
         order = np.argsort(starts, kind="stable")
         starts, stops = starts[order], stops[order]
@@ -227,10 +223,7 @@ class Column:
         return self.take(item)
 
     def _pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
-        """Return the rows ``[start, stop)``, both in [0, len], as one array for each shard.
-
-        The arrays are views of the maps, or decompressed copies.
-        """
+        """Return the rows ``[start, stop)``, both in [0, len], as one view or decompressed copy for each shard."""
         if stop <= start:
             return []
         if self._is_remote:
@@ -294,18 +287,11 @@ class Column:
         return array.copy() if copy else array
 
     def _by_kernel(self, rows: NDArray[np.int64], call: Callable[[Any], int]) -> bool:
-        """Let a compiled kernel process rows, (n,) in [-len, len), that are on this disk.
+        """Let a compiled kernel process rows, (n,) in [-len, len), that are on this disk. Returns whether it did all.
 
-        Args:
-            call: function that calls the kernel with the table of the column, and returns the number of rows processed.
-                It is below the number of `rows` if a row is out of range, or in a shard that is not in the table yet.
-
-        Returns:
-            Whether the kernel processed all rows. False if there are no kernels, if rows must be decompressed, or if
-            they are in more shards than can be mapped at the same time.
-
-        Raises:
-            IndexError: a row is out of range.
+        `call` calls the kernel with the table of the column, and returns the number of rows processed. It is below the
+        number of `rows` if a row is out of range (`IndexError`), or in a shard that is not in the table yet. False if
+        kernels are missing, rows must be decompressed, or they are in more shards than can be mapped at the same time.
         """
         if native.core is None:
             return False
@@ -327,7 +313,7 @@ class Column:
         return all(array is not None for array in arrays.values()) and call(table) == len(rows)
 
     def _shards_of(self, start: int, stop: int) -> range:
-        """The shards with the rows [start, stop), of which there is one at least."""
+        """The shards with the rows [start, stop), which must not be empty."""
         return range(bisect.bisect_right(self._edges, start) - 1, bisect.bisect_right(self._edges, stop - 1))
 
     def _piece(self, shard: int, start: int, stop: int) -> NDArray[Any]:
@@ -472,7 +458,7 @@ class RaggedColumn:
         return offsets[rows], offsets[rows + 1]
 
     def _known(self, shards: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As `offsets` of several shards, of which only those of some, ascending, are certain to be there."""
+        """The offsets of several shards, of which only those of the ascending `shards` are certain to be filled in."""
         column, missing = self.offset_column, shards[self._is_missing[shards]]
         if (offsets := self._joined.get("offsets")) is None:
             check_fits(self._name, 8 * (len(self) + 1))
@@ -495,7 +481,7 @@ class RaggedColumn:
 
     @functools.cached_property
     def _value_starts(self) -> NDArray[np.int64]:
-        """Where the values of each shard begin, and the last end."""
+        """(shards + 1,) int64, the first value of each shard, followed by the number of values."""
         if self.values:
             return next(iter(self.values.values()))._starts
         return next(iter(self.lists.values()))._starts
@@ -583,7 +569,7 @@ class RaggedColumn:
 
 
 def array_columns(name: str, column: Column | RaggedColumn) -> dict[str, Column]:
-    """The columns of a field's arrays, by the arrays' paths."""
+    """The columns of a field's arrays, by path in a shard."""
     if isinstance(column, Column):
         return {name: column}
     columns = {f"{name}/offsets": column.offset_column}
@@ -596,9 +582,9 @@ ColumnPiece = NDArray[Any] | ZarrPart | MirroredArray
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """`numpy.empty`; a large array begins at a page. `malloc` begins 16 bytes after one.
+    """`numpy.empty` with large arrays at the beginning of a page. `malloc` begins them 16 bytes after one.
 
-    There, the C library's ``rep movsb`` takes four times as long on AMD Zen 3 if the source begins at a cache line.
+    There, the C library's ``rep movsb`` takes 4x as long on AMD Zen 3 if the source begins at a cache line.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes < LARGE_NBYTES:
@@ -610,7 +596,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 def _take(part: ColumnPiece, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
     if isinstance(part, np.ndarray):
-        # Without a mode np.take checks every index while it copies into a buffer of its own: five times slower.
+        # Without a mode np.take checks every index while it copies into a buffer of its own: 5x slower.
         np.take(part, rows, axis=0, out=out, mode="clip")
     elif rows.size:
         part.take(rows, out)

@@ -1,4 +1,4 @@
-"""Arrays on the bytes of files: maps that keep no file open, and no more of them than the system allows.
+"""Memory maps of files that keep no file open, and no more maps than the system allows.
 
 A store may have more arrays than a process may have open files, 1,024 on most systems, or maps, 65,530 on Linux.
 """
@@ -25,7 +25,7 @@ from tensorstore_ds.errors import Problem, ResourceError
 
 _MAP_FIXED = 0x10  # of Linux and macOS
 #: Bytes that the system is asked to read with one call. Linux reads no more than the disk's own limit, which is seldom
-#: less than this, and leaves the rest out without a word.
+#: less than this, and silently ignores the rest.
 STEP_NBYTES = 128 * 1024
 _SHORT = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 _PIECE = 64 * 1024
@@ -41,17 +41,11 @@ class Holder(Protocol):
 
 
 class Maps:
-    """Keeps the number of this process's maps below the system's limit.
+    """Keeps the number of this process's maps below `limit`, the system's largest number, or None.
 
     Other libraries map files as well, so all maps of the process are counted, but only once for many new ones. If they
     are more than 3/4 of the limit, holders drop those of their maps that were not used recently. A map ends with the
-    last array on it, so arrays of the user stay valid.
-
-    Args:
-        limit: largest number of maps of a process, or None if the system has no limit.
-
-    Attributes:
-        most_together: one call uses at most this number of maps at the same time.
+    last array on it, so arrays of the user stay valid. One call uses at most `most_together` maps at the same time.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -64,7 +58,7 @@ class Maps:
         self._turn = threading.Lock()  # nobody waits for it: a thread that waited might hold what the other one needs
 
     def add(self, holder: Holder) -> None:
-        """Let a holder take part."""
+        """Register a holder."""
         self._holders.add(holder)
 
     def before_one_more(self) -> None:
@@ -94,7 +88,7 @@ class Maps:
             return 0
 
     def after_fork(self) -> None:
-        """Called in the child: a thread whose turn it was is not there."""
+        """Replace the lock in the child, because the thread that held it does not exist there."""
         self._turn = threading.Lock()
 
     def _age(self) -> None:
@@ -117,7 +111,7 @@ def maps_limit() -> int | None:
 
 
 def note_of_maps(split: str, files: int) -> list[str]:
-    """What the user should know of a split with more files of uncompressed arrays than a process may map."""
+    """A note for the user if a split has more files of uncompressed arrays than a process may map."""
     limit = MAPS.limit
     if limit is None or files <= limit * 3 // 4:
         return []
@@ -136,12 +130,8 @@ _whole: weakref.WeakValueDictionary[_Identity, mmap.mmap] = weakref.WeakValueDic
 def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> NDArray[Any]:
     """A read-only array on an open file's bytes from `offset`, which all processes of the machine share.
 
-    A file is mapped once: its arrays share the map, which ends with the last of them. The array keeps no descriptor,
-    and `file` may be closed. Its pages are read when they are first used.
-
-    Raises:
-        ValueError: the file ends before the array does.
-        ResourceError: the system has no room for one more map.
+    A file is mapped once: its arrays share the map, which ends with the last of them. The array keeps no descriptor, so
+    `file` may be closed. Raises `ValueError` if the file ends before the array, and `ResourceError` if no map is left.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     status = os.fstat(file.fileno())
@@ -166,7 +156,7 @@ def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset:
 
 
 def _map_after_all(descriptor: int, nbytes: int, offset: int, error: OSError) -> mmap.mmap:
-    """One more try, of one array alone, without the maps that are not in use."""
+    """Try once more to map one array, after dropping the maps that are not in use."""
     if error.errno not in _SHORT:
         raise error
     MAPS.let_go()
@@ -187,12 +177,12 @@ def _map_after_all(descriptor: int, nbytes: int, offset: int, error: OSError) ->
 
 
 def _map(descriptor: int, nbytes: int, offset: int) -> mmap.mmap:
-    """A read-only map. An `mmap` duplicates the descriptor for itself, but for the options of Python 3.13."""
+    """A read-only map. Python 3.13 can make it without the duplicate of the descriptor that an `mmap` keeps."""
     if sys.version_info >= (3, 13) and sys.platform != "win32":
         return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset, trackfd=False)
     if sys.platform not in ("linux", "darwin") or sys.maxsize < 2**32:
         return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset)
-    # A map of no file owns the addresses, and unmaps them at its end; the file is laid over them.
+    # An anonymous map owns the addresses, and unmaps them at its end; the file is mapped over it.
     mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
     address = np.frombuffer(mapped, np.uint8).ctypes.data
     if _c_mmap()(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset) != address:
@@ -213,10 +203,10 @@ def _c_mmap() -> Any:
 
 
 def read_randomly(array: NDArray[Any]) -> None:
-    """Tell the system that a mapped array is read in random order.
+    """Tell the system that a mapped array is read in random order, so that it reads a missing page without read-ahead.
 
-    It then reads a missing page without its neighbors, otherwise with as many as the read-ahead of the disk. Where the
-    array is the larger part of its file, all of the file is meant: the system keeps parts with other advice as maps.
+    If the array is the larger part of its file, this covers the whole file: the system keeps parts with other advice as
+    separate maps.
     """
     mapped: Any = array
     while isinstance(mapped, np.ndarray):
@@ -228,23 +218,16 @@ def read_randomly(array: NDArray[Any]) -> None:
 
 
 def will_need(array: NDArray[Any], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int]:
-    """Ask the system to read bytes [begin, end) of a mapped array into the page cache, without waiting for them.
+    """Ask the system to read bytes [begin, end), ascending (n,) int64, of a mapped array, without waiting.
 
-    Args:
-        begins, ends: (n,) int64, the begins in ascending order.
-
-    Returns:
-        Bytes of the pages, and the number of their ranges, of which no two touch.
+    Returns the bytes of the pages, and the number of their ranges, which do not touch.
     """
     start = array.ctypes.data
     return ask(begins + start, ends + start, functools.partial(_advise, advice="MADV_WILLNEED"))
 
 
 def ask(begins: NDArray[np.int64], ends: NDArray[np.int64], call: Callable[[int, int], object]) -> tuple[int, int]:
-    """Call a function with position and size of whole pages, until all bytes [begin, end) are in some; as `will_need`.
-
-    Pages that touch are asked for together, up to `STEP_NBYTES`.
-    """
+    """Call a function with position and size of whole pages with all bytes [begin, end); returns as `will_need`."""
     first, last = begins // mmap.PAGESIZE * mmap.PAGESIZE, -(-ends // mmap.PAGESIZE) * mmap.PAGESIZE
     last = np.maximum.accumulate(last)
     at = np.flatnonzero(np.append(True, first[1:] > last[:-1])[: len(first)])
@@ -256,7 +239,7 @@ def ask(begins: NDArray[np.int64], ends: NDArray[np.int64], call: Callable[[int,
 
 
 def _advise(address: int, nbytes: int, advice: str) -> None:
-    """Give advice, on systems that know it, about the pages with some mapped bytes."""
+    """Give the system advice, if it supports it, about the pages with these mapped bytes."""
     if nbytes and hasattr(mmap, advice):
         page = address // mmap.PAGESIZE * mmap.PAGESIZE
         _c_madvise()(page, address - page + nbytes, getattr(mmap, advice))

@@ -1,6 +1,6 @@
-"""A store by URL: its files, kept on this disk as far as they were needed, for all processes of the machine.
+"""A store by URL: its files are cached on this disk as they are needed, for all processes of the machine.
 
-What has come once is not asked for again. When all of it has come, the folder of files has become the store.
+Nothing is downloaded twice. When everything is downloaded, the folder of files is an ordinary store.
 """
 
 from __future__ import annotations
@@ -45,17 +45,12 @@ from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
 
-#: Seconds in which the root is not looked at again.
+#: Seconds between two checks of the root.
 _ROOT_SECONDS = 5.0
 
 
 class Mirror(StoreFiles):
-    """The files of a store by URL, each of which is fetched when it is opened, or chunk by chunk as an array.
-
-    Attributes:
-        server: whom they come from.
-        folder: where they are kept.
-    """
+    """The files of a store by URL, each downloaded when it is opened, or chunk by chunk as an array."""
 
     def __init__(self, server: Server, mirrored: Mirrored, root: bytes, etag: str | None) -> None:
         self.server = server
@@ -71,17 +66,14 @@ class Mirror(StoreFiles):
         _mirrors.add(self)
 
     def after_fork(self) -> None:
-        """Forget threads: none of them is here."""
+        """Forget the threads, which do not exist in the child."""
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
 
     def open(self, name: str) -> IO[bytes]:
-        """Open one of the files, which is fetched whole if it is not there.
+        """Open one of the files, after downloading the whole file if it is missing.
 
-        Raises:
-            FormatError: it is not listed, or damaged on the server.
-            RemoteError: the server fails, and the file is not there.
-            OutputError: the disk is full.
+        Raises `FormatError` if it is not listed or damaged on the server, `RemoteError` and `OutputError`.
         """
         if name == "zarr.json":
             return open_file(self._mirrored.folder, name)
@@ -90,7 +82,7 @@ class Mirror(StoreFiles):
         return open_file(self.folder, name)
 
     def read_part(self, name: str, part: slice) -> bytes:
-        """As of `StoreFiles`; of a large file, only the chunks that these bytes are in are fetched."""
+        """Read some bytes; of a large file, only the chunks with these bytes are downloaded."""
         mirrored = None if name == "zarr.json" else self._fetch_unless_large(name)
         if mirrored is None:
             return super().read_part(name, part)
@@ -99,7 +91,7 @@ class Mirror(StoreFiles):
             return read_slice(file, part)
 
     def listing(self, split: str, index: int) -> dict[str, File]:
-        """As of `StoreFiles`; what is listed is compared with the manifest, too."""
+        """Read the list of a shard's files, which is also compared with the manifest."""
         directory = self.manifest.shard_path(split, index)
         with self._lock_of(directory), kept_in(self.folder):
             if directory not in self._listings:
@@ -107,7 +99,7 @@ class Mirror(StoreFiles):
             return dict(self._listings[directory])
 
     def part(self, split: str, index: int, array: str, geometry: ArrayGeometry) -> ColumnPiece:
-        """One shard's part of an array, of which rows are fetched as they are read; raises as `open`."""
+        """One shard's part of an array, whose rows are downloaded as they are read; raises as `open`."""
         if not geometry.rows:
             return np.empty(geometry.shape, geometry.spec.dtype)
         path = f"{array}/{geometry.data_path}"
@@ -125,7 +117,7 @@ class Mirror(StoreFiles):
         return mapped if mirrored is None else MirroredArray(mirrored, mapped)
 
     def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Fetch all that is missing. The folder is a store then; raises as `open`."""
+        """Download all that is missing, which makes the folder a store; raises as `open`."""
         total, done = self.manifest.nbytes, 0
         for name, entry in self.manifest.splits.items():
             for i, shard in enumerate(entry.shards):
@@ -139,7 +131,7 @@ class Mirror(StoreFiles):
         self._fetch_metadata()
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
-        """As `Server.read`; raises as `check_root` if the file is not there any more."""
+        """Read bytes from the server; raises as `check_root` if the file no longer exists."""
         try:
             return self.server.read(name, start, stop, etag=etag)
         except RemoteError as error:
@@ -149,8 +141,8 @@ class Mirror(StoreFiles):
     def check_root(self, name: str) -> None:
         """Raise `RemoteError` if a file no longer belongs to this store; the server is asked at most every few seconds.
 
-        Another store may have taken its place. If this one has grown or was updated, a shard with the same list of
-        files is the same: its files never change.
+        Another store may have replaced this one. If it has only grown or was updated, a shard with the same list of
+        files is unchanged, because its files never change.
         """
         if time.monotonic() - self._root_seen >= _ROOT_SECONDS:
             self._root_seen = time.monotonic()
@@ -163,7 +155,7 @@ class Mirror(StoreFiles):
             self._confirmed.add(shard)
 
     def file_is_whole(self) -> None:
-        """See whether all data files are whole; then what is missing is little, and it is fetched, too."""
+        """Download the little that remains once all data files are complete."""
         for name, entry in self.manifest.splits.items():
             for i in range(len(entry.shards)):
                 if not self._is_whole(name, i):
@@ -245,7 +237,7 @@ class Mirror(StoreFiles):
             raise
 
     def _own(self, name: str, data: bytes, shard: Shard) -> dict[str, File]:
-        """The files in a list that was fetched; if it is damaged, perhaps as another store is there now."""
+        """The files in a downloaded list. Damage may mean that another store has replaced this one."""
         try:
             return parse_listing(data, name, shard)
         except FormatError:
@@ -253,7 +245,7 @@ class Mirror(StoreFiles):
             raise
 
     def _fetch_small(self, name: str, file: File) -> None:
-        """Fetch a file whole, and compare its SHA-256."""
+        """Download a whole file, and compare its SHA-256."""
         path = self.folder / name
         is_unreadable = name.split("/")[2:3] and name.split("/")[2] in self.manifest.unreadable
         if is_unreadable and file.size > MANIFEST_MAX_NBYTES:  # its chunks are not known, and it is held in memory
@@ -278,7 +270,7 @@ class Mirror(StoreFiles):
             self._keep(name, bytes(data))
 
     def _fetch_unless_large(self, name: str) -> MirroredFile | None:
-        """Fetch a file whole, but not one that is fetched in chunks: that is returned. The root is no such file."""
+        """Download a whole file, or return it if it is downloaded in chunks. The root must not be passed."""
         folder = "/".join(name.split("/")[:2])
         if name in self.manifest.files:
             self._fetch_small(name, self.manifest.files[name])
@@ -301,7 +293,7 @@ class Mirror(StoreFiles):
             self._file(name, geometry, file).fetch_all()
 
     def _fetch_metadata(self) -> None:
-        """All that is no data; the root comes last."""
+        """Download all files that are not data, the root last."""
         wanted: list[tuple[str, File]] = list(self.manifest.files.items())
         for name, entry in self.manifest.splits.items():
             for i in range(len(entry.shards)):
@@ -337,7 +329,7 @@ class Mirror(StoreFiles):
 
 
 class _Arrived(StoreFiles):
-    """The files of a store by URL that are all here: an ordinary store, of which a cleaner may remove files."""
+    """The files of a complete store by URL: an ordinary store, except that a cleaner may remove files."""
 
     checks_lists: ClassVar[bool] = True
 
@@ -393,13 +385,9 @@ def no_store(url: str) -> FormatError:
 def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
     """The files of the store at a URL: those of the mirror, if all are there.
 
-    With `sha256`, nothing is asked of the server if the mirror has that store's root.
-
-    Raises:
-        RemoteError: the server cannot be reached, and the store was never opened from it; or it refuses.
-        FormatError: there is no store, or another one than `sha256`.
-        OptionError: the URL cannot be used.
-        OutputError: the mirror cannot be written.
+    If the mirror has the root of `sha256`, the server is not asked. Raises `RemoteError` if the server refuses, or
+    cannot be reached and the store was never opened, `FormatError` if there is no store or a different one,
+    `OptionError` if the URL cannot be used, and `OutputError` if the mirror cannot be written.
     """
     server = Server(url)
     etag: str | None = None

@@ -1,4 +1,4 @@
-"""The folder in which stores by URL are kept: what is there, since when, and what goes when it is full.
+"""The cache folder of stores by URL: its contents, their last use, and what is evicted when it is full.
 
 ::
 
@@ -9,7 +9,7 @@
       DIGEST/lock           locked by those who have it open; its time is that of the last use
       DIGEST/marks/...      which chunks of a file are there
       DIGEST/store.tsds/    its files; it has a zarr.json, and is a store, when all is there
-      DIGEST/lost           somebody has found that files of it are missing since
+      DIGEST/lost           a process found files missing since then
       removed-RANDOM/       what was a DIGEST/, and is being removed: renamed under its lock
 """
 
@@ -80,7 +80,7 @@ class CachedStore:
 
 
 class Mirrored:
-    """A store's place in the cache, which nobody evicts while this object lives."""
+    """A store's folder in the cache, which cannot be evicted while this object lives."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -108,23 +108,18 @@ class Mirrored:
         raise OutputError(f"{folder}: expected to use the store's cache here, {what}. Try again.")
 
     def marks(self, name: str) -> Path:
-        """Where it is kept what is there of a data file; see `MirroredFile`."""
+        """Path of the marks of a data file, for `MirroredFile`."""
         return self.folder / "marks" / name
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the store is there, as far as is known."""
+        """Whether the store is complete, as far as is known."""
         return _is_whole(self.folder)
 
     def take_over(self, name: str, shard: Shard) -> bytes | None:
-        """Take a shard from another store in this cache, such as this one before it grew: its files are linked.
+        """Link the files of a shard from another cached store, such as this one before it grew.
 
-        Args:
-            name: of the list of the shard's files.
-            shard: as the manifest has it.
-
-        Returns:
-            The list, if there is one.
+        Returns the list of the shard's files, whose path is `name`, or None if no store has it.
         """
         for other in _folders(self.folder.parent):
             with contextlib.suppress(OSError, FormatError):
@@ -136,12 +131,7 @@ class Mirrored:
         return None
 
     def take_files(self, folder: str, files: Mapping[str, File]) -> None:
-        """Take files of a new shard from shards of this store as it was before, such as before it got a field.
-
-        Args:
-            folder: of the shard, relative to the store.
-            files: all of it, by path relative to the shard.
-        """
+        """Link files of a new shard from earlier states of this store; `files` are relative to `folder`."""
         if self._known is None:
             self._known = self._files_before()
         split = folder.partition("/")[0]
@@ -150,10 +140,7 @@ class Mirrored:
                 self._link(*found, f"{folder}/{path}", file)
 
     def _files_before(self) -> dict[tuple[str, str, File], tuple[Path, str]]:
-        """Where files are of the stores that came from a URL of this one, the last one that was used before others.
-
-        By split, by path relative to the shard, and by size and SHA-256.
-        """
+        """Files of the stores from the same URLs, last used first, by (split, path in the shard, size and SHA-256)."""
         found: dict[tuple[str, str, File], tuple[Path, str]] = {}
         own = {*_urls(_read_json(self.folder / "origin.json"))}
         for other in sorted(_folders(self.folder.parent), key=lambda each: -_last_used(each)):
@@ -171,12 +158,9 @@ class Mirrored:
         return found
 
     def _link(self, other: Path, name: str, own: str, file: File) -> None:
-        """Link a file of another store, if it has its whole length, and copy what is noted of it.
+        """Link the file `name` of another store as `own` if it has its whole length, and copy its marks.
 
-        Its marks are read after that: they are those of this file, whose holes are not in them.
-
-        Args:
-            name, own: of the file, in the other store and in this one.
+        The marks are read afterwards, so they are those of the linked file and do not include its holes.
         """
         source, target = other / STORE / name, self.folder / STORE / own
         with contextlib.suppress(OSError, NotImplementedError):
@@ -192,7 +176,7 @@ class Mirrored:
                     keep(self.marks(own).with_name(path.name), path.read_bytes(), self.temporary)
 
     def note_lost(self) -> None:
-        """Note that files of a store that was whole are missing: when it is opened again, they are fetched."""
+        """Note that files of a complete store are missing, so that the next opening downloads them."""
         with contextlib.suppress(OSError):
             (self.folder / _LOST).touch()
 
@@ -203,12 +187,7 @@ class Mirrored:
 
 
 class Cache:
-    """The folder, and how much it may take.
-
-    Args:
-        folder: None for that of `TSDS_CACHE_DIR`, or the user's own folder for such things.
-        limit: bytes; None for `TSDS_CACHE_LIMIT`, such as 200GB, or no limit.
-    """
+    """The cache folder, by default `TSDS_CACHE_DIR` or the user's, and its limit in bytes, `TSDS_CACHE_LIMIT`."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
         given = folder if folder is not None else os.environ.get("TSDS_CACHE_DIR")
@@ -216,7 +195,7 @@ class Cache:
         self.limit = _limit() if limit is None else limit
 
     def root(self, sha256: str) -> bytes | None:
-        """The root of a store that was opened before; None otherwise."""
+        """The root of a store that was opened before, or None."""
         if not _DIGEST.fullmatch(sha256):
             return None
         with contextlib.suppress(OSError):
@@ -224,17 +203,12 @@ class Cache:
         return None
 
     def last_digest(self, url: str) -> str | None:
-        """The store that was at a URL when it was opened last; None if it was not."""
+        """The digest of the store that was last opened at a URL, or None."""
         found = _read_json(self._url_path(url)).get("sha256")
         return found if isinstance(found, str) and _DIGEST.fullmatch(found) else None
 
     def use(self, sha256: str, url: str, root: bytes, nbytes: int) -> Mirrored:
-        """The place of a store that is opened, after others have made room for it.
-
-        Raises:
-            OptionError: the cache lies inside a store.
-            OutputError: it cannot be written.
-        """
+        """Make room and return the folder of a store; raises `OptionError` inside a store, and `OutputError`."""
         check_outside_stores(self.folder / "urls")
         mirrored = Mirrored(self.folder / sha256)
         urls = _urls(_read_json(mirrored.folder / "origin.json"))
@@ -254,7 +228,7 @@ class Cache:
         return mirrored
 
     def shrink(self, limit: int) -> None:
-        """Evict stores that nobody has open, least recently used first, until at most `limit` bytes are taken."""
+        """Evict stores that no process has open, least recently used first, until at most `limit` bytes remain."""
         stores = sorted(self.stores(), key=lambda store: store.last_used)
         taken = sum(store.nbytes_there for store in stores)
         for store in stores:
@@ -264,12 +238,10 @@ class Cache:
                 taken -= store.nbytes_there
 
     def evict(self, sha256: str) -> bool:
-        """Remove a store; False if a process has it open.
+        """Remove a store; False if a process has it open. Raises `OutputError`.
 
-        It is renamed while it is locked, and then removed: what a process opens meanwhile is a folder of its own.
-
-        Raises:
-            OutputError: it cannot be removed.
+        It is renamed while it is locked, then removed, so that a process that opens the store meanwhile gets a new
+        folder.
         """
         folder, removed = self.folder / sha256, self.folder / f"removed-{os.urandom(8).hex()}"
         try:
@@ -295,7 +267,7 @@ class Cache:
         return True
 
     def _sweep(self) -> None:
-        """Remove what was renamed away, by this process or by one that was killed."""
+        """Remove renamed folders of this process and of killed ones."""
         for path in _entries(self.folder):
             if _REMOVED.fullmatch(path.name):
                 _remove_tree(path)
@@ -307,7 +279,7 @@ class Cache:
                     path.unlink()
 
     def stores(self) -> Iterator[CachedStore]:
-        """All that are kept."""
+        """Iterate over all stores in the cache."""
         for folder in _folders(self.folder):
             origin = _read_json(folder / "origin.json")
             nbytes = origin.get("nbytes")
@@ -428,14 +400,14 @@ def _json(value: dict[str, object]) -> bytes:
 
 
 def _read_json(path: Path) -> dict[str, object]:
-    """An object in a file; empty if there is none."""
+    """The JSON object in a file; empty if the file is missing or damaged."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         return load_object(path.read_bytes())
     return {}
 
 
 def _nbytes_on_disk(folder: Path) -> int:
-    """Bytes that files take, without their holes."""
+    """Bytes that files occupy on the disk, without their holes."""
     total = 0
     for directory, _, names in os.walk(folder):
         for name in names:
@@ -458,7 +430,7 @@ def _last_used(folder: Path) -> float:
 
 
 def _has_locked(descriptor: int, path: Path, *, shared: bool) -> bool:
-    """Lock an open file; False if another process has it, or if it is not the one at `path` any more."""
+    """Lock an open file; False if another process holds the lock, or if `path` is a different file by now."""
     try:
         return lock(descriptor, shared=shared) and os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -481,7 +453,7 @@ def _opened(path: Path, *, make: bool = True) -> int:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a folder that others may be removing at the same time; raises `OutputError`."""
+    """Remove a folder that other processes may be removing at the same time; raises `OutputError`."""
     while path.exists():
         try:
             shutil.rmtree(path)

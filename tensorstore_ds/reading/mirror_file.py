@@ -1,12 +1,12 @@
-"""One data file of a store by URL: fetched chunk by chunk, as it is needed, into a file of the same bytes on this disk.
+"""One data file of a store by URL, downloaded chunk by chunk into a file of the same bytes on this disk.
 
-The file has its whole length at once, with holes where nothing was fetched. Which chunks are there is kept beside it,
-a byte for each, in a map that all processes share: it is set after the chunk was compared with its checksum and
-written. A hole would read as zeros, so nothing is read that has no such byte.
+The file has its whole length at once, with holes where nothing was downloaded. A map that all processes share has one
+byte for each chunk, which is set after the chunk was compared with its checksum and written. A hole would read as
+zeros, so chunks without this mark are never read.
 
-These marks are of one file, by its device and inode, and of one start of the system. If the file was made just now,
-had another length, was copied here, or if its end is not the one that was fetched, each chunk is compared with its
-checksum before it is believed. So a file that was lost, emptied, cut or overwritten is fetched again.
+The marks belong to one file, by its device and inode, and to one boot of the system. If the file is new, had another
+length, was copied here, or if its end differs from the downloaded one, each chunk is compared with its checksum first.
+So a file that was lost, emptied, cut or overwritten is downloaded again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tensorstore_ds.reading.zarr_part import read_index
 from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
 
-#: Chunks that are fetched with one request lie no further apart than this: bytes cost less than another request.
+#: Largest gap between chunks of one request: bytes cost less than another request.
 GAP_NBYTES = 1024**2
-#: Bytes of a request, at most, where one chunk has no more.
+#: Largest number of bytes of a request, unless one chunk has more.
 REQUEST_NBYTES = 8 * 1024**2
 #: Files up to this size are fetched whole.
 SMALL_NBYTES = 4 * 1024**2
@@ -52,39 +52,27 @@ _HEADER = _OWNER.size + _CRC.size  # bytes before the marks
 
 
 class Home(Protocol):
-    """What a file needs of the mirror that it belongs to."""
+    """What a file needs of its mirror."""
 
     server: Server
     folder: Path  #: of the store's files
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
-        """As `Server.read`."""
+        """Read bytes from the server."""
 
     def check_root(self, name: str) -> None:
         """Raise `RemoteError` if a file no longer belongs to this store."""
 
     def file_is_whole(self) -> None:
-        """Told when a file has become whole."""
+        """Called when a file has become complete."""
 
 
 class MirroredFile:
-    """A data file, of which chunks are there or not. For several threads, and after a fork in each process.
+    """A data file with downloaded and missing chunks, safe for threads, and after a fork in each process.
 
-    Attributes:
-        path: on this disk.
-        is_whole: whether all of it is there, and has the SHA-256 that is listed.
-
-    Args:
-        home: the mirror.
-        name: of the file, relative to the store.
-        file: as it is listed.
-        marks: where it is kept what is there: this path with the inode and ``.marks`` or, when it is whole, ``.whole``
-            added.
-
-    Raises:
-        FormatError: its end, which has the checksums and the index, is damaged on the server.
-        RemoteError: the server fails; or another store is there now.
-        OutputError: the disk is full.
+    The path `marks` with the inode and ``.marks``, or ``.whole`` when the file is complete and has its SHA-256, keeps
+    the state. Raises `FormatError` if the end, with the checksums and the index, is damaged on the server,
+    `RemoteError` if the server fails or has a different store by now, and `OutputError` if the disk is full.
     """
 
     def __init__(self, home: Home, name: str, geometry: ArrayGeometry, file: File, marks: Path) -> None:
@@ -104,19 +92,14 @@ class MirroredFile:
         _files.add(self)
 
     def after_fork(self) -> None:
-        """Forget threads and what they were doing: none of them is here."""
+        """Forget the threads and their requests, which do not exist in the child."""
         self._lock = threading.Lock()
         self._coming: dict[int, Future[None]] = {}  # by chunk
         self._is_ending = False
         self._ending = threading.Lock()
 
     def fetch(self, chunks: NDArray[np.int64]) -> None:
-        """See that these chunks are there: those that are not are fetched together.
-
-        Raises:
-            FormatError: a chunk is damaged on the server, or the whole file is.
-            RemoteError, OutputError: as when it was opened.
-        """
+        """Download the missing ones of these chunks, together; raises `FormatError` for damage on the server."""
         if self.is_whole:
             return
         missing = chunks[self._have[chunks] == 0]
@@ -127,7 +110,7 @@ class MirroredFile:
             raise self._damage
 
     def fetch_rows(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """See that the rows [start, stop) of each pair are there; raises as `fetch`."""
+        """Download the rows [start, stop) of each pair if they are missing; raises as `fetch`."""
         if self.is_whole:
             return
         rows = self._geometry.chunk_rows
@@ -139,7 +122,7 @@ class MirroredFile:
             self.fetch(np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])))
 
     def fetch_bytes(self, part: slice) -> None:
-        """See that the bytes are there that a slice without a step selects; raises as `fetch`."""
+        """Download the bytes of a slice without step if they are missing; raises as `fetch`."""
         if self.is_whole:
             return
         start, stop, _ = part.indices(self._file.size)
@@ -147,7 +130,7 @@ class MirroredFile:
         self.fetch(np.arange(first, min(last, self._geometry.chunks) if start < stop else first))
 
     def fetch_all(self) -> None:
-        """See that all of it is there, and has its SHA-256; raises as `fetch`."""
+        """Download all that is missing and compare the SHA-256; raises as `fetch`."""
         for _ in range(2):  # chunks that the disk has lost meanwhile are fetched once more
             if self.is_whole:
                 return
@@ -164,7 +147,7 @@ class MirroredFile:
             raise OutputError(f"{self.path}: {what}. Check this disk, or choose another folder: `cache_dir`.")
 
     def open(self) -> IO[bytes]:
-        """Open the file for reading; raises `OutputError` if another one has taken its place."""
+        """Open the file for reading; raises `OutputError` if a different file has replaced it."""
         try:
             file = open_file(self._home.folder, self._name)
         except FormatError as error:
@@ -211,13 +194,13 @@ class MirroredFile:
             self._end_later()
 
     def _shared_marks(self, inode: int) -> mmap.mmap:
-        """The marks of the file with this inode, and what they belong to."""
+        """Map the marks of the file with this inode, after a header that identifies it."""
         nbytes = _HEADER + self._geometry.chunks + 1
         self._have_path = marks_path(self._marks, inode)
         descriptor = _made(self._have_path)
         try:
             if os.fstat(descriptor).st_size < nbytes:
-                # Written through a map: where the disk is full, that would end the process.
+                # Allocated now: a later write through a map would end the process if the disk is full.
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(descriptor, 0, nbytes)
                 else:
@@ -232,7 +215,7 @@ class MirroredFile:
             return file.read()
 
     def _fetch_end(self) -> int:
-        """Fetch the checksums and the index; their CRC."""
+        """Download the checksums and the index; returns their CRC."""
         size = self._file.size
         data, found = self._home.read(self._name, size - self._geometry.tail_nbytes, size)
         if found.nbytes != size:
@@ -244,7 +227,7 @@ class MirroredFile:
         return _crc(data)
 
     def _read_end(self) -> None:
-        """Where chunks lie, and their checksums."""
+        """Read the positions of the chunks and their checksums."""
         geometry = self._geometry
         try:
             with self.open() as file:
@@ -259,7 +242,7 @@ class MirroredFile:
             raise
 
     def _check_chunks(self) -> bool:
-        """Mark just those chunks that agree with their checksums; whether one was marked that does not."""
+        """Mark just the chunks that match their checksums; returns whether a marked one does not."""
         end, at, was_lost = int(self._edges[-1]), 0, False
         with self.open() as opened:
             file: io.RawIOBase = opened.raw  # type: ignore[attr-defined]  # whose position may be set behind its back
@@ -280,7 +263,7 @@ class MirroredFile:
     # --- fetching
 
     def _begin(self, missing: NDArray[np.int64]) -> Iterable[Future[None]]:
-        """Ask for chunks that nobody in this process has asked for; what is to be waited for."""
+        """Request chunks that this process has not requested yet; returns the futures to wait for."""
         with self._lock:
             asked = [c for c in missing.tolist() if c not in self._coming and not self._have[c]]
             for first, last in self._runs(asked):
@@ -289,13 +272,13 @@ class MirroredFile:
             return {self._coming[c] for c in missing.tolist() if c in self._coming}
 
     def _runs(self, chunks: list[int]) -> list[tuple[int, int]]:
-        """[first, last) of chunks that are fetched with one request."""
+        """[first, last) of chunks that one request downloads."""
         runs: list[tuple[int, int]] = []
         for chunk in chunks:
             if runs:
                 first, last = runs[-1]
                 gap, nbytes = self._edges[chunk] - self._edges[last], self._edges[chunk + 1] - self._edges[first]
-                # What lies between is fetched, too, for later; nothing that is there or on its way.
+                # Missing chunks between them are fetched for later, but none that exist or were requested.
                 is_missing = not any(self._have[c] or c in self._coming for c in range(last, chunk))
                 if is_missing and gap <= GAP_NBYTES and nbytes <= REQUEST_NBYTES:
                     runs[-1] = first, chunk + 1
@@ -351,7 +334,7 @@ class MirroredFile:
     # --- the end
 
     def _end_later(self) -> None:
-        """In another thread: it takes seconds for a large file."""
+        """Call `_end` in a thread, because it takes seconds for a large file."""
         with self._lock:
             if self._is_ending:
                 return
@@ -359,7 +342,7 @@ class MirroredFile:
         pool("endings", 4).submit(self._end)  # one that waits for a server that does not answer holds up no other
 
     def _end(self) -> None:
-        """All is there: compare it with what is listed."""
+        """Compare the complete file with the list."""
         with self._ending, kept_in(self._home.folder):
             self._is_ending = False
             if self.is_whole or self._damage is not None or not self._have.all():
@@ -389,11 +372,7 @@ class MirroredFile:
 
 
 class MirroredArray:
-    """One shard's array in the layout `memmap` of a store by URL: rows are fetched before they are read from the map.
-
-    Attributes:
-        array: the map of all of it. Only what was fetched may be read.
-    """
+    """One shard's array in the layout `memmap` of a store by URL. Only downloaded rows of `array` may be read."""
 
     def __init__(self, file: MirroredFile, array: NDArray[Any]) -> None:
         self.array = array
@@ -410,7 +389,7 @@ class MirroredArray:
         return self._file.is_whole
 
     def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """See that rows [start, stop) of each pair are there; raises as `MirroredFile.fetch`."""
+        """Download the rows [start, stop) of each pair if they are missing; raises as `MirroredFile.fetch`."""
         self._file.fetch_rows(starts, stops)
 
     def __getitem__(self, item: int | slice) -> Any:
@@ -426,7 +405,7 @@ class MirroredArray:
 
 
 def keep(path: Path, data: bytes | memoryview, temporary: Path) -> None:
-    """Write a small file, which is there whole or not at all, whoever else writes the same; raises `OutputError`."""
+    """Write a small file atomically, even if others write the same; raises `OutputError`."""
     partial = temporary / f"{os.getpid()}-{threading.get_ident()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -441,7 +420,7 @@ def keep(path: Path, data: bytes | memoryview, temporary: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:
-    """What to raise when the mirror cannot be written."""
+    """The error for a mirror that cannot be written."""
     reason = error.strerror or str(error)
     room = "Make room with tsds cache clear, or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
     advice = f"{room} another folder: `cache_dir`, or TSDS_CACHE_DIR."
@@ -450,7 +429,7 @@ def unwritable(path: Path, error: OSError) -> OutputError:
 
 @contextlib.contextmanager
 def kept_in(folder: Path) -> Iterator[None]:
-    """What the disk of a mirror refuses becomes an `OutputError`."""
+    """Turn errors of the mirror's disk into `OutputError`."""
     try:
         yield
     except TsdsError:
@@ -462,17 +441,17 @@ def kept_in(folder: Path) -> Iterator[None]:
 
 
 def marks_path(marks: Path, inode: int) -> Path:
-    """Where it is kept which chunks of the file with this inode are there."""
+    """Path of the marks of the file with this inode."""
     return marks.with_name(f"{marks.name}.{inode:x}.marks")
 
 
 def whole_path(marks: Path) -> Path:
-    """Where it is noted that a file is whole, and which one it was."""
+    """Path of the note that a file is complete, with its identity."""
     return marks.with_name(f"{marks.name}.whole")
 
 
 def is_whole(status: os.stat_result, marks: Path, nbytes: int) -> bool:
-    """Whether a file was noted as whole, and has not been changed since."""
+    """Whether a file was noted as complete, and has not changed since."""
     try:
         return status.st_size == nbytes and whole_path(marks).read_text("utf-8") == _version(status)
     except (OSError, ValueError):
@@ -480,9 +459,9 @@ def is_whole(status: os.stat_result, marks: Path, nbytes: int) -> bool:
 
 
 def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int] | None:
-    """Device and inode of a file that was noted as whole; None if it is not.
+    """Device and inode of a file that was noted as complete, or None.
 
-    One that was copied or written to since then is compared with its SHA-256 first, for seconds if it is large.
+    A file that was copied or written to since then is compared with its SHA-256 first, for seconds if it is large.
     """
     path, noted = root / name, whole_path(marks)
     if not noted.exists():
@@ -498,7 +477,7 @@ def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int]
 
 
 def _note_whole(opened: IO[bytes], path: Path, marks: Path, file: File) -> str:
-    """The SHA-256 of an open file, which is noted as whole if this is the one that is listed."""
+    """Return the SHA-256 of an open file, and note the file as complete if the digest is the listed one."""
     opened.seek(0)
     found = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # a file of the system
     if found == file.sha256:
@@ -510,13 +489,13 @@ def _note_whole(opened: IO[bytes], path: Path, marks: Path, file: File) -> str:
 
 
 def boot_id() -> bytes:
-    """What tells this start of the system from others; different at every call where the system does not say."""
+    """Identifier of this boot of the system; different at every call if the system does not report one."""
     text = read_system_file("/proc/sys/kernel/random/boot_id").strip() or os.urandom(_BOOT // 2).hex()
     return text.encode().ljust(_BOOT)[:_BOOT]
 
 
 def _made(path: Path) -> int:
-    """A descriptor of a file that exists from now on; raises `OutputError`."""
+    """A descriptor of a file, which is created if it is missing; raises `OutputError`."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -530,7 +509,7 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
 
 
 def _version(status: os.stat_result) -> str:
-    """What changes whenever a file is replaced or written to."""
+    """A text that changes whenever a file is replaced or written to."""
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
@@ -541,7 +520,7 @@ def _crc(data: bytes | memoryview) -> int:
 
 
 def _data_from(file: io.RawIOBase, offset: int) -> int:
-    """Where the next bytes are that were written, at `offset` or behind it; the file's position changes."""
+    """Position of the next written bytes at or after `offset`; changes the file's position."""
     if not hasattr(os, "SEEK_DATA"):
         return offset
     try:
@@ -554,17 +533,17 @@ def _data_from(file: io.RawIOBase, offset: int) -> int:
 
 # --- threads ------------------------------------------------------------------------------------------------------
 
-#: Pools by name. Who works in one waits for those that come after it alone: "ahead", "fields", "shards", "requests".
+#: Pools by name. Work in one waits only for later ones in the order "ahead", "fields", "shards", "requests".
 _pools: dict[str, Pool] = {}
 _files: weakref.WeakSet[MirroredFile] = weakref.WeakSet()
 _making = threading.Lock()
 
 
 class Pool(ThreadPoolExecutor):
-    """Threads that have let go of what they were given when its result is known: a store that it held can be closed."""
+    """Threads that release their arguments when the result is known, so that a store that they held can be closed."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a function in one of the threads, as `ThreadPoolExecutor.submit` does."""
+        """Call a function in one of the threads."""
         return super().submit(_take_and_call, [(function, args, kwargs)])
 
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a store, a split and a data set: facts, and a contact sheet of some samples."""
+"""HTML of a store, a split and a data set for notebooks: facts, and a contact sheet of some samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLES, _CLASSES = 12, 10
 
 
 class ShownSplit(Protocol):
-    """What is shown of a split."""
+    """What the HTML needs of a split."""
 
     name: str
     fields: Mapping[str, Field]
@@ -29,13 +29,13 @@ class ShownSplit(Protocol):
 
 
 def as_html(title: str, facts: Mapping[str, str], split: ShownSplit | None, rows: Sequence[int] | None = None) -> str:
-    """A table of facts, and a sheet of a split's samples: those of `rows`, or some of all."""
+    """A table of facts, and a contact sheet of the samples in `rows`, or of some of all."""
     lines = "".join(f"<tr>{_cell(name)}{_cell(value)}</tr>" for name, value in facts.items())
     return f"<b>{html.escape(one_line(title))}</b><table>{lines}</table>{'' if split is None else _sheet(split, rows)}"
 
 
 def facts_of(split: ShownSplit, fields: Iterable[str]) -> dict[str, str]:
-    """What a field holds, by its name, and how often each class occurs."""
+    """Description of each field, by name, and the frequency of each class."""
     facts = {name: split.fields[name].describe() for name in fields}
     for name in fields:
         if counts := split.class_counts.get(name):

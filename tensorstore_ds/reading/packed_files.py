@@ -1,7 +1,7 @@
-"""The files of a store that is packed into one ZIP file: read and mapped where they lie in it.
+"""The files of a store that is packed into one ZIP file, read and mapped in place.
 
 ``formats/v1/spec.md`` section 12 describes packed stores. Members are not compressed, and each begins at a multiple of
-4096 bytes, so that a member is mapped as a file of its own would be.
+4096 bytes, so that a member can be mapped like a separate file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,15 @@ ALIGNMENT = 4096
 DIRECTORY_MAX_NBYTES = 64 * 1024**2
 
 _ENCRYPTED = 1
-#: So often a file is opened that is replaced meanwhile.
+#: Attempts to open a file that is replaced meanwhile.
 _OPENINGS = 4
 _LOCAL_HEADER = struct.Struct("<4s4xH16xHH")  # signature, method, lengths of the name and of the extra field
-#: What zipfile raises for bytes that are no ZIP file.
+#: Exceptions of zipfile for bytes that are not a ZIP file.
 _NO_ZIP = (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, EOFError, struct.error)
 
 
 class Member(NamedTuple):
-    """A file in a ZIP file.
-
-    Attributes:
-        header: where its local header begins.
-        size: its bytes.
-        end: where it ends at the latest: at the next header, or at the list of members.
-    """
+    """A file in a ZIP file: position of its local header, its bytes, and the latest position of its end."""
 
     header: int
     size: int
@@ -47,22 +41,21 @@ class Member(NamedTuple):
 
 
 def find_files(path: Path, sha256: str | None = None, root: bytes = b"") -> StoreFiles:
-    """The files of the store at a path, a folder or a packed store; as `StoreFiles`."""
+    """The files of the store at a path, a folder or a packed store."""
     return PackedFiles(path, sha256) if path.is_file() else StoreFiles(path, sha256, root)
 
 
 class PackedFiles(StoreFiles):
-    """The files of a packed store; `path` is that of the ZIP file. Links to it are followed, and none are in it."""
+    """The files of a packed store. Symlinks to the ZIP file at `path` are followed, and it contains none."""
 
     def __init__(self, path: Path, sha256: str | None = None) -> None:
         self._members: dict[Identity, dict[str, Member]] = {}
         super().__init__(path, sha256)
 
     def open(self, name: str) -> IO[bytes]:
-        """Open one of the files for reading: a part of the ZIP file, of which it is a descriptor.
+        """Open one of the files for reading: a part of the ZIP file, which its descriptor belongs to.
 
-        Raises:
-            FormatError: it is missing, or its local header is damaged; or another store has taken this one's place.
+        Raises `FormatError` if it is missing, its local header is damaged, or another store has replaced this one.
         """
         for _ in range(_OPENINGS):
             archive = _open_archive(self.path)
@@ -83,7 +76,7 @@ class PackedFiles(StoreFiles):
         return self._member(name, self._identity).size
 
     def is_link(self, directory: str) -> bool:
-        """There are none."""
+        """Return False, because a packed store contains no symlinks."""
         return False
 
     def names(self) -> Iterator[str]:
@@ -110,7 +103,7 @@ class PackedFiles(StoreFiles):
             if root.size > MANIFEST_MAX_NBYTES:
                 message = f"expected at most {MANIFEST_MAX_NBYTES} bytes, found {root.size}."
                 raise FormatError(Problem("zarr.json", "manifest-json", message))
-            # Of two at most: of what was opened, and of what may be a copy of it, whose digest is compared later.
+            # At most two: the opened file, and a possible copy of it, whose digest is compared later.
             opened = {known: found for known, found in self._members.items() if known == self._identity}
             self._members = {**opened, identity: members}
             return _open_member(archive, "zarr.json", root).read(), identity
@@ -152,7 +145,7 @@ class _Part(io.RawIOBase):
 
 
 class _Archive(io.FileIO):
-    """A ZIP file that zipfile reads: no more of it at once than a list of members may have."""
+    """A ZIP file for zipfile, which reads at most as much at once as a list of members may have."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > DIRECTORY_MAX_NBYTES:
@@ -161,7 +154,7 @@ class _Archive(io.FileIO):
 
 
 def _open_archive(path: Path) -> _Archive:
-    # Without O_NONBLOCK a pipe would be waited for; it means nothing for files.
+    # Without O_NONBLOCK this would wait for a pipe; it has no effect on files.
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         file = _Archive(os.open(path, flags), "rb")
@@ -176,7 +169,7 @@ def _open_archive(path: Path) -> _Archive:
 
 
 def _read_members(archive: _Archive, path: Path) -> dict[str, Member]:
-    """The members of a ZIP file, by name: none compressed, none over another, all inside of the file."""
+    """The members of a ZIP file, by name; raises unless they are uncompressed, disjoint and inside the file."""
     try:
         with zipfile.ZipFile(archive) as opened:
             infos, end = opened.infolist(), opened.start_dir
@@ -208,7 +201,7 @@ def _read_members(archive: _Archive, path: Path) -> dict[str, Member]:
 
 
 def _open_member(archive: _Archive, name: str, member: Member) -> IO[bytes]:
-    """A member as a file, whose place its local header tells; raises `FormatError` if that is damaged."""
+    """A member as a file, from the position in its local header; raises `FormatError` if that is damaged."""
     archive.seek(member.header)
     header = archive.read(_LOCAL_HEADER.size + len(name.encode()))
     if len(header) < _LOCAL_HEADER.size:

@@ -97,7 +97,7 @@ def open(
 
 
 def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
-    """As `open`, on this disk; `root` is that of `StoreFiles`."""
+    """Open a store on this disk; `root` is that of `StoreFiles`."""
     files = find_files(path, sha256, root)
     files.meant = sha256
     problems = check_root_files(files.manifest) or check_data_files(files)
@@ -275,7 +275,7 @@ class Store:
         return f"<Store {str(self.place)!r}, {self.layout}, {splits}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the splits, and a sheet of samples of the first."""
+        """HTML for notebooks: the splits, and a contact sheet of the first split."""
         from tensorstore_ds.reading.notebook import as_html, facts_of  # here, because most readers never need it
 
         facts = {f"split {name}": f"{len(split):,} samples" for name, split in self._splits.items()}
@@ -441,10 +441,7 @@ class Split:
             array_columns(name, self[name])[path]._read_randomly()
 
     def _will_need(self, fields: Iterable[str], rows: NDArray[np.int64], *, every: bool = False) -> Asked:
-        """Ask the system to read some fields of these rows, (n,) in [0, len), without waiting for them.
-
-        Only arrays that are read randomly are asked for, or `every` array.
-        """
+        """Ask the system to read some fields' randomly read arrays, or `every` one, of rows (n,) in [0, len)."""
         asked = [0, 0, 0]
         for column, starts, stops in (each for name in fields for each in self[name]._ranges(rows)):
             some = starts < stops
@@ -599,7 +596,7 @@ class Split:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the fields, the classes, and a sheet of samples."""
+        """HTML for notebooks: the fields, the classes, and a contact sheet."""
         from tensorstore_ds.reading.notebook import as_html, facts_of
 
         return as_html(f"Split {self.name}, {len(self):,} samples", facts_of(self, self.fields), self)
@@ -621,7 +618,7 @@ class Split:
         return RaggedColumn.of(f"{self.name}/{name}", field, columns) if isinstance(field, TableField) else columns[""]
 
     def _part(self, path: str, spec: ArraySpec, lengths: Sequence[int], checked: set[int], index: int) -> ColumnPiece:
-        """One shard's part of an array: mapped, or read through its index. The metadata of `checked` are not read."""
+        """One shard's part of an array: mapped, or read through its index. Metadata of `checked` are not read."""
         files, manifest = self._files, self._files.manifest
         geometry = ArrayGeometry(spec, lengths[index], spec.layout or manifest.layout, manifest.chunk_size)
         if isinstance(files, Mirror):
@@ -653,7 +650,7 @@ class Split:
 
 
 def _open_data(files: StoreFiles, name: str, expected: int) -> IO[bytes]:
-    """A data file of the size that is listed."""
+    """Open a data file that must have the listed size."""
     file = files.open(name)
     size = size_of(file)
     if size != expected:

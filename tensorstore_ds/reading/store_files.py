@@ -1,4 +1,4 @@
-"""The files of one store, and of no other: opened without following links, waiting for pipes, or trusting the path."""
+"""The files of one store and no other, opened without following symlinks, waiting for pipes, or trusting the path."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tensorstore_ds.format.root import OtherStoreError, check_meant, is_root, pa
 from tensorstore_ds.machine import check_resource
 from tensorstore_ds.options import meant_path
 
-#: What a conversion skipped. `append` adds lines at the end, before it replaces the manifest: those do not count yet.
+#: Skipped samples. `append` adds lines at the end before it replaces the manifest; until then they do not count.
 SKIPPED = "skipped.jsonl"
-#: What to do where the system permits something to others alone.
+#: Advice if the system denies permission.
 _MAY_READ = "Check who may read"
-#: What to do where another store has taken the place of one that is open.
+#: Advice if another store has replaced an open one.
 AGAIN = "Open it again."
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
@@ -42,17 +42,11 @@ class Origin:
 
 
 class StoreFiles:
-    """The files of the store that was found at a path when this was made.
+    """The files of the store that was at a path when this object was made.
 
-    Attributes:
-        path: of the store's directory.
-        manifest: what the store says of itself.
-        sha256: the digest of its root's ``zarr.json``, which lists the digests of all others: the store's name.
-        root: the bytes of its root's ``zarr.json``.
-        meant: the digest that was asked for, if one was.
-        origin: of a store by URL.
-        held: what is to live as long as these files.
-        checks_lists: whether `listing` compares the files of a shard with what is known of them, and so must be called.
+    `sha256` is the digest of `root`, the bytes of the root's ``zarr.json``, which lists the digests of all other files.
+    `meant` is the requested digest, if any, and `held` lives as long as these files. If `checks_lists`, `listing`
+    compares the files of a shard with the manifest, and so must be called.
     """
 
     meant: str | None = None
@@ -61,15 +55,9 @@ class StoreFiles:
     checks_lists: ClassVar[bool] = False
 
     def __init__(self, path: Path, sha256: str | None = None, root: bytes = b"") -> None:
-        """Read the manifest.
+        """Read the manifest. Raises `FormatError` if there is no store, or a different one than `sha256`.
 
-        Args:
-            sha256: of the store that is meant.
-            root: the bytes of its root as they were, if it may have grown or been updated since: then it is read as
-                it was.
-
-        Raises:
-            FormatError: there is no store, or another one than `sha256`.
+        With `root`, the bytes of an earlier root, the store is read in that state, although it may have grown since.
         """
         self.path = path
         self.root, self._identity = self._read_root()
@@ -92,8 +80,8 @@ class StoreFiles:
     def open(self, name: str) -> IO[bytes]:
         """Open one of the files for reading.
 
-        Raises:
-            FormatError: it is missing, a symbolic link or no regular file; or another store has taken this one's place.
+        Raises `FormatError` if it is missing, a symlink or not a regular file, or if another store has replaced this
+        one.
         """
         try:
             file = open_file(self.path, name)
@@ -111,20 +99,16 @@ class StoreFiles:
         return file
 
     def _most(self, name: str) -> int:
-        """How many bytes of a file above the shards count."""
+        """The largest allowed number of bytes of a file above the shards."""
         return self.manifest.files[name].size if name in self.manifest.files else 2**63
 
     def read_part(self, name: str, part: slice) -> bytes:
-        """Some bytes of one of the files, those that a slice without a step selects; raises as `open`."""
+        """Read a slice without step of a file's bytes; raises as `open`."""
         with self.open(name) as file:
             return read_slice(file, part)
 
     def size(self, name: str) -> int:
-        """Bytes of one of the files, which is not opened.
-
-        Raises:
-            FormatError: it is missing, a symbolic link or no regular file; or another store has taken this one's place.
-        """
+        """Bytes of one of the files, which is not opened; raises as `open`."""
         try:
             status = os.lstat(f"{self.path}/{name}")
         except OSError as error:
@@ -140,22 +124,18 @@ class StoreFiles:
         return min(status.st_size, self._most(name)) if name == SKIPPED else status.st_size
 
     def is_link(self, directory: str) -> bool:
-        """Whether a directory of the store is a symbolic link."""
+        """Whether a directory of the store is a symlink."""
         return os.path.islink(f"{self.path}/{directory}")  # noqa: PTH114  # a Path would take longer than the system
 
     def names(self) -> Iterator[str]:
-        """All files and links that are there, listed or not."""
+        """Iterate over all existing files and links, listed or not."""
         for directory, folders, names in os.walk(self.path):
             place = "" if directory == str(self.path) else Path(directory).relative_to(self.path).as_posix() + "/"
             links = [name for name in folders if os.path.islink(f"{directory}/{name}")]  # noqa: PTH114
             yield from (place + name for name in [*names, *links])
 
     def listing(self, split: str, index: int) -> dict[str, File]:
-        """The files of a shard, by path relative to it, as its ``zarr.json`` lists them.
-
-        Raises:
-            FormatError: that is missing, or not as the manifest says.
-        """
+        """The files of a shard, by path relative to it; raises `FormatError` if the list is missing or wrong."""
         name = f"{self.manifest.shard_path(split, index)}/zarr.json"
         return parse_listing(self.listing_bytes(split, index), name, self.manifest.splits[split].shards[index])
 
@@ -165,13 +145,13 @@ class StoreFiles:
             return file.read(MANIFEST_MAX_NBYTES + 1)
 
     def _check_identity(self, name: str) -> None:
-        """Asked after a file was opened: what was not replaced then had not been before."""
+        """Raise `FormatError` if the store was replaced; called after a file was opened, which is then this store's."""
         try:
             if self._identity_at_path() == self._identity:
                 return
             data, identity = self._read_root()
             found, sha256 = parse_root(data)
-            # the same one, touched or copied into its place; or one with more shards, or other notes
+            # the same one, touched or copied into its place; or one with more shards, or different notes
             if sha256 == self.sha256 or _begins_so(found, self.manifest):
                 self._identity = identity
                 return
@@ -191,7 +171,7 @@ class StoreFiles:
         raise FormatError(problem, AGAIN)
 
     def replaced(self) -> list[str]:
-        """The folders of shards that others took the place of, and that are still there."""
+        """Folders of replaced shards that still exist."""
         numbers = ((name, number) for name, split in self.manifest.splits.items() for number in split.replaced)
         folders = (shard_path(name, number) for name, number in numbers)
         return [folder for folder in folders if (self.path / folder).is_dir()]
@@ -207,7 +187,7 @@ class StoreFiles:
         return hashlib.sha256(data).hexdigest() == manifest.splits[split].shards[index].sha256
 
     def _has_shards_of(self, manifest: Manifest) -> bool:
-        """Whether all shards of a store are here still, though others may have taken their places."""
+        """Whether all shards of a store still exist, even if they were replaced."""
         try:
             every = [(name, i) for name, split in manifest.splits.items() for i in range(len(split.shards))]
             return all(self._has_shard(manifest, *each) for each in every)
@@ -218,12 +198,12 @@ class StoreFiles:
         return identity_of(os.lstat(f"{self.path}/zarr.json"))
 
     def _read_root(self) -> tuple[bytes, Identity]:
-        """The bytes of the root's ``zarr.json``, and what tells the file from another in its place."""
+        """The bytes of the root's ``zarr.json``, and the identity of the file."""
         return _read_root(self.path)
 
 
 def _begins_so(grown: Manifest, manifest: Manifest) -> bool:
-    """Whether a store has all shards of another one, the same files, before any others."""
+    """Whether the grown store begins with all shards of the other one, with the same files."""
     return (grown.layout, grown.chunk_size) == (manifest.layout, manifest.chunk_size) and all(
         name in grown.splits
         and grown.splits[name].shards[: len(split.shards)] == split.shards
@@ -233,7 +213,7 @@ def _begins_so(grown: Manifest, manifest: Manifest) -> bool:
 
 
 def damage(problems: Sequence[Problem], advice: str) -> FormatError:
-    """The error for problems that were found, with an advice where the first does not say itself what to do."""
+    """The error for these problems, with the advice if the first problem has none of its own."""
     if replaced := [problem for problem in problems if problem.reason == "replaced"]:  # while it was opened
         return FormatError(replaced[0], AGAIN)
     is_advised = problems[0].reason == "unlisted-file" or _MAY_READ in problems[0].message
@@ -241,30 +221,30 @@ def damage(problems: Sequence[Problem], advice: str) -> FormatError:
 
 
 def start_of(file: IO[bytes]) -> int:
-    """Where the bytes of an open file begin in what its descriptor is of: 0, but in a packed store."""
+    """Position of an open file's bytes in the file of its descriptor: 0, except in a packed store."""
     return int(getattr(getattr(file, "raw", None), "start", 0))
 
 
 def size_of(file: IO[bytes]) -> int:
-    """Bytes of an open file, which is at its end after that."""
+    """Bytes of an open file, whose position is at its end afterwards."""
     return file.seek(0, os.SEEK_END)
 
 
 def read_slice(file: IO[bytes], part: slice) -> bytes:
-    """The bytes of an open file that a slice without a step selects."""
+    """Bytes of an open file in a slice without step."""
     start, stop, _ = part.indices(size_of(file))
     file.seek(start)
     return file.read(max(0, stop - start))
 
 
 def identity_of(status: os.stat_result) -> Identity:
-    """What a file that replaces another one does not share with it."""
+    """Values that differ between a file and its replacement."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def open_file(root: Path, name: str) -> IO[bytes]:
-    """Open a regular file below `root` for reading; a symbolic link or a pipe in its place is refused."""
-    # Without O_NONBLOCK a pipe would be waited for; it means nothing for files.
+    """Open a regular file below `root` for reading; raises for a symlink or a pipe."""
+    # Without O_NONBLOCK this would wait for a pipe; it has no effect on files.
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(f"{root}/{name}", flags)
@@ -305,7 +285,7 @@ def _store_around(path: Path) -> Path | None:
 
 
 def _check_disk(path: Path) -> None:
-    """Raise `FormatError` if the system cannot tell what is at a path: that nothing is there would be wrong."""
+    """Raise `FormatError` if the system cannot examine a path: to report it as missing would be wrong."""
     try:
         os.lstat(path / "zarr.json")
     except (OSError, ValueError) as error:

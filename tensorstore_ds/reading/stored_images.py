@@ -1,7 +1,7 @@
-"""Images that a store keeps as files: their pixels and sizes.
+"""Pixels and sizes of images that a store keeps as files.
 
-What is in a store was allowed by its writer, whatever `max_pixels` was then; what a stranger's store can make a reader
-take is bounded by the memory that there is.
+The writer of a store chose its own `max_pixels`. The memory that an untrusted store can make a reader allocate is
+limited by the available memory instead.
 """
 
 from __future__ import annotations
@@ -36,19 +36,17 @@ from tensorstore_ds.machine import memory_limit
 #: Memory that decoding takes for each pixel, at most about: Pillow's own 4 bytes, the array, and the image turned.
 _PIXEL_NBYTES = 16
 _ANY_NUMBER = 2**63
-#: All that comes before the pixels of a PGM or PPM file of the encoding ``smart``: width, height, the largest number.
+#: Header of a PGM or PPM file of the encoding ``smart``: width, height, the largest number.
 _NETPBM = re.compile(rb"P([56])\n([1-9][0-9]{0,9}) ([1-9][0-9]{0,9})\n255\n")
-#: A larger share of an image is decoded with all of it: cutting takes time, too.
+#: A larger share is decoded as the whole image, because cutting also takes time.
 _WHOLE = 0.8
 
 
 class Pixels(NamedTuple):
     """Pixels of a part of an image.
 
-    Attributes:
-        array: (h, w, C).
-        top, left: where it begins in the image, in pixels of that; not inside of it where a scaled pixel reaches out.
-        scale: pixels of the image for one of these, in both directions.
+    `array` is (h, w, C). `top` and `left` are its position in pixels of the image, outside it where a scaled pixel
+    extends beyond its border. One pixel stands for `scale` pixels of the image in both directions.
     """
 
     array: NDArray[Any]
@@ -71,9 +69,7 @@ def image_digest(stored: bytes | NDArray[Any]) -> bytes:
 def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
     """(H, W, C) pixels of a stored image file, orientation applied; of a plain PGM or PPM file a view of `data`.
 
-    Raises:
-        SourceError: it is damaged; or it has more than `MAX_PIXELS` and would take more than half of the memory that
-            may be used, `too-many-pixels`.
+    Raises `SourceError`, also above `MAX_PIXELS` and half of the usable memory (`too-many-pixels`).
     """
     pixels = netpbm_pixels(data)
     if pixels is not None:
@@ -101,18 +97,11 @@ def decode_part(
     key: str = "",
     buffer: NDArray[np.uint8] | None = None,
 ) -> Pixels:
-    """At least a part of a stored image file: of a JPEG file, as little more as can be, at a scale.
+    """At least `part` of a stored image file, orientation applied; as little more as possible of a JPEG file.
 
-    Args:
-        part: of the image as it is shown, orientation applied.
-        shape: height, width and channels that it should have.
-        restarts: of a JPEG file, as the store has them; None if it has none.
-        scale: 1, 2, 4 or 8; files of other formats come at 1.
-        channels: 3 for gray as RGB; None for as many as the image has.
-        buffer: memory that the result may be in.
-
-    Raises:
-        SourceError: the file is damaged or is of another shape; or memory is short, as of `decode_stored`.
+    The file must have `shape`, (height, width, channels). `restarts` are a JPEG file's restart positions in the store,
+    if any. `scale` is 1, 2, 4 or 8, and 1 for other formats. With `channels` 3, gray becomes RGB. The result may use
+    the memory of `buffer`. Raises `SourceError` if the file is damaged, has another shape, or needs too much memory.
     """
     header = read_header(data)
     if header is None:
@@ -160,7 +149,7 @@ def _check_shape(found: Sequence[int], expected: Sequence[int], key: str) -> Non
 
 
 def _check_memory(height: int, width: int, key: str) -> None:
-    """Refuse to decode more pixels than there may be room for, or than anybody expects."""
+    """Raise `SourceError` for more pixels than usual that also need more memory than may be used."""
     limit = max(MAX_PIXELS, memory_limit() // 2 // _PIXEL_NBYTES)
     if height * width > limit:
         message = f"this image has {width}x{height} pixels, and memory has room for {limit}."
@@ -181,7 +170,7 @@ def stored_shape(data: bytes, *, key: str) -> tuple[int, int, int]:
 
 
 def orientation_of(data: bytes, key: str) -> int:
-    """EXIF's number of how a stored image file is to be turned, 1 if not at all; raises `SourceError`."""
+    """EXIF orientation of a stored image file, 1 for upright; raises `SourceError`."""
     with quiet_pillow(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
         return orientation(image)
 
@@ -203,7 +192,7 @@ def check_file(data: bytes, encoding: Encoding, *, key: str) -> None:
 
 
 def netpbm_pixels(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """(H, W, C), a view, of a PGM or PPM file as the encoding ``smart`` has it; None for all else."""
+    """(H, W, C) view of a PGM or PPM file as the encoding ``smart`` stores it; None for other data."""
     header = _NETPBM.match(data)  # type: ignore[arg-type]  # any buffer will do
     if header is None:
         return None

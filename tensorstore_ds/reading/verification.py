@@ -44,7 +44,7 @@ from tensorstore_ds.remote.location import is_url
 
 T = TypeVar("T")
 
-#: Bytes looked at together.
+#: Number of bytes read at a time.
 _READ_NBYTES = 8 * 1024**2
 #: A file of a shard or a list of skipped samples, as an interrupted command leaves some that no root lists.
 _INTERRUPTED = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/|skipped(\.jsonl|-rest)")
@@ -96,15 +96,14 @@ def verify(
     if problems:
         return problems
     damaged = _check_digests(files, listed, threads, told)
-    # Bytes that are not the writer's need no further judgement; what the writer itself got wrong is found here.
+    # Only bytes of the writer are checked further, for errors of the writer itself.
     return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
 
 
 def find_damage(path: Path, progress: Callable[[int, int], None]) -> list[Problem]:
-    """As `verify` of a store on this disk, but data files by the checksums of their chunks, not by their SHA-256.
+    """Verify a store on this disk by the checksums of the chunks instead of the SHA-256 of data files.
 
-    This is several times faster, and finds damage just as well, but not what somebody has changed together with its
-    checksums.
+    This is several times faster and finds damage equally well, but not data that were changed with their checksums.
     """
     try:
         files = find_files(path, None)
@@ -120,11 +119,7 @@ def find_damage(path: Path, progress: Callable[[int, int], None]) -> list[Proble
 
 
 def require_whole(store: Store, advice: str, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-    """Raise `FormatError` for what `find_damage` finds; chunks of a store by URL are checked when they are fetched.
-
-    Args:
-        advice: for damage, as of `damage`.
-    """
+    """Raise `FormatError`, with `advice`, for what `find_damage` finds. By URL, each download is checked."""
     if not store.is_remote and (problems := find_damage(store.path, progress)):
         raise damage(problems, advice)
 
@@ -135,12 +130,7 @@ def require_whole_shards(
     advice: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Raise `FormatError` where a file of some fields of shards has not the listed SHA-256.
-
-    Args:
-        shards: the fields, by the shard's split and its place there.
-        advice: for damage, as of `damage`.
-    """
+    """Raise `FormatError`, with `advice`, if a file of these fields, by (split, shard), fails its SHA-256."""
     files = find_files(store.path, store.sha256)
     listed, problems = dict[str, File](), list[Problem]()
     for (split, index), names in shards.items():
@@ -153,7 +143,7 @@ def require_whole_shards(
 
 
 def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
-    """Every file but the root's ``zarr.json``, by path; and what is wrong with the lists, or with what lies there."""
+    """Every file but the root's ``zarr.json``, by path, and the problems of the lists and of unlisted files."""
     manifest = files.manifest
     problems = check_root_files(manifest) + check_sizes(files, {n: file.size for n, file in manifest.files.items()})
     listed, unknown = dict(manifest.files), []
@@ -224,7 +214,7 @@ def _check_digests(
 
 
 def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads: int | None) -> list[Problem]:
-    """What `check` says of each item; in threads, as hashing and unpacking release the GIL."""
+    """Problems that `check` finds in each item. Threads help, because hashing and decompressing release the GIL."""
     width = threads or usable_cores()
     if width == 1:
         found = list(map(check, items))
@@ -277,7 +267,7 @@ def _data_files(files: StoreFiles) -> list[tuple[str, ArrayGeometry]]:
 def _check_chunks(
     files: StoreFiles, threads: int | None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Problem]:
-    """Every chunk of every array: ours read those of the layout memmap as one map, and other Zarr readers do not."""
+    """Check every chunk of every array: other Zarr readers read the layout memmap by chunks, we read one map."""
     arrays = sorted(_data_files(files), key=lambda item: -item[1].nbytes)  # no thread is left with a large one
     total, done, lock = sum(geometry.nbytes for _, geometry in arrays), 0, Lock()
 
@@ -293,7 +283,7 @@ def _check_chunks(
 
 
 def _chunk_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Problem | None:
-    """What is wrong with a data file: its index, the checksums, or the chunks, which are unpacked one at a time."""
+    """What is wrong with a data file: its index, the checksums, or the chunks, decompressed one at a time."""
     try:
         with files.open(name) as file:
             entries = read_index(file, name, geometry)
@@ -351,7 +341,7 @@ def _check_values(store: Store) -> Iterator[Problem]:
 
 
 def image_sizes(split: Split, name: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(n, 2) height and width of the stored images, as they are shown; infinite where there are none."""
+    """(n, 2) height and width of the stored images as shown; infinite where there is no image."""
     image = split.fields.get(name)
     if isinstance(image, RawImageField):
         return np.tile(np.array(image.spec.shape[:2], np.float64), (len(rows), 1))
@@ -362,7 +352,7 @@ def image_sizes(split: Split, name: str, rows: NDArray[np.int64]) -> NDArray[np.
 
 
 def _check_files(split: Split, name: str, field: EncodedImageField) -> Iterator[Finding]:
-    """Whether stored image files, their headers above all, say what is stored of them."""
+    """Whether stored image files, above all their headers, match the stored facts about them."""
     from tensorstore_ds.imaging.jpeg import wrong_entries  # Pillow, only where it is needed
     from tensorstore_ds.reading.stored_images import check_file, stored_shape
 

@@ -1,4 +1,4 @@
-"""One shard's array in the layout `zarr`: found through its index, and unpacked within bounds."""
+"""One shard's array in the layout `zarr`: found through its index, and decompressed within limits of memory."""
 
 from __future__ import annotations
 
@@ -19,27 +19,19 @@ from tensorstore_ds.reading.store_files import size_of, start_of
 
 
 class Fetches(Protocol):
-    """A file of which rows may have to be fetched first."""
+    """A file whose rows may have to be downloaded first."""
 
     def fetch_rows(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """See that the rows [start, stop) of each pair are there."""
+        """Download the rows [start, stop) of each pair if they are missing."""
 
 
 class ZarrPart:
-    """One shard's array in the layout `zarr`. Its file is opened for each access, as a store can have many.
+    """One shard's array in the layout `zarr`. Its file is opened for each access, because a store can have many.
 
-    Attributes:
-        entries: (chunks, 2) offset and size of every chunk in the file.
-
-    Args:
-        name: of the data file, relative to the store.
-        geometry: of the array, which has rows.
-        open_file: opens the data file, and only that of the store that was opened.
-        fetches: the same file, if rows of it may have to be fetched first: its end is there.
-
-    Raises:
-        FormatError: the index is damaged or leads out of the file, `shard-index`. Reading raises `checksum` for a chunk
-            that is not exactly one Zstandard frame of its size, and `too-large` where memory would not do.
+    `entries` is (chunks, 2), offset and size of every chunk in the file. `open_file` opens the data file of the opened
+    store only. `fetches` is the same file if rows may have to be downloaded. Raises `FormatError` if the index is
+    damaged or points outside the file (`shard-index`). Reading raises it for a chunk that is not exactly one Zstandard
+    frame of its size (`checksum`) or needs too much memory (`too-large`).
     """
 
     def __init__(
@@ -58,12 +50,12 @@ class ZarrPart:
         return self._geometry.shape
 
     def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """See that the rows [start, stop) of each pair are there; of a store on this machine, they are."""
+        """Download the rows [start, stop) of each pair if the store was opened by URL."""
         if self._fetches is not None:
             self._fetches.fetch_rows(starts, stops)
 
     def _will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
-        """Ask the system to read the chunks with the rows [start, stop) of each pair, as `mapping.will_need`."""
+        """Ask the system to read the chunks with these rows [start, stop); returns as `mapping.will_need`."""
         marks = np.zeros(len(self.entries) + 1, np.int64)
         np.add.at(marks, starts // self._geometry.chunk_rows, 1)
         np.add.at(marks, -(-stops // self._geometry.chunk_rows), -1)
@@ -80,7 +72,7 @@ class ZarrPart:
             return ask(begins, begins + nbytes[order], call)
 
     def __getitem__(self, item: int | slice) -> Any:
-        """A row in [0, rows), or rows of a slice without step; read-only, as a memory map's."""
+        """A row in [0, rows), or rows of a slice without step; read-only, like a memory map."""
         if not isinstance(item, slice):
             chunk, row = divmod(item, self._geometry.chunk_rows)
             self.fetch(np.array([item]), np.array([item + 1]))
@@ -104,7 +96,7 @@ class ZarrPart:
                 out[group] = chunk[rows[group] % self._geometry.chunk_rows]
 
     def chunk(self, file: IO[bytes], index: int) -> NDArray[Any]:
-        """(chunk_rows, ...) of one chunk of the open data file; the last one with what fills it up."""
+        """(chunk_rows, ...) of one chunk of the open data file; the last one includes its padding."""
         geometry = self._geometry
         check_fits(self._name, geometry.chunk_nbytes)
         offset, nbytes = self.entries[index].tolist()
@@ -132,11 +124,7 @@ class ZarrPart:
 
 
 def read_index(file: IO[bytes], name: str, geometry: ArrayGeometry) -> NDArray[np.uint64]:
-    """(chunks, 2) offset and size of every chunk of an open data file of the layout `zarr`.
-
-    Raises:
-        FormatError: `shard-index`: it is damaged, leads out of the file, or to a chunk of a size that cannot be.
-    """
+    """(chunks, 2) offset and size of every chunk of an open data file; raises `FormatError` (`shard-index`)."""
     size = size_of(file)
     end = size - geometry.tail_nbytes
     least, most = geometry.stored_nbytes

@@ -1,7 +1,7 @@
-"""A store as zarr-python sees it: a read-only Zarr hierarchy of the files that the manifest lists.
+"""A read-only Zarr hierarchy, for zarr-python, of the files that the manifest lists.
 
 zarr's own `LocalStore` and `ObjectStore` would read zeros where a file was removed, show shards that were replaced, and
-warn about ``skipped.jsonl``. They cannot list a web server, nor read a packed store.
+warn about ``skipped.jsonl``. They can neither list a web server nor read a packed store.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _METADATA = "zarr.json"
 
 
 class Opened(Protocol):
-    """The store that the files are of, which can be pickled."""
+    """The store of the files, which can be pickled."""
 
     @property
     def place(self) -> object:
-        """Path or URL, as it is shown."""
+        """Path or URL for messages."""
 
     def zarr(self) -> Group:
         """The same store as a group of zarr-python."""
@@ -37,10 +37,10 @@ def group_of(store: Opened, files: StoreFiles) -> Group:
 
 
 class FilesStore(ZarrStore):
-    """The files of a store, as zarr-python reads them. It pickles as the store does.
+    """The files of a store for zarr-python. It pickles like the store.
 
-    Files that the manifest does not list are not there. A file that it lists and that is missing raises `FormatError`:
-    zarr takes a missing chunk for zeros.
+    Files that the manifest does not list are hidden. A listed file that is missing raises `FormatError`, because zarr
+    reads a missing chunk as zeros.
     """
 
     supports_writes = False
@@ -70,7 +70,7 @@ class FilesStore(ZarrStore):
         return _zarr_store_of, (self._store,)
 
     def with_read_only(self, read_only: bool = False) -> ZarrStore:
-        """This store, which is read-only; raises `ValueError` if it is to be written to."""
+        """Return this store, which is read-only; raises `ValueError` if it should be writable."""
         if not read_only:
             self._check_writable()
         return self
@@ -91,7 +91,7 @@ class FilesStore(ZarrStore):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Bytes of several files, as `get`."""
+        """Bytes of several files."""
         return await asyncio.gather(*(self.get(key, prototype, byte_range) for key, byte_range in key_ranges))
 
     async def exists(self, key: str) -> bool:
@@ -138,7 +138,7 @@ class FilesStore(ZarrStore):
         self._check_writable()
 
     def _names(self, prefix: str) -> Iterator[str]:
-        """All files, without those of most shards that cannot begin with a prefix."""
+        """All files, without those of most shards whose names cannot begin with the prefix."""
         yield _METADATA
         for split, entry in self._files.manifest.splits.items():
             yield f"{split}/{_METADATA}"

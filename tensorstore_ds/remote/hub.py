@@ -18,12 +18,9 @@ _SECONDS = 30  # to wait for an answer
 
 @dataclass(frozen=True, slots=True)
 class HubPlace:
-    """A folder of a data set on the Hub.
+    """A folder of a data set ``USER/NAME`` on the Hub.
 
-    Attributes:
-        name: of the data set, ``USER/NAME``.
-        revision: a branch, a tag or a commit; None for the main branch.
-        path: of the folder, without slashes around it; empty for all of the data set.
+    The `revision` None is the main branch. `path` has no slashes around it, and is empty for the whole data set.
     """
 
     name: str
@@ -32,7 +29,7 @@ class HubPlace:
 
     @property
     def url(self) -> str:
-        """As it is written."""
+        """The URL of the folder."""
         revision = f"@{self.revision}" if self.revision else ""
         return f"hf://datasets/{self.name}{revision}" + (f"/{self.path}" if self.path else "")
 
@@ -58,12 +55,7 @@ def api() -> Any:
 
 
 def resolved(url: str) -> tuple[str, str, dict[str, str]]:
-    """The URL with its revision as the commit that it stands for now, the URL of its files, and headers to read them.
-
-    Raises:
-        OptionError: this is no such URL, or huggingface_hub is not installed.
-        RemoteError: the Hub cannot be reached, or shows no such data set or revision.
-    """
+    """The URL with its revision as a commit, the URL of its files, and headers; raises `OptionError`, `RemoteError`."""
     place, client = parse(url), api()
     from huggingface_hub import get_token
 
@@ -81,7 +73,7 @@ def resolved(url: str) -> tuple[str, str, dict[str, str]]:
 
 
 def failure(place: HubPlace, error: Exception) -> RemoteError:
-    """What to raise for what huggingface_hub raised. Its own words may hold a signed URL, so they are not passed on."""
+    """The error for an exception of huggingface_hub, whose own message may contain a signed URL."""
     from huggingface_hub import errors
 
     status = getattr(getattr(error, "response", None), "status_code", None)

@@ -1,9 +1,9 @@
-"""A place by URL: files that are read by range, and written, by name. obstore (the extra ``cloud``) does the talking.
+"""A folder by URL, whose files are read by range and written by name, with obstore (the extra ``cloud``).
 
-Credentials are those that obstore and huggingface_hub find by themselves, in the environment or on the machine. They
-are never asked for here, never kept, and never part of a message. They are sent to the host of the URL alone: a
-redirect to another host does not take them along, and one from https to http is refused. A URL with a query is read by
-`signed_web`, since obstore would send the query along.
+obstore and huggingface_hub find credentials themselves, in the environment or on the machine. This module never asks
+for them, keeps them, or puts them into a message. They are sent to the host of the URL alone: a redirect to another
+host does not include them, and one from https to http is refused. `signed_web` reads URLs with a query, because obstore
+would send the query along.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
 
-#: What a URL may begin with.
+#: Allowed schemes of a URL.
 SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")
 #: Bytes of a part of an upload.
 PART_NBYTES = 16 * 1024**2
-#: Bytes of a piece of an answer, as it is handed on.
+#: Bytes of a piece of an answer.
 PIECE_NBYTES = 128 * 1024
 #: A server is silent for `read_timeout` at most; a request of a part takes `timeout` at most.
 WAIT: Mapping[str, str] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "10m"}
-#: A file that can only be read whole may take long.
+#: Timeout of a file that can only be read whole.
 _WHOLE_TIMEOUT = "24h"
 RETRY: Mapping[str, Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
-#: The name under which a file's SHA-256 is kept beside it, where a place can do that. Azure allows no dash.
+#: The name of a file's metadata entry with its SHA-256, where supported. Azure allows no dash.
 _RECORD = "sha256"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _STATUS = re.compile(r"\b([45]\d\d)(?: [A-Z][A-Za-z]+)+")
 
 
 def is_url(place: object) -> bool:
-    """Whether this is a URL, and no path."""
+    """Whether this is a URL, not a path."""
     return isinstance(place, str) and _URL.match(place) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file at a place: its size in bytes, and what tells it from another of its name, if the server says that."""
+    """A file at a place: its size in bytes, and its version (ETag), if the server reports one."""
 
     nbytes: int
     etag: str | None
@@ -54,17 +54,10 @@ class Found:
 
 
 class Location:
-    """A folder by URL. It may be used by several threads.
+    """A folder by URL, safe for threads. Its `url` is without user, password and query, for messages.
 
-    Args:
-        url: of the folder.
-
-    Attributes:
-        url: as it is shown: without a user, a password or a query.
-
-    Raises:
-        OptionError: the URL cannot be used, or the package that it needs is not installed.
-        RemoteError: a folder by ``file://`` is not there; the Hub cannot be reached, or shows no such data set.
+    Raises `OptionError` if the URL cannot be used or its package is missing, and `RemoteError` if a ``file://`` folder
+    does not exist, or the Hub cannot be reached or shows no such data set.
     """
 
     def __init__(self, url: str) -> None:
@@ -81,7 +74,7 @@ class Location:
 
     @property
     def resolved_url(self) -> str:
-        """The URL, on the Hub of the commit that its revision stood for when this was made. It may hold a password."""
+        """The URL, on the Hub with the commit of its revision when this object was made. It may contain a password."""
         return self._given
 
     def __reduce__(self) -> tuple[type[Location], tuple[str]]:
@@ -91,7 +84,7 @@ class Location:
         return f"<Location {self.url}>"
 
     def find(self, name: str) -> Found | None:
-        """Size and version of a file; None if it is not there. Raises `RemoteError`."""
+        """Size and version of a file, or None if it does not exist; raises `RemoteError`."""
         import obstore
 
         from tensorstore_ds.remote.signed_web import SignedWeb
@@ -106,7 +99,7 @@ class Location:
         return Found(meta["size"], meta["e_tag"])
 
     def find_recorded(self, name: str) -> Found | None:
-        """As `find`, with the SHA-256 that `write` has recorded, where the place keeps one."""
+        """Size and version of a file, with the SHA-256 that `write` recorded, where the place supports this."""
 
         try:
             result = _get(self._store, name, head=True)
@@ -118,16 +111,11 @@ class Location:
         return Found(result.meta["size"], result.meta["e_tag"], record)
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> memoryview:
-        """Bytes ``[start, stop)`` of a file, exactly.
-
-        Raises:
-            RemoteError: the server cannot be reached, refuses, or sends something else; or the file has another version
-                than `etag`.
-        """
+        """Bytes ``[start, stop)`` of a file, exactly; raises `RemoteError`, also if its version is not `etag`."""
         return self.read_found(name, start, stop, etag=etag)[0]
 
     def read_found(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
-        """As `read`, and what the file is that they come from."""
+        """Bytes ``[start, stop)``, and size and version of their file; raises as `read`."""
 
         try:
             result = _get(self._store, name, range=(start, stop), **({"if_match": etag} if etag else {}))
@@ -144,10 +132,9 @@ class Location:
         return data, found
 
     def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
-        """Bytes ``[start, stop)`` of a file as they arrive, in pieces of about `PIECE_NBYTES`, exactly.
+        """Yield bytes ``[start, stop)`` as they arrive, in pieces of about `PIECE_NBYTES`.
 
-        Raises:
-            RemoteError: as of `read`; its reason is ``no-ranges`` if the server sends whole files alone.
+        Raises as `read`, with the reason ``no-ranges`` if the server sends only whole files.
         """
 
         try:
@@ -161,7 +148,7 @@ class Location:
             raise self._error(name, error) from None
 
     def whole(self, name: str, nbytes: int) -> Iterator[memoryview]:
-        """A file of `nbytes` bytes as it arrives, from a server that does not answer ranges; raises `RemoteError`."""
+        """A file of `nbytes` bytes as it arrives, from a server without range requests; raises `RemoteError`."""
 
         try:
             result = _get(self._open(_WHOLE_TIMEOUT), name)
@@ -204,16 +191,11 @@ class Location:
             raise self._error(name, error) from None
 
     def write(self, name: str, data: bytes | Path | Iterator[bytes], *, sha256: str | None = None) -> None:
-        """Write a file, in parts if it is large, over one that is there.
+        """Write or replace a file, in parts if it is large; raises `RemoteError`.
 
-        Args:
-            name: of the file.
-            data: its bytes; a local file; or parts of `PART_NBYTES` bytes, of which the last may be shorter. If making
-                a part raises an error, the upload is given up, and the error is raised.
-            sha256: to be recorded with it, for `find_recorded`, where the place can do that.
-
-        Raises:
-            RemoteError: the server cannot be reached, or refuses.
+        `data` are its bytes, a local file, or parts of `PART_NBYTES` bytes, of which the last may be shorter. If making
+        a part raises an error, the upload is aborted, and the error is raised. `sha256` is recorded where the place
+        supports this.
         """
         import obstore
 
@@ -231,7 +213,7 @@ class Location:
         return self._given.lower().startswith(("s3://", "gs://", "az://"))
 
     def copy(self, name: str, to: str) -> bool:
-        """Have the server copy a file, over one that is there; whether it did."""
+        """Let the server copy a file, over an existing one; returns whether it did."""
         import obstore
 
         try:
@@ -241,7 +223,7 @@ class Location:
         return True
 
     def folders(self, name: str) -> list[str]:
-        """The folders in a folder, by their whole names; raises `RemoteError`."""
+        """The folders in a folder, by full name; raises `RemoteError`."""
         import obstore
 
         try:
@@ -250,7 +232,7 @@ class Location:
             raise self._error(name, error) from None
 
     def files(self, folder: str) -> list[str]:
-        """The files in a folder and below it, by their whole names; raises `RemoteError`."""
+        """The files in a folder and below it, by full name; raises `RemoteError`."""
         import obstore
 
         try:
@@ -259,7 +241,7 @@ class Location:
             raise self._error(folder, error) from None
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there; raises `RemoteError`."""
+        """Remove a file if it exists; raises `RemoteError`."""
         import obstore
 
         try:
@@ -270,12 +252,7 @@ class Location:
             raise self._error(name, error) from None
 
     def create(self, name: str, data: bytes) -> None:
-        """Write a file unless there is one of this name, in one step.
-
-        Raises:
-            StoreExistsError: there is one.
-            RemoteError: as of `write`.
-        """
+        """Write a new file in one step. Raises `StoreExistsError` if it exists, or `RemoteError`."""
         import obstore
 
         try:
@@ -286,12 +263,7 @@ class Location:
             raise self._error(name, error) from None
 
     def replace(self, name: str, data: bytes, etag: str | None) -> None:
-        """Write a file over the version of it that was read, in one step.
-
-        Raises:
-            StoreExistsError: it is another version now.
-            RemoteError: as of `write`.
-        """
+        """Replace the version `etag` of a file in one step; raises `StoreExistsError` if it has changed."""
         import obstore
 
         mode: Any = {"e_tag": etag} if etag else "overwrite"
@@ -303,7 +275,7 @@ class Location:
             raise self._error(name, error) from None
 
     def _error(self, name: str, error: Exception) -> RemoteError:
-        """What to raise for what obstore raised. Its own words may hold a signed URL, so they are not passed on."""
+        """The error for an exception of obstore, whose own message may contain a signed URL."""
         import obstore.exceptions as known
 
         where, text = f"{self.url}/{name}", str(error)
@@ -339,7 +311,7 @@ class Location:
 
 
 class _Parts:
-    """An iterator of parts that keeps the error that ended it: obstore would put its own in the place of it."""
+    """An iterator of parts that keeps the error that ended it, because obstore replaces it."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -399,7 +371,7 @@ def _open(url: str, timeout: str) -> Any:
 
 
 def _without_user(url: str) -> tuple[str, dict[str, str]]:
-    """A URL without its user and password, and the header that says them: obstore would leave them out."""
+    """A URL without user and password, and the header with them, which obstore would drop."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
     if not user:
@@ -423,5 +395,5 @@ def _open_web(url: str, headers: Mapping[str, str], timeout: str) -> Any:
 
 
 def _seconds(text: str) -> float:
-    """What a time such as ``10m`` is."""
+    """Seconds of a time such as ``10m``."""
     return float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]

@@ -1,4 +1,4 @@
-"""The process that reads from a location for one that was forked: see `server`."""
+"""The process that reads from a location for a forked one, see `server`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A location that processes may read from after a fork, and that is asked again when a network fails.
+"""Read from a location also after a fork, and retry when the network fails.
 
-obstore's threads do not survive a fork: in a child of a process that has used it, its calls wait for ever. Such a child
-starts a process of its own that reads for it.
+obstore's threads do not survive a fork: in a child of a process that has used it, its calls wait forever. Such a child
+starts its own process that reads for it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ _is_forked = False
 
 
 class Server:
-    """Reads files of a `Location` by name, in several threads and also in forked processes.
-
-    Attributes:
-        url: without a user, a password or a query.
-    """
+    """Reads files of a `Location` by name, in several threads and also in forked processes."""
 
     def __init__(self, url: str) -> None:
         self.url = words.shown_path(url)
@@ -48,7 +44,7 @@ class Server:
         return f"<Server {self.url}>"
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
-        """As `Location.read_found`, in up to three attempts."""
+        """Read bytes and the version of their file, in up to three attempts; raises `RemoteError`."""
         for pause in PAUSES:
             try:
                 return self._reader().read_found(name, start, stop, etag=etag)
@@ -59,7 +55,7 @@ class Server:
         return self._reader().read_found(name, start, stop, etag=etag)
 
     def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
-        """As `Location.read_all`."""
+        """Read a file of at most `limit` bytes, and its version; raises `RemoteError`."""
         return self._reader().read_all(name, limit)
 
     def _reader(self) -> Location | _Reader:
@@ -72,7 +68,7 @@ class Server:
 
 
 class _Reader:
-    """A process that reads from a location for this one; it ends with it."""
+    """A process that reads from a location for this one, and ends with it."""
 
     def __init__(self, url: str) -> None:
         ours, theirs = socket.socketpair()
@@ -80,7 +76,7 @@ class _Reader:
         with theirs:
             root = str(Path(__file__).parents[2])
             command = [sys.executable, "-c", _READER, str(theirs.fileno()), root]
-            # It is not waited for: it ends when our end of the pipe is closed.
+            # No need to wait for it: it ends when our end of the pipe is closed.
             self._child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._connection = Connection(ours.detach())
         self._connection.send_bytes(url.encode())  # not on the command line, which others see

@@ -1,7 +1,7 @@
-"""Files by a URL with a query, such as a signature: read with Python's own client.
+"""Read files by a URL with a query, such as a signature, with Python's own client.
 
-obstore's client tells the host to which it is redirected where it was before, with the query (the header Referer), and
-has no option against that. This one sends no such header, and what is secret goes to the host of the URL alone.
+obstore sends the previous URL, with the query, to the host of a redirect (the header Referer), and has no option
+against that. This client sends no such header, and secrets go to the host of the URL alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,9 @@ Span = tuple[int, int]
 
 @dataclass
 class Answer:
-    """What a server sends, in the form of obstore's `GetResult`.
+    """A server's answer, in the form of obstore's `GetResult`.
 
-    Attributes:
-        range: [first, stop) of the bytes.
-        meta: ``size`` of the file and its ``e_tag``.
-        attributes: none.
+    `range` is [first, stop) of the bytes. `meta` has the file's ``size`` and ``e_tag``. `attributes` is empty.
     """
 
     range: Span
@@ -41,7 +38,7 @@ class Answer:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def stream(self, min_chunk_size: int) -> Iterator[bytes]:
-        """As it arrives, in pieces."""
+        """Yield the bytes in pieces as they arrive."""
         missing = self.range[1] - self.range[0]
         with self._response as response:
             while piece := response.read1(min_chunk_size):
@@ -53,18 +50,14 @@ class Answer:
             raise OSError("the answer has another length than was announced")
 
     def bytes(self) -> bytes:
-        """All of it."""
+        """Read all bytes."""
         return b"".join(self.stream(1024**2))
 
 
 class SignedWeb:
-    """A folder by a URL of http or https with a query, which goes with each request.
+    """A folder by an http or https URL with a query, which is sent with each request.
 
-    Args:
-        url: without a user.
-        headers: for the host of the URL.
-        seconds: to wait for a server that is silent, and for a whole answer.
-        retries: after an answer that may pass.
+    `headers` go to the host of the URL only. `seconds` limits the wait for a silent server, and for a whole answer.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], seconds: tuple[float, float], retries: int) -> None:
@@ -74,7 +67,7 @@ class SignedWeb:
         self._opener = urllib.request.build_opener(_Redirects)
 
     def get(self, name: str, options: Mapping[str, Any]) -> Answer:
-        """As `obstore.get`, with the options ``range``, ``if_match`` and ``head``."""
+        """Read a file with the options ``range``, ``if_match`` and ``head`` of `obstore.get`."""
         headers = {"accept-encoding": "identity"}
         if "range" in options:
             headers["range"] = f"bytes={options['range'][0]}-{options['range'][1] - 1}"
@@ -119,7 +112,7 @@ class SignedWeb:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but from https to anything else; what is secret goes along on the same host alone."""
+    """Follows redirects, except from https to anything else; secrets are sent to the same host only."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -135,7 +128,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _of_status(status: int) -> Exception:
-    """As obstore raises it."""
+    """The exception that obstore raises for a status."""
     from obstore.exceptions import PreconditionError
 
     if status in (404, 410):

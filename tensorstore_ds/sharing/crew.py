@@ -10,7 +10,7 @@ from tensorstore_ds.errors import TsdsError
 
 T = TypeVar("T")
 
-#: Seconds that a thread is waited for after it was told to stop: one may wait for a silent server.
+#: Seconds to wait for a stopped thread, which may be waiting for a silent server.
 _PATIENCE = 1.0
 
 
@@ -19,24 +19,24 @@ class Stopped(Exception):
 
 
 class Crew:
-    """Some threads. They end with the process, even in the middle of a piece of work."""
+    """Some threads. They end with the process, even in the middle of an item."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._stop = Event()
 
     def check(self) -> None:
-        """Called by the work now and then: raises `Stopped` if it is to end."""
+        """Raise `Stopped` if the work should end; the work calls it regularly."""
         if self._stop.is_set():
             raise Stopped
 
     def wait(self, seconds: float) -> None:
-        """Do nothing for so long; raises `Stopped` as soon as the work is to end."""
+        """Sleep; raises `Stopped` as soon as the work should end."""
         if self._stop.wait(seconds):
             raise Stopped
 
     def run(self, work: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call `work` with each item, several at a time, in about their order; the first error is raised."""
+        """Call `work` with each item, several at a time, roughly in order; the first error is raised."""
         todo, lock, errors = iter(items), Lock(), list[BaseException]()
         self._stop.clear()
 
@@ -67,5 +67,5 @@ class Crew:
                 if each.ident is not None:
                     each.join(_PATIENCE)
         if errors:
-            # What the library says is better than what happened because of it.
+            # Prefer an error of the library to its consequences.
             raise next((error for error in errors if isinstance(error, TsdsError)), errors[0])

@@ -1,4 +1,4 @@
-"""What is at a URL already, where a store is to be."""
+"""Find what exists at the URL of a new store."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ class Existing:
 
 
 def store_at(place: Location) -> Existing | None:
-    """The store at a place; None if there is none.
-
-    Raises:
-        StoreExistsError: there is something else.
-    """
+    """The store at a place, or None; raises `StoreExistsError` if there is something else."""
     try:
         data, etag = place.read_all("zarr.json", MANIFEST_MAX_NBYTES)
     except RemoteError as error:
@@ -42,11 +38,7 @@ def store_at(place: Location) -> Existing | None:
 
 
 def is_to_be_replaced(url: str, found: Existing, content: Content, *, update: bool) -> bool:
-    """Whether the store at a URL is an earlier state of this one, rather than this one.
-
-    Raises:
-        StoreExistsError: it is another store; or it is an earlier state, and is not to be updated.
-    """
+    """Whether the URL has an earlier state of this store, not this one; raises `StoreExistsError` for other stores."""
     if found.sha256 == content.sha256:
         return False
     now = parse_root(content.root)[0]

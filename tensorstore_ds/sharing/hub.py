@@ -1,4 +1,4 @@
-"""Copy a store to the Hugging Face Hub, by huggingface_hub: its files in some commits, its root in the last one."""
+"""Copy a store to the Hugging Face Hub with huggingface_hub: its files in some commits, its root in the last one."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def push_to_hub(source: Path | None, url: str, content: Content, counter: Counte
 
 
 def _replaced(content: Content) -> tuple[str, ...]:
-    """Folders of shards that others took the place of; they may be there, and are not published."""
+    """Folders of replaced shards, which may still exist but are not published."""
     splits = parse_root(content.root)[0].splits.items()
     return tuple(f"{shard_path(name, number)}/" for name, entry in splits for number in entry.replaced)
 
 
 def _check_listed(source: Path, content: Content, replaced: tuple[str, ...]) -> None:
-    """Raise `FormatError` if other files lie in the store: they would be published with it."""
+    """Raise `FormatError` if the store's folder contains other files, because they would be published with it."""
     names = {*content.files, *content.lists, "zarr.json"}
     for folder, _, files in os.walk(source):
         for file in files:

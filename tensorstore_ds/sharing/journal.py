@@ -1,7 +1,7 @@
-"""What has arrived of each file of a copy, in a text file that grows by a line for each piece.
+"""The parts of each file that a copy has received, in a text file that grows by a line for each part.
 
-A line is written after its piece, so that a killed process has every piece that the journal names. After a power loss
-a piece may be missing nevertheless: the SHA-256 of each file tells. A file that is noted as whole was synced before.
+A line is written after its part, so that a killed process has every part in the journal. After a power loss a part may
+still be missing, which the SHA-256 of each file shows. A file that is noted as whole was synced before.
 
 ::
 
@@ -20,12 +20,7 @@ _LINE = re.compile(r"(?:(?P<start>\d{1,16}) (?P<stop>\d{1,16})|(?P<word>whole|go
 
 
 class Journal:
-    """The journal of one copy.
-
-    Args:
-        descriptor: of the file, open for reading and appending; closed by `close`.
-        files: sizes of the files of the copy, by name; lines of others are ignored.
-    """
+    """The journal of one copy, in a file that is open for reading and appending; it ignores names outside `files`."""
 
     def __init__(self, descriptor: int, files: Mapping[str, int]) -> None:
         self._descriptor = descriptor
@@ -55,7 +50,7 @@ class Journal:
         return name in self._whole
 
     def missing(self, name: str, size: int) -> list[tuple[int, int]]:
-        """The parts ``[start, stop)`` of a file that no earlier run has fetched, in order."""
+        """The parts ``[start, stop)`` of a file that no earlier run received, in order."""
         gaps, at = [], 0
         for start, stop in sorted(self._spans.get(name, ())):
             if start > at:
@@ -64,15 +59,15 @@ class Journal:
         return [*gaps, (at, size)] if at < size else gaps
 
     def add(self, name: str, start: int, stop: int) -> None:
-        """Note that these bytes are in place."""
+        """Record that these bytes are in place."""
         self._write(f"{start} {stop} {name}\n")
 
     def add_whole(self, name: str) -> None:
-        """Note that a file is checked and synced."""
+        """Record that a file is checked and synced."""
         self._write(f"whole {name}\n")
 
     def forget(self, name: str) -> None:
-        """Note that nothing of a file is of use."""
+        """Record that no byte of a file is valid."""
         self._write(f"gone {name}\n")
 
     def _write(self, line: str) -> None:

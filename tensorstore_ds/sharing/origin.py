@@ -1,4 +1,4 @@
-"""Where a store is copied from: a folder, or a place by URL. Both give its files by name, as they arrive."""
+"""The origin of a copied store, a folder or a URL. Both return files by name."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ from tensorstore_ds.remote.location import PIECE_NBYTES, Location, is_url
 
 
 class Origin(Protocol):
-    """A store's files.
-
-    Attributes:
-        url: of the store, or its path, as messages show it.
-        has_ranges: whether a part of a file can be asked for. Known after `root` was read.
-    """
+    """A store's files; `has_ranges`, whether parts can be requested, is known after `root` was read."""
 
     url: str
     has_ranges: bool
@@ -32,16 +27,16 @@ class Origin(Protocol):
         ...
 
     def read(self, name: str, limit: int) -> bytes:
-        """A file of at most `limit` bytes."""
+        """Read a file of at most `limit` bytes."""
         ...
 
     def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
-        """Bytes ``[start, stop)`` of a file, in order; all of it if there are no ranges."""
+        """Yield bytes ``[start, stop)`` of a file, in order; the whole file if there are no ranges."""
         ...
 
 
 class Folder:
-    """A store on this machine. No link in it is followed."""
+    """A store on this machine. Links in it are not followed."""
 
     has_ranges = True
 
@@ -50,7 +45,7 @@ class Folder:
         self._path = path
 
     def root(self) -> bytes:
-        """As of `Origin`."""
+        """Read the root's ``zarr.json``."""
         if not (self._path / "zarr.json").exists():
             message = "this is not a store (it has no zarr.json). Correct the path."
             raise FormatError(Problem(words.missing_path(self._path), "not-a-store", message))
@@ -61,7 +56,7 @@ class Folder:
             raise FormatError(problem) from error
 
     def read(self, name: str, limit: int) -> bytes:
-        """As of `Origin`."""
+        """Read a file of at most `limit` bytes."""
         with open_file(self._path, name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -69,7 +64,7 @@ class Folder:
         return data
 
     def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
-        """As of `Origin`."""
+        """Yield bytes ``[start, stop)`` of a file."""
         with open_file(self._path, name) as file:
             file.seek(start)
             while start < stop:
@@ -89,7 +84,7 @@ class Remote:
         self._location = location
 
     def root(self) -> bytes:
-        """As of `Origin`."""
+        """Read the root's ``zarr.json``."""
         try:
             data, _ = self._location.read_all("zarr.json", MANIFEST_MAX_NBYTES)
         except RemoteError as error:
@@ -105,11 +100,11 @@ class Remote:
         return data
 
     def read(self, name: str, limit: int) -> bytes:
-        """As of `Origin`."""
+        """Read a file of at most `limit` bytes."""
         return self._location.read_all(name, limit)[0]
 
     def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
-        """As of `Origin`."""
+        """Yield bytes ``[start, stop)`` of a file; the whole file if there are no ranges."""
         if self.has_ranges:
             return self._location.pieces(name, start, stop)
         return self._location.whole(name, stop)
@@ -122,7 +117,7 @@ def origin_of(place: str | os.PathLike[str]) -> Origin:
 
 
 def local_path(place: str | os.PathLike[str]) -> Path | None:
-    """The path that this is, or that a ``file://`` URL names; None for another URL."""
+    """The path itself, or the path of a ``file://`` URL; None for other URLs."""
     if not is_url(place):
         return tidied(place)
     if not str(place).lower().startswith("file:"):

@@ -1,4 +1,4 @@
-"""A store as one file, and back: a ZIP file whose members are mapped where they lie.
+"""Pack a store into one file, and unpack it: a ZIP file whose members are mapped in place.
 
 ``formats/v1/spec.md`` section 12 describes it. The same store always gives the same bytes.
 """
@@ -158,7 +158,7 @@ def unpack(
 
 
 class _Advance:
-    """Tells how many bytes are done."""
+    """Reports the number of bytes done."""
 
     def __init__(self, total: int, progress: Progress) -> None:
         self._done = 0
@@ -171,7 +171,7 @@ class _Advance:
 
 
 def _whole(files: StoreFiles) -> Mapping[str, File]:
-    """Every file but the root's ``zarr.json``; raises `FormatError` if one is missing, of another size, or too many."""
+    """Every file but the root's ``zarr.json``; raises `FormatError` for missing and extra files and wrong sizes."""
     listed, problems = listed_files(files)
     if problems:
         raise FormatError(problems, f"Check the store with: tsds verify {shlex.quote(str(files.path))}")
@@ -183,7 +183,7 @@ def _whole(files: StoreFiles) -> Mapping[str, File]:
 
 
 def _root(files: StoreFiles) -> bytes:
-    """The root's ``zarr.json``, with the digest that was asked for."""
+    """The root's ``zarr.json``, which must have the requested digest."""
     with files.open("zarr.json") as file:
         data = file.read(MANIFEST_MAX_NBYTES + 1)
     if parse_root(data)[1] != files.sha256:
@@ -193,7 +193,7 @@ def _root(files: StoreFiles) -> bytes:
 
 @contextmanager
 def _member(archive: zipfile.ZipFile, name: str, size: int) -> Iterator[IO[bytes]]:
-    """A member to be written, whose bytes begin at a multiple of `ALIGNMENT`."""
+    """Open a new member whose bytes begin at a multiple of `ALIGNMENT`."""
     is_large = size >= _ZIP64_NBYTES
     header = _HEADER_NBYTES + len(name) + (_ZIP64_EXTRA_NBYTES if is_large else 0)
     extra = struct.Struct("<HHH")
@@ -232,7 +232,7 @@ def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: _
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that is on disk when the block ends."""
+    """A new file, which is synced when the block ends."""
     with open(path, "xb") as file:
         yield file
         file.flush()

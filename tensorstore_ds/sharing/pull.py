@@ -5,8 +5,8 @@
     OUT.partial/
       tsds.lock     held while a copy runs; it also marks the folder as ours
       plan.json     the store, and the splits and fields that are copied
-      parts.log     what has arrived, see journal.py
-      lists/        the shards' lists, as the whole store has them
+      parts.log     the received parts, see journal.py
+      lists/        the shards' lists of the whole store
       store/        becomes OUT, by one rename
 """
 
@@ -45,11 +45,11 @@ from tensorstore_ds.sharing.origin import Origin, origin_of
 from tensorstore_ds.sharing.selection import Content, FileSelection
 from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
 
-#: Bytes that are asked for in one request.
+#: Bytes of one request.
 PART_NBYTES = 16 * 1024**2
-#: A request that brings nothing is made so often, with so many seconds between.
+#: Attempts of a request that returns nothing, and seconds between them.
 ATTEMPTS, PAUSE = 4, 0.5
-#: Bytes beside the files: metadata of the file system.
+#: Bytes in addition to the files: metadata of the file system.
 _SPARE_NBYTES = 1024**2
 _READ_NBYTES = 1024**2
 _Span = tuple[int, int]
@@ -115,7 +115,7 @@ def pull(
 
 @dataclass(slots=True)
 class _Arrival:
-    """A file that arrives. It is hashed as far as it is there without a gap, so that its end takes no time."""
+    """A file in transfer. It is hashed up to its first gap, so that little remains at its end."""
 
     name: str
     file: File
@@ -158,7 +158,7 @@ class _Pull:
         return Transfer(str(self._out), content.sha256, content.nbytes, counter.moved, counter.seconds)
 
     def _same(self, sha256: str, nbytes: int) -> Transfer:
-        """The store that is at `out` already; raises `StoreExistsError` if it is not the one that is meant."""
+        """Return the store that already is at `out`; raises `StoreExistsError` if it is a different one."""
         try:
             store = open_store(self._out)
         except FormatError:
@@ -173,7 +173,7 @@ class _Pull:
     # --- the work folder ---
 
     def _begin(self) -> None:
-        """Note what is copied, or compare it with what an interrupted run has noted."""
+        """Record what is copied, or compare it with the record of an interrupted run."""
         selection = self._selection
         names = {"splits": [*selection.manifest.splits], "fields": [*selection.fields]}
         plan = {"copy of": selection.sha256, **names}
@@ -190,7 +190,7 @@ class _Pull:
             self._folder.make_folder(name)
 
     def _read_lists(self, kept: Path | None) -> dict[str, bytes]:
-        """The shards' lists by name, as the whole store has them; those that were read before are in `kept`."""
+        """The shards' lists of the whole store, by name; those of an earlier run are in `kept`."""
         lists: dict[str, bytes] = {}
         shards = {
             f"{self._selection.manifest.shard_path(split, i)}/zarr.json": shard
@@ -239,7 +239,7 @@ class _Pull:
             self._journal.close()
 
     def _missing(self, name: str, file: File) -> list[_Span]:
-        """What is to be fetched of a file; for one that is only to be checked, an empty part."""
+        """The missing parts of a file; an empty part if it only has to be checked."""
         path = self._store / name
         size = path.stat().st_size if path.is_file() else -1
         if size == file.size and self._journal.is_whole(name):
@@ -252,7 +252,7 @@ class _Pull:
     def _parts(
         self, content: Content, missing: dict[str, list[tuple[int, int]]]
     ) -> Iterator[tuple[_Arrival, int, int]]:
-        """What is to be fetched, in requests of `PART_NBYTES`; the files are made here, when their turn comes."""
+        """The missing parts, in requests of `PART_NBYTES`; each file is created here before its first part."""
         for name, gaps in missing.items():
             if not gaps:
                 continue
@@ -269,7 +269,7 @@ class _Pull:
                 yield arrival, start, stop
 
     def _part(self, item: tuple[_Arrival, int, int]) -> None:
-        """Fetch a part; the file is checked with its last one."""
+        """Download a part, and check the file after its last one."""
         arrival, start, stop = item
         self._fetch_part(arrival.name, start, stop)
         with self._lock:
@@ -292,7 +292,7 @@ class _Pull:
                 arrival.hashed += len(data)
 
     def _fetch_part(self, name: str, start: int, stop: int) -> None:
-        """Write bytes ``[start, stop)`` of a file into place. What is cut off is asked for again from there."""
+        """Write bytes ``[start, stop)`` of a file into place. After an interruption, the rest is requested again."""
         at, attempt = start, 0
         while at < stop:
             before = at
@@ -304,7 +304,7 @@ class _Pull:
                     at += len(piece)
                     self._counter.add(len(piece))
             except RemoteError as error:
-                # One that does not answer was asked again for a minute already.
+                # A server that does not answer was already asked for a minute.
                 attempt += 2 if error.reason == "unreachable" else 1
                 if at > before and self._origin.has_ranges:
                     attempt = 0
@@ -316,7 +316,7 @@ class _Pull:
                 self._crew.wait(PAUSE * attempt)
 
     def _finish(self, arrival: _Arrival) -> None:
-        """Compare a file with its SHA-256; a wrong one is fetched once more."""
+        """Compare a file with its SHA-256; a wrong one is downloaded once more."""
         name, file = arrival.name, arrival.file
         found = arrival.sha256.hexdigest()
         if found != file.sha256:
@@ -337,7 +337,7 @@ class _Pull:
         self._journal.add_whole(name)
 
     def _explained(self, error: RemoteError | FormatError) -> RemoteError | FormatError:
-        """An error, or that the store was replaced by another meanwhile, which is why."""
+        """The error, or if the store was replaced meanwhile, an error that gives this as the cause."""
         if getattr(error, "reason", "") in ("refused", "unreachable"):
             return error
         with contextlib.suppress(RemoteError, FormatError):
@@ -350,7 +350,7 @@ class _Pull:
     # --- the end ---
 
     def _commit(self, content: Content) -> None:
-        """Complete the store, and let it appear."""
+        """Complete the store and let it appear."""
         for name, data in {**content.lists, "zarr.json": content.root}.items():
             path = self._store / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -367,19 +367,19 @@ class _Pull:
 
 
 def _may_pass(error: RemoteError | FormatError) -> bool:
-    """Whether the same request may bring something else the next time."""
+    """Whether the same request may succeed the next time."""
     return error.reason not in ("missing", "no-bucket", "refused", "replaced", "unsafe-path", "symlink", "missing-file")
 
 
 def _has_parts(out: Path) -> bool:
-    """Whether anything has arrived that the next run goes on from."""
+    """Whether the next run can use received parts."""
     parts = partial_of(out) / "parts.log"
     return parts.is_file() and parts.stat().st_size > 0
 
 
 @contextlib.contextmanager
 def _one_line(out: Path) -> Iterator[None]:
-    """What the system refuses becomes an `OutputError`; what was fetched stays in ``OUT.partial``."""
+    """Turn errors of the system into `OutputError`; received parts stay in ``OUT.partial``."""
     try:
         yield
     except (RemoteError, StoreExistsError):  # system errors to Python, too

@@ -1,8 +1,8 @@
-"""Copy a store to a URL, so that nobody ever sees a part of it: its root is written last, over no other store.
+"""Copy a store to a URL so that it appears complete: its root is written last, and never over a different store.
 
-While a push runs, a small file ``tsds.push`` at the place holds the digest of its store, and which root files of an
-earlier state are to be removed. It is created only if there is none, so that two pushes of different stores never mix
-their files; the one that ends removes it. Nothing is removed at the place without it.
+During a push, a small file ``tsds.push`` at the URL contains the digest of its store, and the root files of an earlier
+state that will be removed. It is created only if it does not exist, so that two pushes of different stores never mix
+their files, and removed at the end. Without it, nothing is removed at the URL.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tensorstore_ds.sharing.pull import pull
 from tensorstore_ds.sharing.selection import Content, FileSelection
 from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
 
-#: Holds the digest of the store that is being pushed. No file of a store is called like this.
+#: Contains the digest of the store that is being pushed. No file of a store has this name.
 CLAIM = "tsds.push"
 _CLAIM_MAX_NBYTES = 1 << 20
 _WORKERS = 8
@@ -114,7 +114,7 @@ def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: 
 
 
 def content_of(origin: Origin) -> Content:
-    """All files of a store, as its lists have them."""
+    """All files of a store from its lists."""
     selection = FileSelection(origin.root(), None, None)
     names = {f"{selection.manifest.shard_path(split, i)}/zarr.json": shard for split, i, shard in selection.shards()}
     lists = {name: origin.read(name, min(MANIFEST_MAX_NBYTES, shard.nbytes)) for name, shard in names.items()}
@@ -164,7 +164,7 @@ class _Push:
         return Transfer(self._place.url, content.sha256, nbytes, moved, counter.seconds, was_there)
 
     def _is_there(self) -> bool:
-        """Whether this store is at the place; raises `StoreExistsError` if another one is."""
+        """Whether this store is at the URL; raises `StoreExistsError` if a different one is."""
         found = store_at(self._place)
         if found is None:
             return False
@@ -175,9 +175,9 @@ class _Push:
     # --- the claim ---
 
     def _claim(self) -> bool:
-        """Reserve the place for this store; whether another push has just put the same store there.
+        """Reserve the URL for this store. Returns whether another push has just put the same store there.
 
-        The root is looked for once more afterwards: whoever had the claim before may have ended between.
+        The root is looked up again afterwards, because the push that held the claim before may have ended in between.
         """
         claim = self._own_claim()
         try:
@@ -202,7 +202,7 @@ class _Push:
         return "\n".join([self._content.sha256, *sorted(gone), ""]).encode()
 
     def _read_claim(self) -> list[str]:
-        """The lines of the claim; none if there is no claim."""
+        """The lines of the claim; empty if there is no claim."""
         try:
             return self._place.read_all(CLAIM, _CLAIM_MAX_NBYTES)[0].decode("utf-8", "replace").splitlines()
         except RemoteError as error:
@@ -211,7 +211,7 @@ class _Push:
             return []
 
     def _check_claim(self) -> None:
-        """Raise `StoreExistsError` unless the claim is this store's; one of a push that has ended is taken over."""
+        """Raise `StoreExistsError` unless the claim is this store's; the claim of a finished push is taken over."""
         found = self._read_claim()
         if found[:1] == [self._content.sha256]:
             return
@@ -254,7 +254,7 @@ class _Push:
             self._place.write(name, parts, sha256=file.sha256)
 
     def _parts(self, name: str, file: File) -> Iterator[bytes]:
-        """The bytes of a file in parts of `PART_NBYTES`; ends with an error if they have another SHA-256."""
+        """The bytes of a file in parts of `PART_NBYTES`; ends with an error if their SHA-256 differs."""
         data = self._content.lists.get(name)
         pieces = iter((memoryview(data),)) if data is not None else self._origin.pieces(name, 0, file.size)
         sha256, part = hashlib.sha256(), bytearray()
@@ -273,7 +273,7 @@ class _Push:
         self._counter.add(len(part))
 
     def _commit(self) -> None:
-        """Write the root, if none is there: from now on there is a store."""
+        """Write the root if there is none, which makes the store appear."""
         if not self._is_there():
             self._check_claim()
             try:
@@ -289,9 +289,9 @@ class _Push:
     # --- what is left of an earlier state ---
 
     def _tidy(self) -> None:
-        """Give the store its signature, remove what only an earlier state has, and release the claim.
+        """Write the store's signature, remove files of an earlier state only, and release the claim.
 
-        While another store is being pushed, it does nothing: that push removes what is left.
+        While a different store is being pushed, it does nothing, because that push removes the rest.
         """
         signature = self._content.files.get(SIGNATURE)
         claim = self._read_claim()
@@ -310,7 +310,7 @@ class _Push:
         self._release()
 
     def _read_earlier(self) -> None:
-        """Find out which files of the earlier state are in shards that are replaced: the server copies equal ones."""
+        """Find the files of the earlier state in replaced shards, because the server can copy equal ones."""
         if self._before is None:
             return
         now, before = parse_root(self._content.root)[0], self._before.manifest
@@ -324,13 +324,10 @@ class _Push:
                     self._earlier |= {file: f"{shard_path(split, number)}/{path}" for path, file in listing.items()}
 
     def _remove_replaced(self, gone: Sequence[str], path: Path) -> None:
-        """Remove what the store has had, and what is gone at its path: shards, root files and a signature.
+        """Remove former parts of the store that no longer exist at its `path`: shards, root files and a signature.
 
-        A number above all that the store has had may be of another push, of a later state.
-
-        Args:
-            gone: root files that the claim names; what cannot be one is not removed.
-            path: of the store.
+        `gone` are root files that the claim names; invalid names are ignored. A shard number above all former ones may
+        belong to another push, of a later state, and is kept.
         """
         for name in set(gone) - self._content.files.keys():
             if ROOT_NAME.fullmatch(name) and name != "zarr.json":

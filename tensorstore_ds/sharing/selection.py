@@ -1,4 +1,4 @@
-"""What is copied of a store: all of it, or some splits and fields as a store of its own, in whole files."""
+"""The content of a copy: a whole store, or some splits and fields as a separate store, in whole files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ from tensorstore_ds.sharing.origin import Origin
 class Content:
     """The files of a store.
 
-    Attributes:
-        sha256: the store's digest.
-        files: those that are copied, by name: data and metadata of the shards, then what lies above the shards.
-        lists: bytes of the shards' ``zarr.json``, by name.
-        root: bytes of the root's ``zarr.json``.
+    `files` has data and metadata of the shards, followed by the files above the shards. `lists` has the bytes of the
+    shards' ``zarr.json`` by name, and `root` those of the root's.
     """
 
     sha256: str
@@ -39,22 +36,11 @@ class Content:
 
 
 class FileSelection:
-    """The splits and fields of a store that are asked for.
+    """The selected splits and fields of a store with this root ``zarr.json``; None selects all.
 
-    Args:
-        root: bytes of the store's ``zarr.json``.
-        splits, fields: names; None for all.
-
-    Attributes:
-        whole: the manifest of the store.
-        sha256: its digest.
-        manifest: of what is asked for; the digests of its shards are those of the whole store.
-        fields: that are asked for, by name.
-        is_part: whether that is not all of it.
-
-    Raises:
-        FormatError: the bytes are not the root of a store.
-        OptionError: the store has no such split or field.
+    `whole` and `sha256` are the manifest and digest of the store. `manifest` describes the selection, but its shards
+    have the digests of the whole store. Raises `FormatError` if the bytes are not a root, and `OptionError` for unknown
+    names.
     """
 
     def __init__(self, root: bytes, splits: Collection[str] | None, fields: Collection[str] | None) -> None:
@@ -72,11 +58,11 @@ class FileSelection:
         self.manifest = replace(self.whole, splits=kept, files=files)
 
     def shards(self) -> list[tuple[str, int, Shard]]:
-        """Split, number and entry of each shard that is asked for."""
+        """Split, number and entry of each selected shard."""
         return [(name, i, s) for name, split in self.manifest.splits.items() for i, s in enumerate(split.shards)]
 
     def content(self, lists: Mapping[str, bytes]) -> Content:
-        """All files, from the shards' lists as the whole store has them, by name; raises `FormatError`."""
+        """All files, from the shards' lists of the whole store, by name; raises `FormatError`."""
         files: dict[str, File] = {}
         own: dict[str, bytes] = {}
         splits = {}
@@ -104,7 +90,7 @@ class FileSelection:
         return Content(parse_root(root)[1], files, own, root)
 
     def signed(self, content: Content, origin: Origin) -> Content:
-        """The content with the store's signature, which no list has, if there is one; a part of a store has none."""
+        """Add the store's signature, which no list contains, if there is one; a part of a store has none."""
         if self.is_part:
             return content
         try:
@@ -122,7 +108,7 @@ class FileSelection:
 
 
 def _chosen(what: str, wanted: Collection[str] | None, there: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are wanted, in the order of the store."""
+    """The wanted entries, in the order of the store."""
     if wanted is None:
         return dict(there)
     wanted = (wanted,) if isinstance(wanted, str) else wanted

@@ -1,4 +1,4 @@
-"""What a push, a pull or a copy did."""
+"""Result and progress of a push, a pull or a copy."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class Counter:
         self._lock = Lock()
 
     def begin(self, done: int, total: int) -> None:
-        """Say how much there is, and how much of it was done before."""
+        """Report the total and the bytes that were already done."""
         self._done, self._total = done, total
         self._progress(done, total)
 
     def add(self, nbytes: int) -> None:
-        """So many bytes were transferred."""
+        """Count transferred bytes."""
         with self._lock:
             self.moved += nbytes
             self._advance(nbytes)
 
     def skip(self, nbytes: int) -> None:
-        """So many bytes are there already, or, if negative, are of no use."""
+        """Count bytes that already exist, or, if negative, that turned out to be invalid."""
         with self._lock:
             self._advance(nbytes)
 
@@ -64,5 +64,5 @@ class Counter:
 
     @property
     def seconds(self) -> float:
-        """Since this was made."""
+        """Seconds since this object was made."""
         return time.monotonic() - self.began

@@ -1,1 +1,1 @@
-"""The commands around the core: they use `tsds_cli`, which knows them only by its list of commands."""
+"""Commands around the core. They use `tsds_cli`, which refers to them only in its list of commands."""

@@ -1,4 +1,4 @@
-"""``tsds check``: what is wrong with the content of a store."""
+"""``tsds check``: find problems in the content of a store."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _show(found: CheckFindings, out: Path | None) -> None:
 
 
 def _sections(found: CheckFindings) -> Iterator[tuple[str, list[str]]]:
-    """Each kind of finding: its title, and a line for each."""
+    """Title and lines of each kind of finding."""
     for title, groups in (
         ("leaks between splits", found.leaks),
         ("copies", [each for each in found.copies if not each.is_leak]),

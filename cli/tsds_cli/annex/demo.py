@@ -1,4 +1,4 @@
-"""``tsds demo``: everything once, on real digits, in about a minute."""
+"""``tsds demo``: try everything on real digits, in about a minute."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _show(seconds: float | None, done: str, path: object = "") -> None:
 
 
 def _train(out: Path) -> float:
-    """Train, print what came of it with the curve, and say how long it took."""
+    """Train, print the result with the curve, and return the time."""
     from tensorstore_ds.annex.demo import train_digits
     from tensorstore_ds.annex.training import Listeners
     from tensorstore_ds.errors import TrainingStopped

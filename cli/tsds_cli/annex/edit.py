@@ -1,4 +1,4 @@
-"""Commands that make a store of stores, or change one."""
+"""Commands that derive a store from others, or change one."""
 
 from __future__ import annotations
 
@@ -59,10 +59,8 @@ def made(
 ) -> None:
     """Run a function of the library with a progress bar, and print its summary.
 
-    Args:
-        again: what to say when it was interrupted, if not that `out` was not made.
-        told: prints more of the summary.
-        following: the command to run next, if not `tsds info`.
+    `again` is the message after an interruption, by default that `out` was not made. `told` prints more of the summary.
+    `following` is the command to run next, by default `tsds info`.
     """
     with working(f"interrupted; {again}" if again else out, resumable=True) as bar:
         summary = run(progress=bar.update)
@@ -85,7 +83,7 @@ def tell_added(summary: FieldsSummary) -> None:
 
 
 def _this_command() -> str:
-    """The command line that is being run, without ``--dry-run``."""
+    """The current command line, without ``--dry-run``."""
     return shlex.join(each for each in click.get_current_context().meta[text.ARGUMENTS] if each != "--dry-run")
 
 
@@ -271,7 +269,7 @@ def filter(
 
 class _Split(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse the option of ``tsds convert``, and say how it is called here."""
+        """Refuse the option of ``tsds convert``, and name the one of this command."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -554,7 +552,7 @@ def erase(
 
 
 def _digest(store: str | Path) -> str:
-    """Of the store as it is now; empty where there is none that can be opened."""
+    """Digest of the store as it is now; empty if none can be opened."""
     try:
         return tsds.open(store).sha256 if Path(store).is_dir() else ""
     except tsds.TsdsError:
@@ -631,14 +629,14 @@ def annotate(store: Path, license: str | None, as_json: bool, **given: str | Non
 
 @dataclass(frozen=True, slots=True)
 class ListedRows:
-    """Rows of each split, and the digest of the store that they are of, if a file names it."""
+    """Rows of each split, and the digest of their store, if the file contains it."""
 
     rows: dict[str, list[int]] | None = None
     sha256: str | None = None
 
 
 def listed_rows(file: Path, *, may_be_lines: bool = False) -> ListedRows:
-    """The rows that a file lists as JSON; or, where that is possible, each on a line: ``train 17``."""
+    """The rows in a file, as JSON or, if `may_be_lines`, each on a line: ``train 17``."""
     expected = f'{file}: expected {{"drop": {{"train": [3, 17]}}}}'
     expected += ", or a line such as train 17 for each row" if may_be_lines else ""
     data = _read(file, expected)
@@ -671,7 +669,7 @@ def _rows_of_lines(lines: list[tuple[str, str]]) -> dict[str, list[int]]:
 
 
 def _lines(file: Path, data: bytes) -> list[tuple[str, str]]:
-    """The lines of a text that are not empty, each with its place."""
+    """The non-empty lines of a text, each with its position."""
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:

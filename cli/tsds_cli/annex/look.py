@@ -1,4 +1,4 @@
-"""Commands that look into a store, and at two of them."""
+"""Commands that look into a store, or compare two."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tsds_cli.progress import ProgressBar
 if TYPE_CHECKING:
     from tensorstore_ds.annex.editing import SampleCount
 
-#: What a store or a training run has, and a folder of images has not.
+#: Files that a store or a training run contains, but not a folder of images.
 _KNOWN = ("zarr.json", "history.jsonl")
 
 

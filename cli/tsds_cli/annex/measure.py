@@ -1,4 +1,4 @@
-"""Commands that measure: ways of loading side by side, and what slows training down."""
+"""Commands that measure: ways of loading, and what slows training down."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _show_comparison(comparison: Comparison) -> None:
 
 
 def _cells(comparison: Comparison, size: int) -> Iterator[list[text.Text]]:
-    """A row per way: loading, training, memory; on a GPU its memory."""
+    """A row per way: loading, training, memory, and memory of a GPU."""
     phases = [p for p in _PHASES if any(cell.phase == p for cell in comparison.cells)]
     on_gpu = any(cell.device_memory is not None for cell in comparison.cells)
     head = [part for phase in phases for part in (_PHASES[phase], "samples/s", "ratio")]
@@ -116,7 +116,7 @@ def _if_any(value: Any, shown: Callable[[Any], str]) -> str:
 
 
 def _firsts(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
-    """Of each way: seconds before its first epoch, its seconds, the batch size, and why it was not measured."""
+    """For each way: seconds before its first epoch, its seconds, the batch size, and why it was not measured."""
     for first in (way.first for way in comparison.ways):
         if first is None:
             yield _MISSING, _MISSING, _MISSING, ""
@@ -217,7 +217,7 @@ def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptio
 
 
 def _is_source(place: str | Path | None) -> bool:
-    """Whether this is no store, so that it may be something to convert."""
+    """Whether this is not a store, so that it may be something to convert."""
     try:
         tsds.open(cast(Path, place))
     except tsds.FormatError as error:
@@ -226,7 +226,7 @@ def _is_source(place: str | Path | None) -> bool:
 
 
 def _run(script: Path) -> dict[str, Any]:
-    """The names that a Python file defines. One of them must be `loader`."""
+    """The names that a Python file defines, among them `loader`."""
     if not script.is_file():
         raise click.BadParameter(f"expected a Python file, found none at {script}.", param_hint="--script")
     sys.path.insert(0, str(script.resolve().parent))  # as python FILE does

@@ -1,4 +1,4 @@
-"""Commands that hand a store to others: a card, other formats, and a server."""
+"""Commands that publish a store: a card, other formats, and a server."""
 
 from __future__ import annotations
 

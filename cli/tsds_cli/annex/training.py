@@ -1,4 +1,4 @@
-"""Commands about models: train one, ask it, and divide a store for it."""
+"""Commands about models: train one, predict with it, and divide a store into folds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tsds_cli.progress import ProgressBar
 if TYPE_CHECKING:
     from tensorstore_ds.annex.training import EpochRecord, Prediction, TrainReport
 
-#: The least score of detections that are printed, where nothing is known to choose it by.
+#: Default for the smallest score of printed detections.
 SCORE = 0.5
 _OF_FOLDS = ("fold", "stratify", "groups", "fold_seed")
 #: Options of predictions for a store.
@@ -297,7 +297,7 @@ def _of_store(
 
 
 def _nothing_of(objects: list[Any], score: float) -> str:
-    """What stands for the objects of an image where none reaches the score."""
+    """The text for an image whose objects are all below the score."""
     best = max((each["score"] for each in objects), default=None)
     if best is None:
         return f"no object of {score:.0%} or more"
