@@ -57,12 +57,9 @@ class Step:
 
 
 def run(out: Path) -> Iterator[Step]:
-    """Write both data sets into `out`, convert and verify them, and draw contact sheets.
+    """Write both data sets into `out`, convert and verify them, and draw contact sheets; yields each finished step.
 
     The results of an earlier demo in `out` are replaced. Other files are not changed.
-
-    Yields:
-        Each step when it is done.
 
     Raises:
         OptionError: scikit-learn is not installed, or `out` contains something that is not from a demo.
@@ -79,13 +76,8 @@ def run(out: Path) -> Iterator[Step]:
 def train_digits(out: Path, listeners: Listeners | None = None, **changes: Any) -> TrainReport | None:
     """Train on the digits that `run` has converted, and write the results to ``digits.run`` in `out`.
 
-    Args:
-        out: folder of the demo.
-        listeners: functions that are called during the run.
-        changes: options of `TrainOptions` that replace the values in `TRAINING`.
-
-    Raises:
-        ModuleNotFoundError: torch or torchvision is not installed.
+    `changes` are options of `TrainOptions` that replace the values in `TRAINING`. Raises ModuleNotFoundError without
+    torch or torchvision.
     """
     from tensorstore_ds.annex.training.options import TrainOptions
     from tensorstore_ds.annex.training.train import train
@@ -118,7 +110,7 @@ def _show(out: Path, name: str, write: Callable[[Path], str], options: ConvertOp
 
 
 def _clear(out: Path) -> None:
-    """Make `out`, or remove what an earlier demo left there."""
+    """Make `out`, or remove the results of an earlier demo."""
     check_outside_stores(out / _MARKER)
     if out.exists() and not (out / _MARKER).is_file() and not (out.is_dir() and not any(out.iterdir())):
         found = "expected a new or empty folder, or an earlier demo's folder, found something else."
@@ -133,13 +125,9 @@ def _clear(out: Path) -> None:
 
 
 def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Load scikit-learn's digits.
+    """scikit-learn's digits: images (1797, 8, 8) uint8 from 0 to 255, and labels (1797,) int64.
 
-    Returns:
-        Images (1797, 8, 8) uint8 from 0 to 255, and the digit of each, (1797,) int64.
-
-    Raises:
-        OptionError: scikit-learn is not installed.
+    Raises `OptionError` if scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits as load
@@ -153,10 +141,9 @@ def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def write_digits(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
-    """Write ``train/<digit>/0000.png`` and ``test/<digit>/0004.png``, with every fifth image in ``test``.
+    """Write ``train/<digit>/0000.png`` and ``test/<digit>/0004.png``; returns a description of the files.
 
-    Returns:
-        A description of the files.
+    Every fifth image is in ``test``.
     """
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):
         folder = path / ("test" if i % 5 == 4 else "train") / str(label)
@@ -166,11 +153,7 @@ def write_digits(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64
 
 
 def write_scenes(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
-    """Write `SCENES` pictures of several digits in the layout of a VOCdevkit. They are always the same.
-
-    Returns:
-        A description of the files.
-    """
+    """Write `SCENES` fixed pictures of several digits in the layout of a VOCdevkit; returns a description of them."""
     root = path / "VOC2012"
     for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (root / folder).mkdir(parents=True)
@@ -214,7 +197,7 @@ def _scene(
 
 
 def _background(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Two colors that run into one another, cloudy and grainy: (H, W, 3), about 0 to 255."""
+    """A cloudy and grainy gradient between two colors: (H, W, 3), about 0 to 255."""
     height, width = SCENE_SIZE
     first, second = rng.uniform(40, 215, (2, 3))
     angle = rng.uniform(0, 2 * np.pi)
@@ -228,7 +211,7 @@ def _background(rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _ink(image: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
-    """A digit's ink from 0 to 1, enlarged smoothly and cut to where there is some: (h, w), neither above `size`."""
+    """A digit's ink from 0 to 1, enlarged smoothly and cropped to its extent: (h, w), neither above `size`."""
     enlarged = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC)) / 255.0
     ink = np.clip((enlarged - 0.25) / 0.4, 0, 1)
     rows, columns = np.flatnonzero((ink > 0.3).any(axis=1)), np.flatnonzero((ink > 0.3).any(axis=0))

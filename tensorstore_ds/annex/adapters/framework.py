@@ -8,14 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def imported(name: str) -> Iterator[None]:
-    """Context manager for the imports of an adapter's library.
-
-    Args:
-        name: name of the library, for import and for pip.
-
-    Raises:
-        ModuleNotFoundError: the library is not installed. The error contains the command that installs it.
-    """
+    """Import an adapter's library within the block; raises ModuleNotFoundError with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -227,7 +227,7 @@ class StoreDetection(coco.CocoDetection):
 def _splits(
     store: Store, config: ModelConfig, train_split: str | None = None, val_split: str | None = None
 ) -> dict[str, str]:
-    """The split of each of RF-DETR's, checked."""
+    """The split for each of RF-DETR's splits, validated."""
     if config.use_grouppose_keypoints:
         raise refusal("model", "one that detects boxes or masks", "one that detects keypoints")
     names = store.splits
@@ -239,7 +239,7 @@ def _splits(
 
 
 def _check_split(split: Split, config: ModelConfig) -> None:
-    """Raise `OptionError` for a split that a model cannot be trained on."""
+    """Raise `OptionError` if a model cannot be trained on a split."""
     name, field = next(iter(_objects(split.fields).items()), ("objects", None))
     values = {} if field is None else field.values
     if "image" not in split.fields or "boxes" not in values:
@@ -256,7 +256,7 @@ def _objects(fields: Mapping[str, Field]) -> dict[str, ObjectsField]:
 
 
 def _align_classes(model: RFDETR, store: Store) -> None:
-    """Give the model as many classes as the store has, unless it was made with a number, as RF-DETR does for files."""
+    """Set the model's number of classes to that of the store, unless the user chose it, as RF-DETR does for files."""
     field = next(iter(_objects(store.manifest.fields).values()), None)
     classes = 1 if field is None else len(field.classes) or 1
     config = model.model_config
@@ -269,7 +269,7 @@ def _align_classes(model: RFDETR, store: Store) -> None:
 
 @contextmanager
 def _data_module(made: Callable[..., RFDETRDataModule]) -> Iterator[None]:
-    """``RFDETR.train`` imports the class of its data module when it is called: until the end, it gets this one."""
+    """Replace the data module until the block ends: ``RFDETR.train`` imports its class when it is called."""
     own = rfdetr.training.RFDETRDataModule
     rfdetr.training.RFDETRDataModule = made
     try:

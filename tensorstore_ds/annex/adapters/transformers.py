@@ -142,7 +142,7 @@ class StoreTrainer(StoreTrainerMixin, Trainer):
 
 
 class _SetEpoch(TrainerCallback):
-    """Tells the data set the epoch by which `decode` and `transform` draw. Accelerate does so in one process only."""
+    """Tells the data set the epoch that seeds `decode` and `transform`. Accelerate does so in one process only."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -153,7 +153,7 @@ class _SetEpoch(TrainerCallback):
 
 
 class _Batches(DataLoader[Any]):
-    """A loader whose epoch is that of its data set, so that all batches of an epoch draw alike."""
+    """A loader with the epoch of its data set, so that all batches of an epoch use the same seed."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self.set_epoch(cast(StoreDataset, self.dataset).epoch)
@@ -162,7 +162,7 @@ class _Batches(DataLoader[Any]):
 
 
 def _with_threads(prepared: Any, collate_fn: Any) -> Any:
-    """A loader that Accelerate has prepared, whose batches the threads of this library make."""
+    """Let threads of this library make the batches of a loader that Accelerate prepared."""
     plain: TorchLoader[Any] = prepared.base_dataloader
     if isinstance(plain.dataset, StoreDataset) and not plain.num_workers:
         device = prepared.device if prepared.device is not None and prepared.device.type == "cuda" else None

@@ -32,7 +32,7 @@ def sample_of(split: Split, row: int) -> CheckedSample:
 
 
 def odd_boxes(split: Split, options: CheckOptions) -> Iterator[OddBox]:
-    """Objects of a split whose boxes are not plausible."""
+    """Objects of a split with implausible boxes."""
     for name in of_kind(split.fields, ObjectsField):
         table = split.table(name)
         if "boxes" not in table.values:
@@ -77,7 +77,7 @@ def absent_keypoints(split: Split, options: CheckOptions) -> Iterator[AbsentKeyp
 
 
 def _overlap(boxes: NDArray[Any], oriented: NDArray[Any], sizes: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) intersection over union of boxes and of the hulls, cut at the image, of oriented boxes; NaN without one."""
+    """(n,) IoU of boxes and of the hulls, clipped to the image, of oriented boxes; NaN without one."""
     corners, edge = oriented_to_corners(oriented), sizes[:, ::-1]
     low, high = (np.clip(each, 0, edge) for each in (corners.min(1), corners.max(1)))
     inside = np.minimum(high, boxes[:, 2:]) - np.maximum(low, boxes[:, :2])

@@ -115,7 +115,7 @@ def check_store(
 
 @dataclass
 class _Seen:
-    """What is known of all images, one after the other in the order of splits."""
+    """Results for all images in the order of splits."""
 
     store: Store
     starts: list[int]  # numbers of the first sample of each split, and of the one behind the last
@@ -200,7 +200,7 @@ def _copies(seen: _Seen, options: CheckOptions, notes: list[str]) -> Iterator[Co
 def _confirmed(
     seen: _Seen, found: Found, numbers: NDArray[np.int64], similarity: float, *, mirrored: bool = False
 ) -> NDArray[np.int64]:
-    """The pairs, as numbers of samples, whose thumbnails look the same."""
+    """The pairs of sample numbers whose thumbnails look the same."""
     pairs = numbers[found.pairs].reshape(-1, 2)
     kept = [np.empty((0, 2), np.int64)]
     for start in range(0, len(pairs), _BLOCK):

@@ -35,11 +35,11 @@ class ObjectIssue(NamedTuple):
 
 
 def object_issues(objects: Boxes, detections: Boxes, *, min_iou: float) -> Iterator[ObjectIssue]:
-    """Compare the objects of an image with detections, all of which count: those of low scores are left out before.
+    """Compare the objects of an image with detections; low scores must be filtered out before.
 
     Detections and objects are paired, those with the largest IoU first, in three steps: of the same class with at least
     `min_iou`, which agree; of different classes with at least `min_iou`, ``swapped``; of the same class with an IoU of
-    at least 0.1, ``misplaced``. A detection that is left is ``overlooked``, unless it has `min_iou` with an object, or
+    at least 0.1, ``misplaced``. A remaining detection is ``overlooked``, unless it has `min_iou` with an object, or
     half of it lies in an ignored object.
 
     The three kinds are those of ObjectLab (U. Tkachenko, A. Thyagarajan, J. Mueller, ObjectLab: Automated Diagnosis of
@@ -64,7 +64,7 @@ def object_issues(objects: Boxes, detections: Boxes, *, min_iou: float) -> Itera
 
 
 def _paired(ious: NDArray[Any], least: float) -> Iterator[tuple[int, int]]:
-    """Pairs with at least an IoU, the largest first, each row and each column once."""
+    """Pairs with at least an IoU, the largest first; each row and each column occurs once."""
     ious = ious.copy()
     while ious.size and ious.max() >= max(least, 1e-9):
         row, column = divmod(int(ious.argmax()), ious.shape[1])

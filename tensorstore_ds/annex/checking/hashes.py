@@ -17,10 +17,10 @@ _LOW = 8  # frequencies of each direction that a hash is made of
 
 
 def as_gray(pixels: NDArray[Any]) -> Image.Image:
-    """A gray image of pixels (H, W, C).
+    """Convert pixels (H, W, C) to a gray image.
 
-    Numbers of 16 bits are divided by 256, and others spread over their range. Of four channels the last one is opacity,
-    and left out.
+    16-bit values are divided by 256, and other types are scaled from their range. The last of four channels is opacity,
+    which is ignored.
     """
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)
@@ -44,14 +44,11 @@ def is_constant(pixels: NDArray[Any]) -> bool:
 
 
 def perceptual_hashes(thumbnails: NDArray[np.uint8], *, mirrored: bool = False) -> NDArray[np.uint64]:
-    """pHash of thumbnails (n, 32, 32): (n,) of 63 bits.
+    """pHash of thumbnails (n, 32, 32), mirrored left to right on request: (n,) of 63 bits.
 
-    A bit is set where one of the 8 x 8 lowest frequencies of the discrete cosine transform (type II), but for the mean,
-    is larger than the median of them. Copies that were resized, encoded again or made brighter differ in few bits.
-    Source: C. Zauner, Implementation and Benchmarking of Perceptual Image Hash Functions, 2010, section 3.2.
-
-    Args:
-        mirrored: those of the thumbnails mirrored left to right.
+    A bit is set where one of the 8 x 8 lowest frequencies of the discrete cosine transform (type II), except the mean,
+    is larger than their median. Copies that were resized, encoded again or made brighter differ in few bits. Source: C.
+    Zauner, Implementation and Benchmarking of Perceptual Image Hash Functions, 2010, section 3.2.
     """
     basis = _cosines()
     low = (basis @ thumbnails.astype(np.float32) @ basis.T).reshape(len(thumbnails), _LOW, _LOW)
@@ -76,11 +73,7 @@ def _cosines() -> NDArray[np.float32]:
 def correlations(
     thumbnails: NDArray[np.uint8], others: NDArray[np.uint8], *, mirrored: bool = False
 ) -> NDArray[np.float32]:
-    """(n,) the normalized correlation of thumbnails (n, 32, 32) with others; 0 where one is constant.
-
-    Args:
-        mirrored: the others are mirrored left to right.
-    """
+    """(n,) normalized correlation of thumbnails (n, 32, 32) with others, mirrored on request; 0 if one is constant."""
     if mirrored:
         others = others[:, :, ::-1]
     a, b = (each.reshape(len(each), -1).astype(np.float32) for each in (thumbnails, others))

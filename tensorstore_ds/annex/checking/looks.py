@@ -29,7 +29,7 @@ _EVEN = 4
 
 
 class Looks(NamedTuple):
-    """What is known of the images of a block of rows."""
+    """Measurements of the images of a block of rows."""
 
     start: int  #: The first of the rows.
     thumbnails: NDArray[np.uint8]  #: (n, 32, 32).
@@ -40,13 +40,10 @@ class Looks(NamedTuple):
 
 
 def look(split: Split, *, is_padded: bool = False) -> Iterator[Looks]:
-    """Look at all images of a split, in blocks of rows, in order, in as many threads as there are cores.
+    """Look at all images of a split in order, in blocks of rows, with a thread for each core.
 
     JPEG files are decoded at a scale that leaves enough pixels for a thumbnail. An image that cannot be decoded is a
-    problem, and its thumbnail is black.
-
-    Args:
-        is_padded: whether images were padded to the size that they have now; of pixels, those around do not count.
+    problem, and its thumbnail is black. With `is_padded`, padding around pixels does not count.
     """
     name = next(iter(of_kind(split.fields, ImageField)))
     column = split[name]
@@ -107,6 +104,6 @@ def _without_padding(pixels: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
 
 
 def _decoded(data: bytes, shape: tuple[int, ...], key: str, scale: int = 0) -> NDArray[Any]:
-    """An image at a scale; 0: at one that leaves enough pixels for a thumbnail."""
+    """An image decoded at a scale; 0 chooses one that leaves enough pixels for a thumbnail."""
     scale = scale or scale_for((shape[0], shape[1]), (2 * SIDE, 2 * SIDE))
     return decode_part(data, JpegSegment(0, 0, shape[0], shape[1]), shape=shape, scale=scale, key=key).array

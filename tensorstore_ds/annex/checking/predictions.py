@@ -39,9 +39,8 @@ _TOLERANCE = 0.02
 class Predictions:
     """Predictions by split.
 
-    Attributes:
-        probabilities: (n, K) of the classes of the first field of labels: an array, a map or a column.
-        detections: (M, 7) float64, in the order of rows: row, class, score, and box x1 y1 x2 y2.
+    `probabilities` are (n, K) for the classes of the first field of labels: an array, a map or a column. `detections`
+    are (M, 7) float64, in the order of rows: row, class, score, and box x1 y1 x2 y2.
     """
 
     probabilities: dict[str, Any] = field(default_factory=dict)
@@ -49,10 +48,10 @@ class Predictions:
 
 
 def read_predictions(store: Store, given: Given | None) -> Predictions:
-    """Predictions that fit a store.
+    """Read predictions for a store.
 
     Raises:
-        OptionError: they do not fit, or there is no such split or field.
+        OptionError: they do not fit, or a split or field does not exist.
         SourceError: a file cannot be read.
     """
     read = Predictions()
@@ -143,7 +142,7 @@ def _cleanlab() -> Any:
 
 
 def suspect_labels(split: Split, probabilities: Any) -> Iterator[SuspectLabel]:
-    """Labels of a split that probabilities (n, K) contradict, as cleanlab judges it, the smallest margin first.
+    """Labels of a split that probabilities (n, K) contradict according to cleanlab, the smallest margin first.
 
     Samples without a label, or with NaN among their probabilities, are left out.
     """
@@ -176,7 +175,7 @@ def _objects_field(split: Split) -> tuple[str, ObjectsField]:
 
 
 def _checked_results(results: Sequence[Mapping[str, Any]], split: Split, where: str) -> NDArray[np.float64]:
-    """(M, 7) of COCO's results, in the order of rows."""
+    """(M, 7) detections from COCO results, in the order of rows."""
     limits = {"image_id": len(split), "category_id": len(_objects_field(split)[1].classes)}
     rows = np.empty((len(results), 7))
     for i, result in enumerate(results):

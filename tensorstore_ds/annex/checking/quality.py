@@ -24,7 +24,7 @@ _WHITE = 255
 
 
 def reduced(gray: Image.Image) -> NDArray[np.uint8]:
-    """A gray image (h, w) of at most 64 x 64 pixels, by Pillow's bilinear filter; sides that are shorter stay."""
+    """Reduce a gray image (h, w) to at most 64 x 64 pixels with Pillow's bilinear filter; shorter sides stay."""
     size = min(SIDE, gray.width), min(SIDE, gray.height)
     return np.asarray(gray if gray.size == size else gray.resize(size, Image.Resampling.BILINEAR, reducing_gap=2))
 
@@ -34,12 +34,12 @@ def qualities(images: NDArray[np.uint8]) -> NDArray[np.float32]:
 
     Lights and shadows are the 99th and the 5th percentile of luminance. The sharpness is the 99th percentile of the
     absolute Laplacian, divided by the difference between the 99th and the 1st percentile of luminance: about 1 at a
-    sharp edge between two areas, and small where all edges are soft. The Laplacian as a measure of focus: J. L.
+    sharp edge between two areas, and small if all edges are soft. The Laplacian as a measure of focus: J. L.
     Pech-Pacheco et al., Diatom autofocusing in brightfield microscopy, ICPR 2000, which takes its variance. A
-    percentile depends less on how many edges an image has, and the division makes it independent of the contrast.
+    percentile depends less on the number of edges, and the division makes it independent of the contrast.
 
-    Percentiles are of the nearest rank. The sharpness is NaN for images of fewer than 3 pixels in a direction, and
-    where nearly all pixels are of one color.
+    Percentiles use the nearest rank. The sharpness is NaN for images of fewer than 3 pixels in a direction, and if
+    nearly all pixels have one color.
     """
     count = len(images)
     ordered = np.sort(images.reshape(count, -1), axis=1, kind="stable")  # a radix sort, faster than a partition
@@ -60,10 +60,9 @@ def _percentile(ordered: NDArray[np.generic], percent: int) -> NDArray[np.generi
 
 
 def odd_images(measured: NDArray[np.float32], store: Store, options: CheckOptions) -> Iterator[tuple[int, str, float]]:
-    """Numbers of images that are odd, in order: why, and the value.
+    """Numbers of odd images in order, each with the reason and the value.
 
-    Args:
-        measured: (n, 3) `qualities` of the images of all splits; NaN for images that are not judged.
+    `measured` are the (n, 3) `qualities` of the images of all splits; NaN for images that are not judged.
     """
     aspects = np.concatenate([_aspects(store[name]) for name in store] or [np.empty(0)])
     sharpness, lights, shadows = measured.T.astype(np.float64)
@@ -82,7 +81,7 @@ def odd_images(measured: NDArray[np.float32], store: Store, options: CheckOption
 
 
 def _is_unlike(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(n,) whether values are at most half of their median: otherwise a whole store would be named."""
+    """(n,) whether values are at most half of their median; without this, a whole store could be listed."""
     known = values[~np.isnan(values)]
     return values <= _SHARE * np.median(known) if len(known) else np.zeros(len(values), np.bool_)
 

@@ -20,11 +20,9 @@ Pairs = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Found:
-    """Pairs of hashes.
+    """Pairs of hashes, (m, 2) numbers, the smaller one first, each pair once and in order.
 
-    Attributes:
-        pairs: (m, 2) numbers of hashes, the smaller one first, each pair once, in order.
-        crowded: how many hashes lie in buckets so large that not all of them were compared with each other.
+    `crowded` is the number of hashes in buckets too large to compare all of them with each other.
     """
 
     pairs: Pairs
@@ -32,13 +30,10 @@ class Found:
 
 
 def near_pairs(hashes: NDArray[np.uint64], distance: int, *, most: int = MOST) -> Found:
-    """All pairs of hashes (n,) that differ in at most so many bits.
+    """All pairs of hashes (n,) that differ in at most `distance` bits.
 
     By the pigeonhole principle, two such hashes differ in at most `distance` bands of bits: only those that agree in
-    all the others are compared. Of more than 32 equal hashes each is paired with the first one alone.
-
-    Args:
-        most: see `MOST`.
+    all the others are compared. If more than 32 hashes are equal, each is paired with the first one only.
     """
     order = np.argsort(hashes, kind="stable")
     unique, starts, counts = np.unique(hashes[order], return_index=True, return_counts=True)
@@ -66,11 +61,10 @@ def near_pairs(hashes: NDArray[np.uint64], distance: int, *, most: int = MOST) -
 
 
 def _masks(distance: int, count: int) -> list[np.uint64]:
-    """Masks of bits, such that two hashes that differ in so few bits agree in all bits of one of the masks.
+    """Masks of bits, such that two hashes within `distance` bits agree in all bits of one of the masks.
 
-    More bands make more masks, each of more bits. Their number is the one with which the search in `count` hashes takes
-    the least time: a sort for each mask, and a comparison with half of the hashes of a bucket, which takes as long as 3
-    of the sort's steps.
+    More bands make more masks, each of more bits. Their number minimizes the time to search `count` hashes: a sort for
+    each mask, and a comparison with half of the hashes of a bucket, which takes as long as 3 of the sort's steps.
     """
 
     def cost(bands: int) -> float:
@@ -99,7 +93,7 @@ def _expanded(pairs: Pairs, order: NDArray[np.int64], starts: NDArray[np.int64],
 def mirrored_pairs(
     hashes: NDArray[np.uint64], mirrored: NDArray[np.uint64], distance: int, *, most: int = MOST
 ) -> Found:
-    """All pairs of a hash (n,) and another's mirror image (n,) that differ in at most so many bits."""
+    """All pairs of a hash (n,) and the hash of another mirror image (n,) that differ in at most `distance` bits."""
     n = len(hashes)
     found = near_pairs(np.concatenate([hashes, mirrored]), distance, most=most)
     first, second = found.pairs.T
@@ -109,7 +103,7 @@ def mirrored_pairs(
 
 
 def components(n: int, pairs: Pairs) -> NDArray[np.int64]:
-    """(n,) for each of n numbers the smallest one that a chain of pairs (m, 2) connects it with."""
+    """(n,) the smallest of n numbers that a chain of pairs (m, 2) connects each number with."""
     smallest = np.arange(n)
     while len(pairs):
         roots = smallest[pairs]

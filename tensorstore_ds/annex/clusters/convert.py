@@ -95,7 +95,7 @@ def _runner(engine: str) -> Run:
 
 
 def convert_shard(out: Path, name: ShardName) -> TaskSummary | TsdsError:
-    """Convert one shard, where an engine calls this; an error that would come again is returned, and not raised."""
+    """Convert one shard on a worker; a deterministic error is returned instead of raised."""
     try:
         return convert_task(out, shards=[name], workers=0, progress=_silent)
     except (SourceError, OptionError) as error:
@@ -103,10 +103,10 @@ def convert_shard(out: Path, name: ShardName) -> TaskSummary | TsdsError:
 
 
 def _silent(event: Any) -> None:
-    """Somebody else's notebook shows nothing."""
+    """Report no progress, because a worker has no user to show it to."""
 
 
 def cluster_failed(engine: str, where: str, error: BaseException) -> ConversionError:
-    """What to raise when a cluster cannot be reached, or gives up."""
+    """The error for a cluster that cannot be reached, or gives up."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
     return ConversionError(f"{engine} at {where}: {reason.rstrip('.')}. Run the same command again to go on.")

@@ -17,7 +17,7 @@ from tensorstore_ds.machine import usable_cores
 
 
 def run(out: Path, names: Iterable[ShardName], scheduler: str | None) -> Iterator[TaskSummary | TsdsError]:
-    """As of `convert.Run`; on this machine, a process for each core."""
+    """Run the tasks on Dask; on this machine, with a process for each core."""
     address = scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
     where = address or "this machine"
     try:

@@ -185,7 +185,7 @@ _ANOTHER_SOURCE = "Give every machine the same source, or remove the plan and pl
 
 
 def read_plan(out: Path, plan: tuple[dict[str, Any], str] | None, *, is_new: bool = False) -> Plan:
-    """The plan at `out` of what `WorkFolder.read_signed` gave; raises `ConversionError` if there was nothing."""
+    """The plan at `out` from the result of `WorkFolder.read_signed`; raises `ConversionError` if that is None."""
     if plan is None:
         partial = out.with_name(f"{out.name}.partial")
         raise ConversionError(f"{partial}: the plan cannot be read. Remove this directory, and plan again.")
@@ -198,7 +198,7 @@ def read_plan(out: Path, plan: tuple[dict[str, Any], str] | None, *, is_new: boo
 def write_plan(
     folder: Path, prepared: Prepared, options: ConvertOptions, asked: Mapping[str, Any], tasks: int | None
 ) -> dict[str, Any]:
-    """Write the files of a plan but plan.json, synced; returns what that is to hold."""
+    """Write and sync the files of a plan except plan.json; returns the content of plan.json."""
     source, contents, format = prepared.source, prepared.contents, prepared.format
     rows_per_shard = max(1, options.shard_nbytes // max(1, prepared.row_nbytes))
     shards = plan_shards(prepared.splits, rows_per_shard)
@@ -238,7 +238,7 @@ def write_plan(
 
 
 def _write_list(folder: Path, name: str, listed: Sequence[Reference]) -> int | None:
-    """Write the references of a split of the source; those that are numbers need no file, only how many there are."""
+    """Write the references of a split of the source; numeric references need no file, only their count."""
     if isinstance(listed, range):
         return len(listed)
     packed = listed if isinstance(listed, PackedStrings) else PackedStrings(cast("Sequence[str]", listed))
@@ -257,7 +257,7 @@ def _write_rows(folder: Path, name: str, split: ChosenRows) -> dict[str, Any]:
 
 
 def _probes(prepared: Prepared) -> list[list[Any]]:
-    """Some files, by which another process knows the source: path, bytes, and SHA-256 of those that all samples share.
+    """Some files that identify the source for other processes: path, size, and SHA-256 of those that all samples share.
 
     An image of every split is enough to notice that another folder is mounted there.
     """

@@ -17,7 +17,7 @@ from tensorstore_ds.errors import TsdsError
 
 
 def run(out: Path, names: Iterable[ShardName], scheduler: str | None) -> Iterator[TaskSummary | TsdsError]:
-    """As of `convert.Run`; in the cluster that the caller's program has begun to use, if it has."""
+    """Run the tasks on Ray; in the cluster that the caller's program already uses, if any."""
     address = scheduler or os.environ.get("RAY_ADDRESS")
     where, own = address or "this machine", not ray.is_initialized()
     try:

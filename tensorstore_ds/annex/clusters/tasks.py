@@ -1,8 +1,8 @@
 """A conversion by several processes, on one machine or many: one plans, any number convert, one commits.
 
-They share a directory, and need no more of it than that a rename is one step: no locks, no file that two append to.
-`planned` says what the plan is. A shard is written in a folder of its own, synced and renamed; after that its record is
-written, with the digest of the plan. Two processes that convert the same shard make the same bytes, and do no harm.
+They share a directory with atomic renames, but need no locks and no file that two processes append to. `planned`
+describes the plan. A shard is written in its own folder, synced and renamed; after that its record is written, with the
+digest of the plan. Two processes that convert the same shard make the same bytes, and do no harm.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def plan(
 def _write(
     workspace: Workspace, prepared: Prepared, options: ConvertOptions, asked: dict[str, Any], tasks: int | None
 ) -> Plan:
-    """Write the plan in a folder of another name, and let it appear."""
+    """Write the plan in a temporary folder, and rename it."""
     name = f"{PLAN}.{uuid.uuid4().hex}"
     workspace.make_folder(name)
     data = write_plan(workspace.path / name, prepared, options, asked, tasks)
@@ -156,7 +156,7 @@ def _write(
 
 
 def _same_plan(workspace: Workspace, asked: dict[str, Any]) -> Plan:
-    """The plan that is there, if it is that of the same source and options."""
+    """The existing plan, if it is for the same source and options."""
     there = _read(workspace)
     if changes := changes_between(there.data["asked"], recorded(asked)):
         advice = "Repeat that command to continue it, or remove this directory."
@@ -252,7 +252,7 @@ def _names(planned: Plan, task: int, tasks: int | None, shards: Sequence[ShardNa
 
 @contextlib.contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    """A folder in the scratch folder, which is removed at the end; so are those that killed processes left there."""
+    """A folder in the scratch folder, removed at the end together with those that killed processes left there."""
     if not parent.is_dir():
         raise refusal("scratch", "a folder", parent)
     for left in parent.glob(f"{_SCRATCH[0]}*{_SCRATCH[1]}"):
@@ -272,7 +272,7 @@ def _scratch(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Whether a folder is there and locked by us alone. Where folders cannot be locked, none ever is."""
+    """Whether a folder exists and only this process has its lock. False if folders cannot be locked."""
     with contextlib.ExitStack() as stack:
         is_held = False
         with contextlib.suppress(OSError):
@@ -361,7 +361,7 @@ def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[str, FinishedSp
 
 
 def _is_there(workspace: Workspace, name: ShardName, finished: FinishedShard) -> bool:
-    """Whether a shard has the files that its record says; raises `ConversionError` if it has a link or other files."""
+    """Whether a shard has the files of its record; raises `ConversionError` if it has a link or other files."""
     folder = workspace.store / shard_path(*name)
     found = [workspace.store, folder.parent, folder, *folder.rglob("*")]
     if link := next((path for path in found if path.is_symlink()), None):
@@ -389,7 +389,7 @@ def _unfinished(planned: Plan, missing: Sequence[ShardName]) -> UnfinishedError:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as a job array has them.
+    """Ascending numbers in the syntax of job arrays.
 
     >>> ranges([3, 7, 8, 9])
     '3,7-9'

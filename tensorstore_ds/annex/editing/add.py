@@ -131,11 +131,7 @@ def run_add(
     progress: OnProgress | None,
     **details: Any,
 ) -> FieldsSummary:
-    """As `add_fields`, of what a function makes of the store when it is locked.
-
-    Args:
-        details: for the provenance.
-    """
+    """Do the work of `add_fields`; `values` is called with the locked store, `details` go into the provenance."""
     began, path, notify = time.monotonic(), check_in_place(store, "add the fields"), progress or in_notebook()
     with locked(path), one_line_for_failures(path, goes_on=False):
         opened = open_store(path)
@@ -223,7 +219,7 @@ def _check_name(name: object, own: Mapping[str, Field], *, is_replaced: bool) ->
 
 
 def by_split(store: Store, name: str, values: Values, split: str | None) -> BySplit:
-    """The values of each split, with as many rows as it has."""
+    """The values of each split, one per row."""
     found: BySplit
     if isinstance(values, Mapping):
         if split is not None:
@@ -267,7 +263,7 @@ def _count(name: str, values: Values) -> int:
 
 
 def _checked(store: Store, name: str, field: Field, given: Mapping[str, Given]) -> Iterator[str]:
-    """Notes for the user; raises `OptionError` where values break a rule of their kind, or splits would differ."""
+    """Notes for the user; raises `OptionError` if values break a rule of their kind, or if the splits differ."""
     own, others = store.manifest.fields.get(name), [each for each in store if each not in given and len(store[each])]
     if others and own is not None and own != field:
         expected = f"values of all splits, or {own.describe()} as in {', '.join(others)}"
@@ -302,7 +298,7 @@ def _check_dropped(store: Store, name: str, names: Sequence[str]) -> None:
 
 
 def _was_interrupted(store: Store, names: Sequence[str]) -> bool:
-    """Whether the last change has dropped these fields, and files of it are left."""
+    """Whether an interrupted change has dropped these fields and left files of them."""
     last: Mapping[str, Any] = next(iter(reversed(steps_of(store.manifest.provenance))), {})
     is_same = last.get("command") == "drop" and last.get("fields") == list(names)
     return is_same and store.replaced[0] > 0 and not any(name in store.manifest.fields for name in names)

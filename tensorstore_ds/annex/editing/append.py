@@ -202,7 +202,7 @@ def update(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is to be done: add new samples, update and compare those that the store has, store erased ones again."""
+    """What to do: add new samples, update and compare known ones, store erased ones again."""
 
     adds: bool
     updates: bool
@@ -224,7 +224,7 @@ class _Growing:
     _goes_on: bool = True  # from what is all converted, if the call is interrupted or the machine refuses something
 
     def run(self) -> GrowthSummary:
-        """As `append` and `update`."""
+        """Do the work of `append` and `update`."""
         path, source, began = tidied(self.store), tidied(self.source), time.monotonic()
         _check_order(path, source)
         return replace(self._run(path, source), seconds=time.monotonic() - began)
@@ -299,7 +299,7 @@ class _Growing:
     def _change(
         self, store: Store, converted: Mapping[str, Summary], listed: _Listed, known: StoreKeys, source: str
     ) -> GrowthSummary:
-        """Compare samples that were converted just now with those of a store, and change that."""
+        """Compare newly converted samples with the samples of a store, and change the store."""
         others = {name: open_store(each.path) for name, each in converted.items()}
         looked_at = others.get("new")
         if not self.wanted.adds:
@@ -364,8 +364,8 @@ class _Growing:
         known: StoreKeys,
         refused: Tombstones,
     ) -> MoreSkipped:
-        """What is listed from now on of samples that were skipped. A sample that the store keeps is not one of them,
-        and neither is one that was erased from it.
+        """Changes of the list of skipped samples; it contains no sample that the store keeps or that was erased from
+        it.
         """
         skipped, left_out = list(self._unreadable), list[Problem]()
         for other in others.values():
@@ -395,7 +395,7 @@ class _Growing:
 
     @staticmethod
     def _stored(store: Store, others: Mapping[str, Store], found: _Found, known: StoreKeys) -> set[str]:
-        """The samples that the store lists as skipped, and has from now on as the source has them."""
+        """Samples that the store listed as skipped, and that it stores from now on."""
         listed = [*dict.fromkeys(problem.where for problem in skipped_in(store))]
         stored = {
             key for key, (split, row) in zip(listed, known.find(listed), strict=True) if found.differs(split, row)
@@ -438,7 +438,7 @@ class _Growing:
         )
 
     def _notes_of_options(self, store: Store, options: ConvertOptions, listed: _Listed) -> Iterator[str]:
-        """What the store was made with, and new samples are not unless it is given again."""
+        """Notes about options of the first conversion that this call does not repeat."""
         if not self.wanted.adds or not listed.new:
             return
         made = store.manifest.conversion_options
@@ -459,17 +459,10 @@ class _Growing:
 
 @dataclass
 class _Found:
-    """What the comparison of a source with a store has found.
+    """Result of the comparison of a source with a store.
 
-    Attributes:
-        added: samples that are new.
-        same: samples that are equal.
-        differing: samples that are not.
-        named: by the key of the first of these, their fields that differ.
-        counts: in how many samples each field differs.
-        notes: for the user, each once.
-        erased: keys of samples whose image was erased before.
-        moved, moved_from: as of `GrowthSummary`.
+    `named` gives the differing fields of the first differing samples, by key; `counts` the samples in which each field
+    differs.
     """
 
     changes: Changes = field(default_factory=Changes)
@@ -491,7 +484,7 @@ class _Found:
             self.named[key] = fields
 
     def differs(self, split: str, row: int) -> bool:
-        """Whether a sample of the store differs."""
+        """Whether a sample of the store differs from the source."""
         return split in self.changes.replaced and bool(self.changes.replaced[split].owners[row] >= 0)
 
 
@@ -504,14 +497,10 @@ def _count(places: _Places) -> int:
 
 
 class _Listed:
-    """The samples of a source, each as its split and its place there.
+    """The samples of a source, each as its split and its position there.
 
-    Attributes:
-        new, known: by whether a store has their keys.
-        erased: those that are new, and whose keys were erased from the store.
-        other_split: known samples that are in another split of the source than of the store.
-        first_other: both splits of the first of them: of the store and of the source.
-        only_in_store: number of samples of the store that the source lacks.
+    `erased` are new samples whose keys were erased from the store. `first_other` gives the splits of the first sample
+    of `other_split`, in the store and in the source.
     """
 
     def __init__(self, source: Source, store: Store, known: StoreKeys, tombstones: Tombstones) -> None:
@@ -539,7 +528,7 @@ class _Listed:
     def _note_known(
         self, name: str, split: str, rows: NDArray[np.int64], own: NDArray[np.bool_], keys: Sequence[str]
     ) -> None:
-        """Note samples of a split of the source that a split of the store has."""
+        """Note the samples of one split of the source that one split of the store contains."""
         self._seen[split][rows[own]] = True
         # If the samples of the store were divided anew, its splits tell nothing about the splits of the source.
         if split != name and name in self._seen and split in self._contents.splits:
@@ -555,12 +544,12 @@ class _Listed:
         return np.flatnonzero(~self._seen[split])
 
     def keys(self, places: _Places) -> Iterator[str]:
-        """Of some samples."""
+        """The keys of some samples."""
         splits = self._contents.splits
         return (self.source.key(name, splits[name][i]) for name, some in places.items() for i in some.tolist())
 
     def counted(self, places: _Places) -> SampleCount:
-        """How many these are, and the first."""
+        """Number of samples, and the first one."""
         return SampleCount(_count(places), list(islice(self.keys(places), NAMED)))
 
     def chosen(self, places: _Places) -> Source:
@@ -575,7 +564,7 @@ def _found(
     fields: Mapping[str, Field],
     tombstones: Tombstones,
 ) -> _Found:
-    """What is new in a store of samples, and what differs in one of samples that another store has."""
+    """Compare new samples, and those that another store has, with a store."""
     found, (store, numbers) = _Found(), own
     if "new" in sources:
         _note_new(found, sources["new"][0], tombstones)
@@ -601,7 +590,7 @@ def _found(
 
 
 def _note_new(found: _Found, new: Store, tombstones: Tombstones) -> None:
-    """Note the samples of a store as new, but those whose image was erased before."""
+    """Note the samples of a store as new, except those whose image was erased before."""
     for name in new:
         is_new = np.ones(len(new[name]), np.bool_)
         for row in range(len(is_new)) if len(tombstones) else ():
@@ -614,9 +603,9 @@ def _note_new(found: _Found, new: Store, tombstones: Tombstones) -> None:
 
 
 def _moved(listed: _Listed, new: Store | None, store: Store) -> tuple[SampleCount, dict[str, str]]:
-    """New samples with the image of a sample that the source lacks, and by the first keys the keys of those.
+    """Count new samples with the image of a sample that the source lacks, and map the first keys to the old keys.
 
-    Only of a source that has some samples of the store: each file of another one would be a candidate.
+    Only for a source that shares samples with the store. In an unrelated source, every file would be a candidate.
     """
     found, pairs = SampleCount(), dict[str, str]()
     if not listed.known or not listed.only_in_store or new is None:
@@ -644,19 +633,19 @@ def _moved(listed: _Listed, new: Store | None, store: Store) -> tuple[SampleCoun
 
 
 def _print(store: Store, split: str, row: int) -> int:
-    """Hash of the stored image of a row. Stores that are appended to have images."""
+    """Hash of the stored image of a row. Stores that can grow have images."""
     return int.from_bytes(hashlib.blake2b(image_bytes(store, split, row) or b"", digest_size=8).digest())
 
 
 def _sizes(store: Store, split: str) -> NDArray[np.int64]:
-    """(n,) bytes of the stored images of a split, which are known without reading them; 0 where all have one size."""
+    """(n,) bytes of the stored images of a split, known without reading them; 0 if all have one size."""
     name = first_of_kind(store.manifest.fields, ImageField)
     column = store[split][name] if name else None
     return np.diff(column.offsets) if isinstance(column, RaggedColumn) else np.zeros(len(store[split]), np.int64)
 
 
 def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool) -> list[str]:
-    """What the user should know where samples seem to have been moved: to another split, folder or name."""
+    """Notes about samples that seem to have been moved to a different split, folder or name."""
     notes = []
     options = store.manifest.conversion_options
     divided = options.get("split_into") or any(
@@ -693,7 +682,7 @@ def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
 
 
 def _taken(source: str, found: _Found) -> OptionError:
-    """The error where samples have the keys of others."""
+    """The error for samples whose keys belong to other samples."""
     named = [f"{key} ({', '.join(differing)})" for key, differing in found.named.items()]
     count = found.differing.count
     more = f" and {count - NAMED:,} more" if count > NAMED else ""
@@ -706,7 +695,7 @@ def _taken(source: str, found: _Found) -> OptionError:
 
 
 def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
-    """A map by which classes are gone that a store lacks, and that no sample of the others has."""
+    """A class map that removes the classes that the store lacks and no sample of the others uses."""
     used = {each for field in store.manifest.fields.values() for each in field.classes}
     unused = set[str]()
     for other in others:
@@ -718,7 +707,7 @@ def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
 
 
 def _check_images(store: Store, source: str, found: Field) -> None:
-    """Raise an error where a store has pixels of one size, and a source would give others."""
+    """Raise an error if the store has pixels of one size, and the source would add other sizes."""
     image = store.manifest.fields["image"]
     if not isinstance(image, RawImageField) or not isinstance(found, RawImageField | RaggedImageField):
         return
@@ -733,7 +722,7 @@ def _check_images(store: Store, source: str, found: Field) -> None:
 
 
 def _check_order(path: Path, source: Path) -> None:
-    """Raise an error where the arguments are in the other order, or both are stores."""
+    """Raise an error if the arguments are swapped, or both are stores."""
     is_store, is_other = ((each / "zarr.json").is_file() for each in (path, source))
     if is_other and not is_store:
         message = (
@@ -747,7 +736,7 @@ def _check_order(path: Path, source: Path) -> None:
 
 
 def _options(store: Store) -> ConvertOptions:
-    """The options that a store was converted with, as far as it tells them."""
+    """The options that a store was converted with, as far as its provenance records them."""
     known = declarations(ConvertOptions)
     recorded = {
         name: value
@@ -771,7 +760,7 @@ def _options(store: Store) -> ConvertOptions:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let no other process change a store meanwhile: append to it, or annotate it.
+    """Hold the lock of a store, so that no other process appends to it or annotates it.
 
     Raises:
         OptionError: it is packed.

@@ -13,10 +13,7 @@ _WAITING = 4  # calls, each with the data of one
 class Behind:
     """A thread that makes calls one after the other; a context manager that ends when all are made.
 
-    A call that raises is noticed by a later `do`, or at the end.
-
-    Attributes:
-        is_stopped: whether what is still done is of no use: a call that takes long should look.
+    If a call raises, a later `do` or the end raises its error. Long calls check `is_stopped` to return early.
     """
 
     def __init__(self) -> None:
@@ -25,13 +22,13 @@ class Behind:
         self.is_stopped = False
 
     def do(self, call: Callable[..., object], *arguments: object) -> None:
-        """Make a call soon; waits where too many calls wait already."""
+        """Queue a call; waits while too many calls are queued."""
         self._waiting.append(self._thread.submit(call, *arguments))
         if len(self._waiting) > _WAITING:
             self._waiting.popleft().result()
 
     def stop(self) -> None:
-        """Make no more calls, and wait for the one that is being made."""
+        """Drop the queued calls, and wait for the running one."""
         self.is_stopped = True
         self._thread.shutdown(cancel_futures=True)
 

@@ -156,7 +156,7 @@ def compare_stores(
 
 
 def _fields(one: Store, other: Store) -> Iterator[str]:
-    """A line for each field, or value of objects, that is not the same in both."""
+    """A line for each field, or value of objects, that differs."""
     first, second = one.manifest.fields, other.manifest.fields
     for name in dict.fromkeys((*first, *second)):
         if name not in first or name not in second:
@@ -178,7 +178,7 @@ def _fields(one: Store, other: Store) -> Iterator[str]:
 
 
 def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) -> NDArray[np.int64]:
-    """(n, 2) the rows of each sample in both stores; those that one store alone has are noted."""
+    """(n, 2) the rows of each sample in both stores; samples of only one store are noted."""
     splits = [store[name] for store in (one, other) if name in store]
     tables = [key_table(each) if by == "key" else None for each in splits]
     pairs = np.empty((0, 2), np.int64)
@@ -199,7 +199,7 @@ def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) 
 
 
 def _pairs_by_key(first: RaggedColumn, second: RaggedColumn) -> Iterator[NDArray[np.int64]]:
-    """(n, 2) the rows of each key that is in both tables, some at a time."""
+    """(n, 2) the rows of each key that is in both tables, in blocks."""
     index = KeyIndex(second)
     for start, keys in key_pieces(first):
         rows = index.find(keys)
@@ -208,7 +208,7 @@ def _pairs_by_key(first: RaggedColumn, second: RaggedColumn) -> Iterator[NDArray
 
 
 def _named_row(split: Split, by: By, row: int) -> str:
-    """What a difference calls a sample."""
+    """How a difference names a sample."""
     return split.key(row) if by == "key" and key_table(split) is not None else f"row {row}"
 
 
@@ -246,7 +246,7 @@ def _compare(one: Split, other: Split, rows: NDArray[np.int64], split: SplitDiff
 
 
 def _difference(name: str, one: Split, first: int, other: Split, second: int, key: str) -> str:
-    """The name under which a value that differs is counted; empty if it does not."""
+    """The name under which a differing value is counted; empty if the values are equal."""
     a, b = one[name][first], other[name][second]
     field_a, field_b = one.fields[name], other.fields[name]
     if isinstance(field_a, ImageField):
@@ -268,10 +268,10 @@ Row = tuple[Store, str, int, Mapping[str, NDArray[np.int64]]]
 
 
 def differing_fields(one: Row, other: Row, joined: Mapping[str, Field]) -> list[str]:
-    """The fields of the second of two rows of which the first has not the same stored values.
+    """Fields of the second row whose stored values differ from those of the first row.
 
-    Both are of stores of the same `joined` fields: what the first lacks is unknown there, and what the second lacks is
-    not compared. Images are not decoded: encoders make the same bytes of the same pixels.
+    Both stores have the `joined` fields. Fields that the first lacks are unknown there; fields that the second lacks
+    are not compared. Images are not decoded: encoders make the same bytes of the same pixels.
     """
     (store, split, a, numbers), (other_store, other_split, b, others) = one, other
     first, second = store[split], other_store[other_split]
@@ -300,7 +300,7 @@ _Objects = tuple[Mapping[str, Any], Field | None, NDArray[np.int64] | None]
 
 
 def _same_objects(one: _Objects, other: _Objects) -> bool:
-    """Whether the values that the second has are those of the first, or unknown there."""
+    """Whether the values of the second equal the values of the first, or are unknown there."""
     (known, own, numbers), (values, each, others) = one, other
     count = len(next(iter(values.values())))
     if not isinstance(each, ObjectsField) or len(next(iter(known.values()), ())) != count:
@@ -330,7 +330,7 @@ def _same_objects(one: _Objects, other: _Objects) -> bool:
 
 
 def _renumbered(field: Field, value: Any, numbers: NDArray[np.int64] | None) -> Any:
-    """A value by the classes of a joined field."""
+    """A value, renumbered to the classes of a joined field."""
     return value if numbers is None else field.renumbered(np.asarray(value)[None], numbers)[0]
 
 

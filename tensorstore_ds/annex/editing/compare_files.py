@@ -116,7 +116,7 @@ def compare_folder(
 
 
 def _image_folder(root: Path) -> dict[str, str]:
-    """By the path of each file that ImageFolder reads, relative to `root`, the name of its class."""
+    """Class name of each file that ImageFolder reads, by path relative to `root`."""
     tops = [f"{name}/" for name, is_folder in sorted(entries(root)) if is_folder and name.lower() in SPLIT_NAMES]
     found = {}
     for top in tops or [""]:
@@ -128,7 +128,7 @@ def _image_folder(root: Path) -> dict[str, str]:
 
 
 def _dropped(root: Path, split: Split) -> int | None:
-    """How many parts of a key name folders above `root`; None if no file of the split is there."""
+    """Number of leading parts of a key that name folders above `root`; None if no file of the split is there."""
     for row in range(min(len(split), _TRIED)):
         parts = PurePosixPath(split.key(row)).parts
         for dropped in range(len(parts)):
@@ -139,7 +139,7 @@ def _dropped(root: Path, split: Split) -> int | None:
 
 
 def _path(key: str, dropped: int) -> str:
-    """The path that a key names; empty for one that leads elsewhere: a store may come from anyone."""
+    """The path that a key names; empty if it leads outside. Stores may come from untrusted sources."""
     parts = PurePosixPath(key).parts[dropped:]
     return "" if not parts or ".." in parts or parts[0] == "/" else "/".join(parts)
 

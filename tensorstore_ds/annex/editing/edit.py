@@ -194,7 +194,7 @@ def sample_store(
 
 
 def first_of_each(labels: NDArray[np.integer[Any]], count: int) -> NDArray[np.int64]:
-    """Places of the first `count` samples of each class, given the class of each sample (n,).
+    """Positions of the first `count` samples of each class, given the class of each sample (n,).
 
     >>> first_of_each(np.array([7, 2, 7, 7, 2]), 2).tolist()
     [1, 4, 0, 2]
@@ -206,7 +206,7 @@ def first_of_each(labels: NDArray[np.integer[Any]], count: int) -> NDArray[np.in
 
 
 def _strata(store: Store, splits: Sequence[str]) -> NDArray[np.int64] | None:
-    """The class of each sample, within which samples are divided: of several the rarest one. None: there are none."""
+    """Class of each sample, for division within classes; the rarest one if there are several. None without classes."""
     fields = store.manifest.fields
     name = first_of_kind(fields, LabelField) or first_of_kind(fields, LabelsField)
     if name is None:
@@ -336,14 +336,9 @@ def joined_stores(
     class_map: Mapping[str, str] | None = None,
     absent: int = NOT_KNOWN,
 ) -> JoinedFields:
-    """The fields of several stores as those of one.
+    """Join the fields of several stores; raises `OptionError` if they cannot be the fields of one store.
 
-    Args:
-        names: what to call each in errors and notes; None for their paths.
-        class_map, absent: as of `join_fields`.
-
-    Raises:
-        OptionError: they cannot be those of one store.
+    Errors and notes call the stores by `names`, or by their paths if it is None.
     """
     names = [store.name for store in stores] if names is None else names
     sides = [
@@ -357,7 +352,7 @@ def joined_stores(
 
 
 def _repeated(stores: Sequence[Store], joined: JoinedFields) -> tuple[SampleCount, int]:
-    """The keys that samples of a split have in several stores, and how many of them have equal samples in all."""
+    """Keys that a split has in several stores, and how many of them have equal samples everywhere."""
     found = SampleCount()
     indexes: dict[str, dict[int, KeyIndex]] = {}  # of each split, by the place of the store
     differs: dict[tuple[int, str], NDArray[np.uint8]] = {}  # of the first row of a key: 1 if repeated, 2 if otherwise
@@ -379,7 +374,7 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> tuple[SampleCoun
 
 
 def _first_places(indexes: Mapping[int, KeyIndex], keys: Keys) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The place of each key that one of some stores has, and the first of these stores and its row."""
+    """The position of each key that a store has, and the first such store and its row."""
     owners, places = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
     for i, index in indexes.items():
         rows = index.find(keys)
@@ -412,7 +407,7 @@ def _erased_rows(stores: Sequence[Store], place: int) -> Iterator[tuple[str, int
 
 
 def _erased_elsewhere(stores: Sequence[Store]) -> dict[tuple[int, str], list[int]]:
-    """The rows of `_erased_rows` by the place of their store and their split."""
+    """The rows of `_erased_rows`, by the number of their store and their split."""
     found: dict[tuple[int, str], list[int]] = {}
     for i in range(len(stores)):
         for name, row in _erased_rows(stores, i):
@@ -433,23 +428,22 @@ def _note_of_erased(stores: Sequence[Store], left: Mapping[tuple[int, str], Sequ
 
 
 def _prefixes(stores: Sequence[Store]) -> list[str]:
-    """What keys begin with: the names of the stores."""
+    """The prefixes of keys, which are the names of the stores."""
     names = [store.path.name.split(".")[0] for store in stores]
     return [f"{i}-{name}/" if names.count(name) > 1 else f"{name}/" for i, name in enumerate(names)]
 
 
 def chosen_splits(store: Store, splits: Collection[str] | None) -> list[str]:
-    """The splits of a store that are named; all for None. Raises `OptionError` for another name."""
+    """The chosen splits of a store, all for None; raises `OptionError` for an unknown name."""
     if unknown := [name for name in splits or () if name not in store]:
         raise OptionError(f"{store.path}: expected splits of {', '.join(store)}, found {unknown[0]!r}.")
     return [name for name in store if splits is None or name in splits]
 
 
 def listed_rows(split: Split, listed: Mapping[str, Sequence[int]], purpose: str) -> NDArray[np.int64]:
-    """The rows of a split that are listed by its name; raises `OptionError` if it has no such row.
+    """The listed rows of a split; raises `OptionError` for a missing row.
 
-    Args:
-        purpose: of the rows, for the message, such as "leave out".
+    `purpose` is for the message, such as "leave out".
     """
     rows = list(listed.get(split.name, ()))
     if beyond := [row for row in rows if not 0 <= row < len(split)]:
@@ -469,7 +463,7 @@ def no_sample_meets(condition: Condition, store: Store) -> OptionError:
 
 
 def _of_image(store: Store) -> Callable[[str, int], str]:
-    """The function that says the key of a row, or of the image that a crop is from."""
+    """A function that returns the key of a row, or of the image that a crop is from."""
     if SOURCE_BOX not in store.manifest.fields:
         return lambda split, row: store[split].key(row)
     return lambda split, row: store[split].key(row).rpartition("#")[0] or store[split].key(row)
@@ -480,11 +474,9 @@ def _splits(store: Store) -> dict[str, Split]:
 
 
 def row_group(splits: Mapping[str, Split], by: str, option: str) -> Callable[[str, int], str]:
-    """The function that returns the group of a row of a split; raises `OptionError`, which names the option.
+    """A function that returns the group of a row of a split; raises `OptionError`, which names the option.
 
-    Args:
-        splits: by name; all have the same fields.
-        by: as `group_by` of `split_store`.
+    All splits have the same fields.
     """
     fields = next(iter(splits.values())).fields
     if by == DUPLICATES:

@@ -152,7 +152,7 @@ def erase(
 
 
 def _free_file(path: str | os.PathLike[str]) -> Path:
-    """The path of a file that can be made; raises an error before anything is done if it cannot."""
+    """The path of a new file; raises an error before any change if it cannot be created."""
     target = tidied(path)
     check_outside_stores(target)
     if os.path.lexists(target):
@@ -164,7 +164,7 @@ def _free_file(path: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which samples are to be erased: by a condition, by rows or by keys."""
+    """Which samples to erase: by a condition, by rows or by keys."""
 
     condition: Condition | None
     rows: Mapping[str, Sequence[int]] | None
@@ -173,7 +173,9 @@ class _Choice:
     sha256: str | None
 
     def rows_of(self, store: Store) -> SplitRows:
-        """Those of a store; raises `OptionError` if a row or key does not exist. None may meet the condition."""
+        """The chosen rows of a store, perhaps none for a condition; raises `OptionError` if a row or key does not
+        exist.
+        """
         names = chosen_splits(store, self.rows if self.splits is None else self.splits)
         if self.condition is not None:
             found = {name: self.condition.rows(store[name]) for name in names}
@@ -185,7 +187,7 @@ class _Choice:
 
 
 def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[str, NDArray[np.int64]]:
-    """The rows that have these keys."""
+    """The rows with these keys."""
     field = first_of_kind(store.manifest.fields, KeyField)
     if field is None:
         raise OptionError(f"{store.path}: expected samples with keys, found none. Give `rows` instead.")
@@ -216,7 +218,7 @@ def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[
 
 
 def _other_keys(store: Store, names: Iterable[str], rows: SplitRows) -> Iterator[str]:
-    """The keys of some splits, except the keys of these rows."""
+    """The keys of some splits, except those of these rows."""
     for name in names:
         without = rows.get(name, np.empty(0, np.int64))
         for start, keys in key_pieces(store[name].table(first_of_kind(store.manifest.fields, KeyField) or "")):
@@ -231,7 +233,7 @@ class _NoSuchKeysError(OptionError):
 
 
 class _Erasure:
-    """One call of `erase`, of a store that is locked."""
+    """One call of `erase` for a locked store."""
 
     def __init__(self, store: Store, choice: _Choice, tombstones: bool, notify: OnProgress) -> None:
         self._store, self._choice, self._tombstones, self._notify = store, choice, tombstones, notify
@@ -239,7 +241,7 @@ class _Erasure:
         store._check_rewritable()
 
     def run(self, *, dry_run: bool) -> ErasureSummary:
-        """As `erase`."""
+        """Do the work of `erase`."""
         completes, removed = not dry_run and _was_interrupted(self._store), Leftovers()
         if completes:
             removed = self._remove()
@@ -305,7 +307,7 @@ class _Erasure:
         return Leftovers(before.shards + after.shards, before.nbytes + after.nbytes)
 
     def _remove(self) -> Leftovers:
-        """Open the store again, and remove what its manifest does not list, after samples were erased."""
+        """Open the store again, and remove the files that its manifest does not list."""
         removed = removed_after(self._store.path, "the samples are erased from the store")
         self._store = open_store(self._store.path)
         return removed
@@ -335,7 +337,7 @@ class _Erasure:
         )
 
     def _receipt(self, removed: Leftovers) -> dict[str, Any]:
-        """What was done, from the last erasure that the provenance notes, which another call may have begun."""
+        """The summary, from the last erasure in the provenance, which an earlier call may have begun."""
         store, provenance = self._store, self._store.manifest.provenance
         steps = [each for each in steps_of(provenance) if each.get("command") == "erase"]
         step: Mapping[str, Any] = steps[-1] if steps else {}
@@ -361,7 +363,7 @@ class _Erasure:
 
 
 def _not_reached(store: Store) -> Iterator[str]:
-    """The places that may still contain what was erased."""
+    """Places that may still contain the erased samples."""
     source = store.manifest.provenance.get("source")
     yield f"the source {source}" if isinstance(source, str) else "the source"
     yield from ("copies of the store", "exports, contact sheets and dataset cards", "packed files", "stores at URLs")
@@ -369,14 +371,14 @@ def _not_reached(store: Store) -> Iterator[str]:
 
 
 def _was_interrupted(store: Store) -> bool:
-    """Whether files are left of samples that were erased."""
+    """Whether an interrupted call has left files of erased samples."""
     commands = [step.get("command") for step in steps_of(store.manifest.provenance)]
     last = next((each for each in reversed(commands) if each in ("append", "update", "erase")), None)
     return last == "erase" and (REST in store.manifest.files or store.replaced[0] > 0)
 
 
 def _names(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
-    """What other texts call the samples: their keys, and images of which no crop stays."""
+    """Names of the samples in texts: their keys, and images of which no crop stays."""
     if first_of_kind(store.manifest.fields, KeyField) is None:
         return set()
     names = {*keys}
@@ -389,8 +391,9 @@ def _names(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
 
 
 def _names_in_texts(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
-    """What earlier steps call the samples, if it is not their key: a file name without its folder, and texts of
-    conditions that are in their keys. A text that is in the key of a sample that stays is not among them.
+    """Names of the samples in earlier steps other than their keys: file names without a folder, texts of conditions.
+
+    A text that occurs in the key of a remaining sample is not among them.
     """
     if first_of_kind(store.manifest.fields, KeyField) is None:
         return set()
@@ -405,13 +408,13 @@ def _names_in_texts(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[s
 
 
 def _without_mentions(mentions: Mentions, provenance: dict[str, Any]) -> dict[str, Any]:
-    """A provenance that does not name samples, except in the description, which is a text of the user."""
+    """A provenance without the names of samples. The description stays, because it is the user's text."""
     kept = ("description", ERASED)
     return {name: value if name in kept else mentions.without(value) for name, value in provenance.items()}
 
 
 def _notes_of_classes(before: Manifest, after: Manifest) -> Iterator[str]:
-    """The classes of which the last sample or object was erased."""
+    """Notes about classes whose last sample or object was erased."""
     for name, each in before.fields.items():
         counts: list[Counter[str]] = [Counter(), Counter()]
         for count, manifest in zip(counts, (before, after), strict=True):
@@ -428,7 +431,7 @@ def _notes_of_classes(before: Manifest, after: Manifest) -> Iterator[str]:
 
 
 def _notes_of_texts(manifest: Manifest, names: set[str]) -> Iterator[str]:
-    """Texts that people have written, which are not changed."""
+    """Notes about texts of people, which are not changed."""
     texts = {"description": manifest.provenance.get("description"), "citation": manifest.citation}
     for name, text in texts.items():
         if isinstance(text, str) and text in Mentions(names, [text]):
@@ -436,7 +439,7 @@ def _notes_of_texts(manifest: Manifest, names: set[str]) -> Iterator[str]:
 
 
 def _notes_of_place(path: Path) -> Iterator[str]:
-    """Folders beside the store in which the samples may be."""
+    """Notes about folders next to the store that may contain the samples."""
     beside = path.with_name(f"{path.name}.append")
     if os.path.lexists(beside):
         yield f"{beside} holds samples of an interrupted append, perhaps also erased ones. Remove it."

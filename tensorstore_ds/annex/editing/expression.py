@@ -44,16 +44,10 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class Condition:
-    """A condition such as ``label == 'cat' and width > 200``.
+    """A condition such as ``label == 'cat' and width > 200``; raises `OptionError` if it cannot be parsed.
 
-    Names are columns: see `columns`. There are ``and``, ``or``, ``not``, comparisons, ``in`` and ``not in`` with
-    a list, a text, ``classes`` or ``labels``, ``+ - * /``, numbers, texts in quotes, and parentheses.
-
-    Args:
-        text: the condition.
-
-    Raises:
-        OptionError: it is none.
+    Names are `columns`. The operators are ``and``, ``or``, ``not``, comparisons, ``in`` and ``not in`` with a list, a
+    text, ``classes`` or ``labels``, and ``+ - * /``, with numbers, quoted texts and parentheses.
     """
 
     def __init__(self, text: str) -> None:
@@ -69,7 +63,7 @@ class Condition:
             ) from error
 
     def rows(self, split: Split) -> NDArray[np.int64]:
-        """The rows of a split that meet it, in order; raises `OptionError` if it names what is no column."""
+        """The sorted rows of a split that meet the condition; raises `OptionError` for an unknown column."""
         known, met = columns(split), []
         for start in range(0, len(split), _ROWS):
             stop = min(start + _ROWS, len(split))
@@ -80,7 +74,7 @@ class Condition:
         return np.concatenate([np.empty(0, np.int64), *met])
 
     def unknown_texts(self, fields: Mapping[str, Field]) -> list[str]:
-        """What it says in quotes where classes are compared, but is no class of any field."""
+        """Quoted texts that are compared with classes, but are not a class of any field."""
         classes = {each for field in fields.values() for each in getattr(field, "classes", ())}
         if not classes or any(isinstance(node, ast.Name) and node.id == "key" for node in ast.walk(self._tree)):
             return []
@@ -162,7 +156,7 @@ class Condition:
         return value
 
     def _shown(self, node: ast.expr, longest: int = 80) -> str:
-        """The part of the condition, as it was written."""
+        """A part of the condition as written."""
         return one_line((ast.get_source_segment(self._text, node) or "")[:longest])
 
     def _wrong(self, expected: str, found: str) -> OptionError:
@@ -170,11 +164,11 @@ class Condition:
 
 
 def columns(split: Split) -> dict[str, Column]:
-    """What a condition can name.
+    """The columns that a condition can use.
 
-    ``key``; ``label``, the name of the class, empty where it is not known; ``labels``, the names of the classes that
-    are known to apply; ``width`` and ``height`` of the image, in its source where the store says so; ``objects``, their
-    number; ``classes``, the names of theirs; and each field that is one number a sample, by its name.
+    ``key``; ``label``, the class name, empty if unknown; ``labels``, the names of the classes known to apply; ``width``
+    and ``height`` of the image, in its source if the store records it; ``objects``, their number; ``classes``, the
+    class names of the objects; and each field with one number per sample.
     """
     found: dict[str, Column] = {}
     for name, field in split.fields.items():

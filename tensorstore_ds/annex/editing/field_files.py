@@ -115,11 +115,9 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 @dataclass
 class _ByKey:
-    """A table whose rows are matched with the samples of a store.
+    """A table whose rows are matched by key with the samples of one split, or of all if `split` is None.
 
-    Attributes:
-        split: whose samples are meant; None for all splits.
-        missing: value of samples that the table lacks.
+    Samples that the table lacks get `missing`.
     """
 
     store: Store
@@ -130,7 +128,7 @@ class _ByKey:
     _seen: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     def fields(self, name: str | None, columns: Collection[str] | None, key: str | None) -> dict[str, BySplit]:
-        """The values of each field, in the order of the rows of each split."""
+        """The values of each field, in row order of each split."""
         is_parquet = self.path.suffix.lower() == ".parquet"
         table: FieldTable = ParquetTable(self.path) if is_parquet else CsvTable(self.path)
         keys, splits = self._key_column(table.names, key), self._split_column(table.names)
@@ -189,7 +187,7 @@ class _ByKey:
             self._seen[split] = np.zeros(len(store[split]), bool)
 
     def _found(self, keys: Cells, splits: Cells | None) -> Places:
-        """Where each key is; raises `OptionError` for unknown ones, and for one that is there twice."""
+        """The position of each key; raises `OptionError` for unknown and repeated keys."""
         found: dict[str, tuple[list[int], list[int]]] = {split: ([], []) for split in self._places}
         unknown = []
         for i, each in enumerate(keys):
@@ -221,7 +219,7 @@ class _ByKey:
         return found
 
     def _check_all(self, columns: Collection[_Column]) -> None:
-        """Raise `OptionError` if samples have no value, and nothing stands for it."""
+        """Raise `OptionError` if samples have no value and `missing` is not set."""
         lacking = [(split, int(row)) for split, seen in self._seen.items() for row in np.flatnonzero(~seen)]
         lacking += [place for column in columns for place in column.empty]
         if lacking and self.missing is None:
@@ -235,12 +233,7 @@ class _ByKey:
 class _Column:
     """The values of one column, by split and row of the store.
 
-    Args:
-        like: as of `FieldTable.empty`.
-        sizes: rows of each split.
-
-    Attributes:
-        empty: split and row of samples whose cell has no number.
+    `empty` lists the split and row of samples whose cell has no number.
     """
 
     def __init__(
@@ -251,7 +244,7 @@ class _Column:
         self._values: dict[str, Any] = {split: self._unfilled(rows) for split, rows in sizes.items()}
 
     def put(self, places: Places, cells: Cells) -> None:
-        """Put the cells of some rows into their places; None is an empty cell."""
+        """Put the cells of some rows into their positions; None is an empty cell."""
         for split, (numbers, rows) in places.items():
             values = self._values[split]
             if isinstance(cells, np.ndarray):
@@ -279,7 +272,7 @@ class _Column:
         return np.zeros((rows, *self._like.shape[1:]), self._like.dtype)
 
     def _stand_in(self) -> Any:
-        """What samples get that have no value; raises `OptionError` if the dtype has no such number."""
+        """The value of samples without one; raises `OptionError` if the dtype cannot hold it."""
         missing = self._missing
         if self._like is None:
             return None if missing in (None, "") else str(missing)

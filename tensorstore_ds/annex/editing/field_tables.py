@@ -21,23 +21,19 @@ TableRows = Mapping[str, Cells]
 
 
 class FieldTable(Protocol):
-    """A table.
-
-    Attributes:
-        names: of its columns.
-    """
+    """A table with named columns."""
 
     names: tuple[str, ...]
 
     def empty(self, column: str) -> NDArray[Any] | None:
-        """An array of no row with the dtype and shape of a column; None for texts."""
+        """An array of 0 rows with the dtype and shape of a column; None for texts."""
 
     def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
-        """All rows, some at a time: texts of some columns, and the values of others."""
+        """All rows, in blocks: texts of some columns, and the values of others."""
 
 
 class CsvTable:
-    """A table as text, with a header; all of it is read, to tell numbers from texts."""
+    """A CSV table with a header, read completely to tell numbers from texts."""
 
     def __init__(self, path: Path) -> None:
         where, suffix = str(path), path.suffix.lower()
@@ -57,7 +53,7 @@ class CsvTable:
         self._cells = {name: [row[i] for row in cells] for i, name in enumerate(self.names)}
 
     def empty(self, column: str) -> NDArray[Any] | None:
-        """An array of no row with the dtype of a column; None for texts."""
+        """An array of 0 rows with the dtype of a column; None for texts."""
         kind = self._kind(column)
         return None if kind is str else np.empty(0, np.int64 if kind is int else np.float64)
 
@@ -70,7 +66,7 @@ class CsvTable:
         yield found
 
     def _kind(self, column: str) -> type[int] | type[float] | type[str]:
-        """What the cells of a column are that are not empty; whole numbers beyond int64 are texts."""
+        """The kind of the non-empty cells of a column; whole numbers beyond int64 are texts."""
         cells = [cell for cell in self._cells[column] if cell]
         if not cells:
             return str
@@ -80,7 +76,7 @@ class CsvTable:
 
 
 class ParquetTable:
-    """A Parquet file, which is read in row groups."""
+    """A Parquet file, read by row group."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._where = path, str(path)
@@ -91,7 +87,7 @@ class ParquetTable:
             raise OptionError(f"{path}: expected columns whose names differ, found {', '.join(self.names)[:200]}.")
 
     def empty(self, column: str) -> NDArray[Any] | None:
-        """As of `CsvTable`; raises `OptionError` for a column that is neither numbers nor texts."""
+        """An array of 0 rows; None for texts. Raises `OptionError` if a column is neither numbers nor texts."""
         kind = self._schema.field(column).type
         dtype, shape = numbers_of(kind)
         if dtype:

@@ -29,23 +29,18 @@ _EXPECTED = "numbers (N, ...), a list of texts, a list of lists of texts, or a l
 
 @dataclass(frozen=True)
 class Known:
-    """What a field can take over from the store that it is added to.
-
-    Attributes:
-        fields: of the store.
-        classes: of the new field, as they are given.
-    """
+    """What a new field can take over from the store: its `fields`. `classes` are those given for the new field."""
 
     fields: Mapping[str, Field]
     classes: tuple[str, ...] | None = None
 
     def object_classes(self) -> tuple[str, ...]:
-        """The names that `labels` of objects are numbers of."""
+        """The class names that `labels` of objects are numbers of."""
         found = (each.classes for each in of_kind(self.fields, ObjectsField).values())
         return self.classes if self.classes is not None else next(filter(None, found), ())
 
     def keypoints(self, count: int) -> ObjectsField:
-        """A field with the names of so many keypoints: those that the store has, or their numbers."""
+        """A field with `count` keypoint names: those of the store, or numbers."""
         for each in of_kind(self.fields, ObjectsField).values():
             if len(each.keypoints) == count:
                 return ObjectsField.of(keypoints=each.keypoints, flip_pairs=each.flip_pairs, skeleton=each.skeleton)
@@ -54,10 +49,9 @@ class Known:
 
 
 def field_of(name: str, values: Mapping[str, Values], known: Known) -> tuple[Field, dict[str, Given]]:
-    """The field that the values of some splits make, and the values as they are stored.
+    """The field for the values of some splits, and the values as stored.
 
-    Raises:
-        OptionError: they are no such values, or those of the splits differ in dtype or shape.
+    Raises `OptionError` if the values fit no kind, or if dtype or shape differ between splits.
     """
     try:
         first = next((each for each in values.values() if len(each)), next(iter(values.values())))
@@ -78,7 +72,7 @@ def field_of(name: str, values: Mapping[str, Values], known: Known) -> tuple[Fie
 
 
 def _kind(values: Values) -> str | None:
-    """``numbers``, ``texts`` or ``objects``; None for anything else."""
+    """``numbers``, ``texts`` or ``objects``; None otherwise."""
     if isinstance(values, np.ma.MaskedArray):
         raise ValueError("expected numbers without a mask, found a masked array. Pass its `filled()` values")
     if isinstance(values, np.ndarray):
@@ -131,7 +125,7 @@ def _array(values: Values) -> NDArray[Any]:
 
 
 def _spec(array: NDArray[Any]) -> ArraySpec:
-    """dtype and shape of a row as it is stored."""
+    """dtype and shape of a stored row."""
     dtype = array.dtype.newbyteorder("=")
     name = "uint8" if dtype == np.bool_ else dtype.name
     if name not in DTYPES:
@@ -144,7 +138,7 @@ def _spec(array: NDArray[Any]) -> ArraySpec:
 
 
 def _numbered(texts: Values, classes: Sequence[str]) -> NDArray[np.int64]:
-    """The numbers of class names; empty texts and None are no label."""
+    """Convert class names to numbers; empty texts and None are unlabelled."""
     places = {name: i for i, name in enumerate(classes)} | {"": UNLABELLED}
     names = [_one(each) for each in texts]
     if wrong := [each for each in names if each not in places]:
@@ -153,7 +147,7 @@ def _numbered(texts: Values, classes: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _several(rows: Values, classes: Sequence[str]) -> NDArray[np.int8]:
-    """(N, C) 1 for the classes in the list of a row, else 0; -1 for all where it is None."""
+    """(N, C) 1 for the classes listed in a row, else 0; -1 in all columns if the row is None."""
     field, places = LabelsField.of(classes), {name: i for i, name in enumerate(classes)}
     found = np.full((len(rows), len(classes)), NOT_KNOWN, np.int8)
     for row, names in enumerate(rows):
@@ -214,7 +208,7 @@ def _objects(values: Mapping[str, Values], known: Known) -> tuple[Field, dict[st
 
 
 def _row(values: object, row: int, split: str, known: Known) -> Mapping[str, Any]:
-    """The objects of a row, by value; none for None."""
+    """The objects of a row by value name; none for None."""
     if values is None:
         return {}
     try:
@@ -245,7 +239,7 @@ def _row(values: object, row: int, split: str, known: Known) -> Mapping[str, Any
 
 
 def _value_spec(name: str, arrays: Sequence[NDArray[Any]]) -> ArraySpec:
-    """dtype and shape of a value without a meaning of its own, such as the scores of detections."""
+    """dtype and shape of a value without its own meaning, such as the scores of detections."""
     filled = [array for array in arrays if len(array)]
     shapes = {array.shape[1:] for array in filled} or {()}
     if len(shapes) > 1:
@@ -256,7 +250,7 @@ def _value_spec(name: str, arrays: Sequence[NDArray[Any]]) -> ArraySpec:
 
 
 def _table(field: TableField, rows: Sequence[Mapping[str, Any]]) -> GivenTable:
-    """Rows of objects as a table."""
+    """Convert rows of objects to a table."""
     lengths = [len(next(iter(row.values()), ())) for row in rows]
     total = sum(lengths)
     values, lists = {}, {}
@@ -280,7 +274,7 @@ def _rows_of(array: NDArray[Any], spec: ArraySpec) -> GivenRows:
 
 
 def _shown(value: object) -> str:
-    """What a value is, in a message."""
+    """How a message describes a value."""
     if isinstance(value, np.ndarray):
         if value.dtype == object:
             return "Python objects. Pass a list, or convert them with astype"

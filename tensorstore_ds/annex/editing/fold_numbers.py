@@ -24,13 +24,9 @@ _SWEEPS = 8
 
 
 def divide_rows(bits: Bits, strata: Ints, k: int) -> Ints:
-    """The fold of each row, (n,) in [0, k).
+    """The fold of each row, (n,) in [0, k), from its hash and its stratum, (n,) from 0.
 
     Two folds differ by at most 1 in their rows of each stratum, and by at most 1 in all rows.
-
-    Args:
-        bits: (n,) hash of each row.
-        strata: (n,) numbers from 0.
     """
     counts = np.bincount(strata)
     wanted = np.zeros((counts.size, k), np.int64)  # rows whose home is each fold
@@ -65,7 +61,7 @@ def _homes(bits: Bits, k: int) -> Ints:
 
 
 def _filled(bits: Bits, strata: Ints, free: Ints, k: int) -> NDArray[np.integer[Any]]:
-    """The fold of each row, which is its home or another where there is room for its stratum."""
+    """The fold of each row, which is its home or the next one with room for its stratum."""
     small = np.int32 if max(len(bits), free.size) < 2**31 else np.int64
     found, left = np.empty(len(bits), np.min_scalar_type(k)), np.arange(len(bits), dtype=small)
     slots = (strata * k + _homes(bits, k)).astype(small)
@@ -95,9 +91,7 @@ def _others(bits: Bits, k: int) -> Ints:
 class Members:
     """Samples or objects of each class in each group, as a sparse table.
 
-    Attributes:
-        starts: (groups + 1,) where the entries of each group begin.
-        classes, counts: (entries,) class, and number of its samples or objects.
+    The entries of a group begin at `starts`, (groups + 1,). `classes` and `counts` are (entries,).
     """
 
     starts: Ints
@@ -118,13 +112,9 @@ def divide_groups(bits: Bits, sizes: Ints, members: Members, k: int) -> Ints:
     A greedy form of iterative stratification (Sechidis, Tsoumakas and Vlahavas, On the stratification of multi-label
     data, ECML PKDD 2011): large groups first, and among equally large ones those with the rarest class. A group takes
     its home if the load there stays within `SLACK` of 1/k of each of its classes and of the rows. Otherwise it takes
-    the fold with the least of its classes. At last, groups of classes that are not yet even move as long as the
-    sum over classes of squared loads, divided by 1/k of the class, becomes smaller.
-
-    Args:
-        bits: (g,) hash of each group.
-        sizes: (g,) rows of each group.
-        members: of the groups; sizes alone are balanced if it is empty.
+    the fold with the least of its classes. At last, groups of classes that are not yet even move as long as the sum
+    over classes of squared loads, divided by 1/k of the class, becomes smaller. Empty `members` balance `sizes`, the
+    rows of each group, alone.
     """
     rows = int(members.classes.max(initial=-1)) + 1  # one more class: all rows
     number = len(sizes)

@@ -228,7 +228,7 @@ class Folds(Sequence[Fold]):
         return "\n".join(lines)
 
     def _table(self, repeat: int) -> list[str]:
-        """How even the folds of a repeat are, as lines of columns."""
+        """Table of how even the folds of one repeat are."""
         rows, groups = self.rows(repeat), self.group_counts(repeat)
         head = f"repeat {repeat}" if self.repeats > 1 else "fold"
         table = [[head, *(str(i + 1) for i in range(self.k)), "all", "deviation"]]
@@ -259,16 +259,14 @@ class Folds(Sequence[Fold]):
 
 @dataclass(frozen=True)
 class _Classes:
-    """The class of each sample or object: its row, (m,), None for one of each row, and its label, (m,), `UNLABELLED`
-    for none.
-    """
+    """Class of each sample or object: its row, (m,), None for one per row, and label, (m,), `UNLABELLED` for none."""
 
     names: tuple[str, ...]
     owners: Ints | None
     labels: Ints
 
     def units(self, units: Ints | None) -> Ints:
-        """Of the group of each row, the group of each sample or object; None groups each row alone."""
+        """Group of each sample or object, given the group of each row; None makes each row its own group."""
         if units is None:
             return np.arange(len(self.labels)) if self.owners is None else self.owners
         return units if self.owners is None else units[self.owners]
@@ -390,7 +388,7 @@ def folds(
 
 
 def _divide(bits: Bits, group_of: Ints | None, classes: _Classes | None, k: int) -> Ints:
-    """The fold of each row, from 0."""
+    """Fold of each row, from 0."""
     if group_of is None and (classes is None or classes.owners is None):
         strata = np.zeros(len(bits), np.int64) if classes is None else classes.labels + 1
         return divide_rows(bits, strata, k)
@@ -401,7 +399,7 @@ def _divide(bits: Bits, group_of: Ints | None, classes: _Classes | None, k: int)
 
 
 def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None, what: str | None) -> Iterator[str]:
-    """A line about classes that are in fewer rows or groups than there are folds."""
+    """A note about classes that occur in fewer rows or groups than there are folds."""
     number = len(classes.names) + 1
     if group_of is None and classes.owners is None:
         counts = np.bincount(classes.labels + 1, minlength=number)[1:]
@@ -420,7 +418,7 @@ def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None, w
 
 
 def _assigned(assignment: ArrayLike, k: int | None, count: int, group_of: Ints | None, keys: Sequence[str]) -> Ints:
-    """The fold numbers of a user, checked."""
+    """The fold numbers given by the user, validated."""
     numbers = np.asarray(assignment)
     if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
         raise refusal("assignment", f"integers of shape ({count},)", f"{numbers.dtype} of shape {numbers.shape}")
@@ -447,7 +445,7 @@ def _assigned(assignment: ArrayLike, k: int | None, count: int, group_of: Ints |
 
 
 class _Keys(Sequence[str]):
-    """The keys of some rows, read when they are asked for."""
+    """The keys of some rows, read on access."""
 
     def __init__(self, split: Split, rows: Ints) -> None:
         self._split, self._rows = split, rows
@@ -460,7 +458,7 @@ class _Keys(Sequence[str]):
 
 
 def _rows_of(data: Any, split: str | None) -> tuple[str, Split, Ints]:
-    """What is divided: a title, the split, and its rows, (n,)."""
+    """What to divide: a title, the split, and its rows, (n,)."""
     if isinstance(data, str | os.PathLike):
         data = open_store(data if is_url(data) else tidied(data))
     if isinstance(data, Store):
@@ -483,7 +481,7 @@ def _field(split: Split, name: str, option: str) -> Field:
 
 
 def _groups(split: Split, rows: Ints, groups: Any, seed: int) -> tuple[Ints | None, Bits, str | None]:
-    """The group of each row from 0, (n,), or None; the hash of each group or row; and the name of the groups."""
+    """The group of each row from 0, (n,), or None; the hash of each group or row; and the names of the groups."""
     if groups is None:
         of_image = SOURCE_BOX in split.fields
         names = _row_names(split, rows, of_image=of_image)
@@ -516,7 +514,7 @@ def _numbered(names: Iterable[bytes]) -> tuple[Ints, list[bytes]]:
 
 
 def _row_names(split: Split, rows: Ints, *, of_image: bool = False) -> Iterator[bytes]:
-    """The keys of rows, or of the images that crops are from; split and row in a store without keys."""
+    """Keys of rows, or of the images that crops are from; split and row in a store without keys."""
     field = split.first(KeyField)
     if field is None:
         yield from (split.key(row).encode() for row in rows.tolist())
@@ -530,7 +528,7 @@ def _row_names(split: Split, rows: Ints, *, of_image: bool = False) -> Iterator[
 
 
 def _field_groups(split: Split, rows: Ints, by: str) -> Iterator[bytes]:
-    """The group of each row: a field's value, or what `row_group` finds."""
+    """Group of each row: a field's value, or the result of `row_group`."""
     field = split.fields.get(by)
     alone = (b"\0" + name for name in _row_names(split, rows))  # rows without a value
     if isinstance(field, TextField):

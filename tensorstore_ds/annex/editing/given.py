@@ -18,12 +18,9 @@ from tensorstore_ds.format.schema import ArraySpec
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """Rows of fixed shape.
+    """Rows of fixed shape, stored as `spec`.
 
-    Attributes:
-        array: (n, ...) of any byte order, and of `bool` for `uint8`. It is read some rows at a time.
-        spec: of a row as it is stored.
-        rows: those that are meant.
+    `array` is (n, ...), of any byte order, and `bool` stands for `uint8`. It is read in blocks.
     """
 
     array: NDArray[Any]
@@ -39,11 +36,11 @@ class GivenRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that they take as they are stored."""
+        """Size of the rows in bytes as stored."""
         return len(self) * self.spec.row_nbytes
 
     def check(self, field: Field, sizes: ImageSizes) -> Iterator[Finding]:
-        """What is wrong with them as values of a field."""
+        """Problems of the rows as values of a field."""
         return field.check(self, sizes) if isinstance(field, ArrayField) else iter(())
 
     def part(self, start: int, stop: int) -> GivenRows:
@@ -51,7 +48,7 @@ class GivenRows:
         return replace(self, rows=self.rows[start:stop])
 
     def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
-        """Write them as the one field that is named."""
+        """Write the rows as the one named field."""
         step = max(1, COPY_NBYTES // max(1, self.spec.row_nbytes))
         for name in names:
             for start in range(0, len(self), step):
@@ -64,11 +61,8 @@ class GivenRows:
 class GivenTable:
     """Rows of any number of values.
 
-    Attributes:
-        offsets: (n + 1,) int64, from 0; those of `rows` need not begin there.
-        values: by name (M, ...).
-        lists: of each ragged value the table of its items, a row for each of the M values.
-        rows: those that are meant.
+    `offsets` are (n + 1,) int64 from 0; the offsets of `rows` need not begin there. `values` are (M, ...) by name.
+    `lists` has for each ragged value the table of its items, one row for each of the M values.
     """
 
     offsets: NDArray[np.int64]
@@ -85,12 +79,12 @@ class GivenTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that they take as they are stored."""
+        """Size of the rows in bytes as stored."""
         parts: list[Given] = [*self.values.values(), *self.lists.values()]
         return self.offsets.nbytes + sum(part.nbytes for part in parts)
 
     def check(self, field: Field, sizes: ImageSizes) -> Iterator[Finding]:
-        """What is wrong with them as values of a field."""
+        """Problems of the rows as values of a field."""
         return field.check(self, sizes) if isinstance(field, TableField) else iter(())
 
     def part(self, start: int, stop: int) -> GivenTable:
@@ -98,7 +92,7 @@ class GivenTable:
         return replace(self, rows=self.rows[start:stop])
 
     def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
-        """Write them as the one field that is named."""
+        """Write the rows as the one named field."""
         for name in names:
             lengths = self._append(writer, name)
             if isinstance(writer.fields[name], ObjectsField):

@@ -1,8 +1,8 @@
-"""Change a store in place: new shards, and after them the manifest that lists them, in one step.
+"""Change a store in place: write new shards, then replace the manifest that lists them in one step.
 
-No file of a shard is changed: a shard with other samples or other fields is a new one with a number of its own. Files
-that are the same in both have two names, where the file system can do that. Shards that are replaced stay for readers
-that have the store open, until the store is changed once more. `erase` and `drop_fields` remove them at once.
+No file of a shard is changed: a shard with other samples or fields gets a new number. Files that stay equal are
+hard-linked where the file system supports it. Replaced shards stay for readers that have the store open, until the next
+change. `erase` and `drop_fields` remove them at once.
 """
 
 from __future__ import annotations
@@ -61,12 +61,10 @@ _ROWS = 100_000
 
 
 class Replaced:
-    """Rows of a split of which some fields get the values of the store of known samples.
+    """Rows of a split in which some fields get the values of the store of known samples.
 
-    Attributes:
-        owners: (n,) number of the split there, for each row of the split here; -1 for those that stay as they are.
-        rows: (n,) the row there.
-        fields: by name, whether each row gets this field, (n,).
+    `owners` are (n,) numbers of splits there, -1 for rows that stay; `rows` are (n,) rows there. `fields` tell by name
+    which rows get the field, (n,).
     """
 
     def __init__(self, rows: int) -> None:
@@ -74,26 +72,24 @@ class Replaced:
         self.fields = dict[str, NDArray[np.bool_]]()
 
     def put(self, row: int, place: tuple[int, int], fields: Sequence[str]) -> None:
-        """Take these fields of a row from a place there: the number of the split, and its row."""
+        """Take these fields of a row from a split, by number, and row of the other store."""
         self.owners[row], self.rows[row] = place
         for name in fields:
             self.fields.setdefault(name, np.zeros(len(self.rows), np.bool_))[row] = True
 
     def places(self, name: str, splits: Sequence[str]) -> Iterator[Place]:
-        """Where the values of a field come from."""
+        """Sources of the values of a field."""
         for row in np.flatnonzero(self.fields.get(name, ())).tolist():
             yield splits[self.owners[row]], int(self.rows[row])
 
 
 @dataclass
 class Changes:
-    """What becomes of a store.
+    """The changes of a store.
 
-    Attributes:
-        added: for each split rows of that split of the store of new samples, which come to its end.
-        replaced: for each split, where in the store of known samples values are taken from.
-        erased: rows of each split that are removed, in order; a split with some has no `replaced` values.
-        given: for each field and split values of all rows, which take the place of what is there.
+    For each split, `added` has rows of the store of new samples, which are appended, `replaced` the sources of new
+    values, and `erased` the sorted rows to remove; a split with `erased` rows has no `replaced` values. `given` has
+    values of all rows by field and split, which replace the stored ones.
     """
 
     added: dict[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -108,16 +104,10 @@ class Changes:
 
 
 class InPlace:
-    """A store that is changed.
+    """A store that is being changed; raises `FormatError` if a file whose values are written again is damaged.
 
-    Args:
-        own: the store, which is locked, and the new numbers of its classes.
-        sources: the same of the store of ``new`` samples, and of that of ``known`` ones.
-        fields: of all of them.
-        skipped: what its ``skipped.jsonl`` gets or loses.
-
-    Raises:
-        FormatError: a file is damaged whose values would be written again.
+    `own` is the locked store with the new numbers of its classes. `sources` are the stores of ``new`` and of ``known``
+    samples, `skipped` the changes of ``skipped.jsonl``.
     """
 
     def __init__(
@@ -145,14 +135,10 @@ class InPlace:
         step: Mapping[str, Any],
         edited: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Manifest:
-        """Write what is new, and replace the manifest last.
+        """Write the new files, and replace the manifest last.
 
-        Args:
-            step: for the provenance: ``command`` and what it did.
-            edited: gives the provenance that the step is added to, from that of before.
-
-        Raises:
-            ConversionError: there is something in the store that is not of it.
+        `step` is added to the provenance that `edited` makes of the old one. Raises `ConversionError` if the store
+        contains foreign files.
         """
         store, manifest = self._store, self._store.manifest
         root = store.path / "zarr.json"
@@ -186,7 +172,7 @@ class InPlace:
         return changed
 
     def _rewritten(self) -> Iterator[tuple[tuple[str, int], list[str]]]:
-        """Each shard, a split and its place there, with values that are written again, and the fields of these."""
+        """Each shard, as split and position, with rewritten values, and the fields of these."""
         for name in self._store:
             for index, (first, last) in enumerate(pairwise(self._store[name].starts.tolist())):
                 kept, changed = self._kept(name, first, last), self._changed(name, first, last)
@@ -197,7 +183,7 @@ class InPlace:
                     yield (name, index), read
 
     def _split(self, name: str) -> SplitEntry:
-        """A split with what is new of it."""
+        """Metadata of a split with its changes."""
         before = self._store.manifest.splits.get(name, SplitEntry(()))
         shards, gone, first = list[Shard](), list[int](), 0
         free = max((*before.numbers, *before.replaced), default=-1) + 1
@@ -241,7 +227,7 @@ class InPlace:
         return np.delete(rows, erased - first) if len(erased) else rows
 
     def _changed(self, name: str, first: int, last: int) -> dict[str, Iterator[StoreRows]]:
-        """The pieces of the fields that are not those of before in some of the rows ``[first, last)``."""
+        """The pieces of fields with changes in the rows ``[first, last)``."""
         replaced, found = self._replaced(name), {}
         for each in self._fields:
             is_replaced = each in replaced and replaced[each][first:last].any()
@@ -250,14 +236,14 @@ class InPlace:
         return found
 
     def _replaced(self, name: str) -> Mapping[str, NDArray[np.bool_]]:
-        """By field, whether the value of each row of a split is replaced."""
+        """By field, which rows of a split get a new value."""
         return self._changes.replaced[name].fields if name in self._changes.replaced else {}
 
     def _given(self, name: str, each: str) -> StoreRows | None:
         return self._changes.given.get(each, {}).get(name)
 
     def _pieces(self, name: str, each: str, first: int, last: int) -> Iterator[StoreRows]:
-        """Where the values of a field come from, for the rows ``[first, last)``."""
+        """Sources of the values of a field in the rows ``[first, last)``."""
         if (given := self._given(name, each)) is not None:
             yield given.part(first, last)
             return
@@ -277,7 +263,7 @@ class InPlace:
                     yield Piece(store, splits[owners[begin]], rows[begin:end], numbers)
 
     def _statistics(self, name: str, before: SplitEntry) -> dict[str, Any]:
-        """Of all samples of a split; a field that stays as it is in them is not counted again."""
+        """Statistics of all samples of a split; a field without changes is not counted again."""
         added, taken = self._added(name), self._replaced(name)
         found: dict[str, Any] = {}
         for each, own in self._fields.items():
@@ -297,7 +283,7 @@ class InPlace:
         return found
 
     def _counted(self, name: str, each: str, before: SplitEntry) -> dict[str, Any]:
-        """Statistics of a field in which values are other ones, or of which rows are erased."""
+        """Statistics of a field with new values or erased rows."""
         field, taken = self._fields[each], self._replaced(name).get(each)
         after: Iterable[StoreRows] = self._pieces(name, each, 0, before.rows)
         if (gone := self._changes.erased.get(name)) is not None:
@@ -314,20 +300,20 @@ class InPlace:
         return count_rows(after, each, field)
 
     def _own(self, name: str, rows: NDArray[np.int64]) -> Piece:
-        """Rows of the store as it is."""
+        """Rows of the store before the change."""
         return Piece(self._store, name, rows, self._numbers)
 
     def _added(self, name: str) -> Piece | None:
-        """The rows that come to the end of a split."""
+        """The rows that are appended to a split."""
         if name not in self._changes.added:
             return None
         store, numbers = self._sources["new"]
         return Piece(store, name, self._changes.added[name], numbers)
 
     def _skipped_file(self) -> dict[str, File]:
-        """``skipped.jsonl`` with more lines, behind those that readers of the store as it was go on to see.
+        """Write ``skipped.jsonl`` with more lines after the listed ones, which readers of the old store still use.
 
-        Or with fewer: the lines before the first one that goes are listed, and the others wait in a file of their own.
+        To remove lines, list only those before the first removed one, and keep the others in a separate file.
         """
         if self._skipped.left is not None:
             left, before = self._skipped.left, skipped_bytes(self._store)
@@ -348,7 +334,7 @@ class InPlace:
         self._notify(Progress("copy", self._done, self._total))
 
     def _split_folder(self, name: str) -> dict[str, File]:
-        """The metadata of a split's folder, which is made if it is new."""
+        """Metadata of a split's folder, which is created if it is new."""
         listed = f"{name}/zarr.json"
         if listed in self._store.manifest.files:
             return {}
@@ -364,7 +350,7 @@ class InPlace:
 
 
 def _between(rows: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
-    """Those of sorted rows that are in ``[first, last)``."""
+    """The entries of sorted rows in ``[first, last)``."""
     return rows[slice(*rows.searchsorted([first, last]))]
 
 
@@ -373,7 +359,7 @@ def _listed(data: bytes) -> File:
 
 
 def _change(changed: Manifest, provenance: Callable[[dict[str, Any]], dict[str, Any]], data: dict[str, Any]) -> None:
-    """Change a manifest, as JSON has it; members that this version does not know stay."""
+    """Change a JSON manifest; members that this version does not know stay."""
     dumped = dump(changed)
     for name in ("fields", "splits", "files"):
         data[name] = dumped[name]
@@ -381,10 +367,9 @@ def _change(changed: Manifest, provenance: Callable[[dict[str, Any]], dict[str, 
 
 
 def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
-    """The path of a store that can be changed in place; raises `OptionError` if it is packed, or given by URL.
+    """Path of a store that can be changed in place; raises `OptionError` if it is packed or a URL.
 
-    Args:
-        what: to do, for the advice: "erase the samples".
+    `what` is for the advice, such as "erase the samples".
     """
     if is_url(store):
         advice = f"Pull it, {what}, and push it with `update=True`."
@@ -402,21 +387,18 @@ def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Shards that were removed because no manifest lists them, and their bytes."""
+    """Number of removed shards that no manifest lists, and their bytes."""
 
     shards: int = 0
     nbytes: int = 0
 
 
 def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store, Leftovers]:
-    """Remove what no manifest lists: what an interrupted call has left, and shards that were replaced before.
+    """Remove unlisted files, left by an interrupted call or by shards that were replaced.
 
-    Args:
-        all_replaced: False keeps replaced shards that take no room, because their data are those of other shards, too:
-            who has opened the store before several fields were added reads on.
-
-    Returns:
-        The store, opened again if its manifest was replaced for that, and what was removed.
+    With `all_replaced=False`, replaced shards whose data are also those of other shards stay, for readers that opened
+    the store before several fields were added: they take no room. Returns the store, reopened if its manifest was
+    replaced, and what was removed.
     """
     path = store.path
     if REST in store.manifest.files:
@@ -446,13 +428,10 @@ def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store,
 
 
 def removed_after(path: Path, done: str) -> Leftovers:
-    """Open a store again, and remove what its manifest does not list, after that was replaced.
+    """Reopen a store after its manifest was replaced, and remove what it does not list.
 
-    Args:
-        done: what was done to the store, for the error: "the samples are erased from the store".
-
-    Raises:
-        ConversionError: something cannot be removed.
+    Raises `ConversionError` if that fails; `done` says what was changed, such as "the samples are erased from the
+    store".
     """
     try:
         _, removed = remove_leftovers(open_store(path))
@@ -466,7 +445,7 @@ def removed_after(path: Path, done: str) -> Leftovers:
 
 
 def _remove_shard(folder: Path) -> int:
-    """Remove a shard, its list of files first, by which readers see that it is gone; returns its bytes."""
+    """Remove a shard and return its bytes. Its list of files goes first, which tells readers that it is gone."""
     nbytes = own_nbytes(folder)
     (folder / "zarr.json").unlink(missing_ok=True)
     shutil.rmtree(folder)
@@ -474,7 +453,7 @@ def _remove_shard(folder: Path) -> int:
 
 
 def _take_rest(path: Path, manifest: Manifest) -> None:
-    """Let the lines of `REST` be ``skipped.jsonl``."""
+    """Replace ``skipped.jsonl`` with the lines of `REST`."""
     data = (path / REST).read_bytes()
     if _listed(data) != manifest.files[REST]:
         raise FormatError(
@@ -497,7 +476,7 @@ def _remove_rest(path: Path, manifest: Manifest) -> None:
 
 
 def _is_unlisted(entry: os.DirEntry[str], listed: Set[int]) -> bool:
-    """Whether an entry of a split's folder is a shard that is not listed."""
+    """Whether an entry of a split's folder is an unlisted shard."""
     number = entry.name.removesuffix(".partial")
     if not entry.is_dir(follow_symlinks=False) or not number.isdecimal() or len(number) < 5:
         return False
@@ -505,7 +484,7 @@ def _is_unlisted(entry: os.DirEntry[str], listed: Set[int]) -> bool:
 
 
 def _cut_skipped(path: Path, manifest: Manifest) -> None:
-    """Take away the lines of ``skipped.jsonl`` that the manifest does not list."""
+    """Remove the lines of ``skipped.jsonl`` that the manifest does not list."""
     if SKIPPED not in manifest.files:
         (path / SKIPPED).unlink(missing_ok=True)
     elif (path / SKIPPED).is_file() and (path / SKIPPED).stat().st_size > manifest.files[SKIPPED].size:

@@ -15,17 +15,13 @@ from tensorstore_ds.reading.store import Split, Store
 
 
 def key_table(split: Split) -> RaggedColumn | None:
-    """The keys of a split; None in a store without keys."""
+    """Keys of a split; None in a store without keys."""
     name = split.first(KeyField)
     return None if name is None else split.table(name)
 
 
 class StoreKeys:
-    """Finds the samples of a store by their keys, in 16 bytes a row.
-
-    Attributes:
-        splits: names of the splits, which `places` numbers.
-    """
+    """Finds the samples of a store by their keys, in 16 bytes per row; `places` numbers its `splits`."""
 
     def __init__(self, store: Store) -> None:
         tables = {name: key_table(store[name]) for name in store}
@@ -33,7 +29,7 @@ class StoreKeys:
         self._indexes = [KeyIndex(table) for table in tables.values() if table is not None]
 
     def places(self, split: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of the split and the row of each key, (n,) both, -1 where there is none.
+        """The number of the split and the row of each key, (n,) both, -1 if missing.
 
         A key of several splits is found in `split`, else in the first of the others.
         """
@@ -47,6 +43,6 @@ class StoreKeys:
         return splits, rows
 
     def find(self, keys: Sequence[str], split: str = "") -> list[tuple[str, int]]:
-        """As `places`, as the name of the split, which is empty if there is none, and the row."""
+        """Split name and row of one key; the name is empty if the key is missing."""
         found = zip(*(each.tolist() for each in self.places(split, keys)), strict=True)
         return [(self.splits[i] if i >= 0 else "", row) for i, row in found]

@@ -20,14 +20,11 @@ _ANNOTATIONS = (".csv", ".json", ".pts", ".txt", ".xml", ".yaml", ".yml")
 class Mentions:
     """Looks for names as whole words or paths: ``1.png`` is not in ``11.png`` or ``cat/1.png``.
 
-    A name that is a path itself is also found behind other folders: ``cat/1.png`` is in ``train/cat/1.png``.
+    A path is also found behind other folders: ``cat/1.png`` is in ``train/cat/1.png``. Only names that occur in one of
+    `texts`, which are all texts that will be searched, take time later.
 
     >>> Mentions(["cat/1.png"], ["key != 'cat/1.png'"]).without("key != 'cat/1.png'")
     "key != '(erased)'"
-
-    Args:
-        names: to be looked for.
-        texts: all texts in which they will be looked for; only names in one of them take time after that.
     """
 
     def __init__(self, names: Collection[str], texts: Iterable[str]) -> None:
@@ -40,7 +37,7 @@ class Mentions:
         return isinstance(text, str) and self._pattern is not None and self._pattern.search(text) is not None
 
     def without(self, value: Any) -> Any:
-        """A text, or all texts in lists and objects of JSON, with another word in the place of each name."""
+        """Replace each name in a text, or in all texts of a JSON value."""
         if isinstance(value, str) and self._pattern is not None:
             return self._pattern.sub(_ERASED, value)
         if isinstance(value, Mapping):
@@ -49,7 +46,7 @@ class Mentions:
 
 
 def texts_in(value: Any) -> list[str]:
-    """All texts in lists and objects of JSON.
+    """All texts in a JSON value.
 
     >>> texts_in({"a": ["b", 1], "c": "d"})
     ['b', 'd']

@@ -23,7 +23,7 @@ _LARGEST = 2**1024  # the end of float64
 
 
 def compare(operation: Callable[[Any, Any], Any], left: Value, right: Value) -> NDArray[np.bool_]:
-    """What ``==``, ``<`` and so on give for each row; (n,), or () for two numbers."""
+    """Apply ``==``, ``<`` and so on to each row; (n,), or () for two numbers."""
     left, right = _plain(left), _plain(right)
     left, right = _rounded_to(left, right), _rounded_to(right, left)
     if _is_whole(left) != _is_whole(right):
@@ -36,7 +36,7 @@ def compare(operation: Callable[[Any, Any], Any], left: Value, right: Value) -> 
 
 
 def calculate(operation: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
-    """What ``+``, ``-``, ``*`` or ``/`` gives for each row; raises OverflowError beyond the range of float64."""
+    """Apply ``+``, ``-``, ``*`` or ``/``; raises OverflowError beyond the range of float64."""
     left, right = _plain(left), _plain(right)
     if operation is operator.truediv or not (_is_whole(left) and _is_whole(right)):
         with np.errstate(all="ignore"):
@@ -54,13 +54,13 @@ def calculate(operation: Callable[[Any, Any], Any], left: Value, right: Value) -
 
 
 def negative(value: Value) -> Value:
-    """What unary ``-`` gives for each row."""
+    """Apply unary ``-`` to each row."""
     value = _plain(value)
     return calculate(operator.sub, 0, value) if _is_whole(value) else -value
 
 
 def _plain(value: Value) -> Value:
-    """A column of numbers, also where it is of truths, or Python's own number."""
+    """A column of numbers, converted from bool, or a Python number."""
     if not isinstance(value, np.ndarray):
         return value
     if value.ndim == 0:
@@ -74,7 +74,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _rounded_to(number: Value, column: Value) -> Any:
-    """A number in the dtype of a floating-point column, unless it is beyond its range; all else as it is."""
+    """A number in the dtype of a floating-point column, unless it is out of range; other values unchanged."""
     if isinstance(number, np.ndarray) or not isinstance(column, np.ndarray) or column.dtype.kind != "f":
         return number
     try:
@@ -86,7 +86,7 @@ def _rounded_to(number: Value, column: Value) -> Any:
 
 
 def _ends(value: Value) -> tuple[int, int]:
-    """The least and the greatest of whole numbers."""
+    """Minimum and maximum of whole numbers."""
     return (int(value.min()), int(value.max())) if isinstance(value, np.ndarray) else (int(value), int(value))
 
 

@@ -43,11 +43,9 @@ _ADVICE = {
 
 
 class Reencoding:
-    """A store that is written again with its images in another encoding, shard by shard.
+    """Rewrites a verified store shard by shard with its images in a different encoding.
 
-    Args:
-        store: it was verified.
-        skipped: what its ``skipped.jsonl`` says.
+    `skipped` is the content of its ``skipped.jsonl``.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Reencoding:
         self._layout = options.layout or store.layout
 
     def run(self) -> Summary:
-        """As `repack`."""
+        """Do the work of `repack`."""
         with self._workspace as workspace:
             try:
                 prepared = self._prepared()
@@ -78,7 +76,7 @@ class Reencoding:
         return summarize(workspace.out, manifest, workspace.began, counts, (), resumed, tuple(workspace.notes))
 
     def _prepared(self) -> Prepared:
-        """What the rows will be, of the fields that change."""
+        """Specification of the rows, for the fields that change."""
         store, options = self._store, self._options
         fields = store.manifest.fields
         is_resized = options.size is not None or options.max_side is not None
@@ -98,7 +96,7 @@ class Reencoding:
         return replace(prepared, format=replace(prepared.format, fields=changed), notes=notes)
 
     def _surveyed(self, masks: bool) -> Survey:
-        """The shapes of all images, which a store knows, and how the images are stored that have them."""
+        """The shapes of all images, which a store knows, and how images of each shape are stored."""
         store, surveyed, largest = self._store, Survey(), MAX_PIXELS
         field = store.manifest.fields["image"]
         dtype = field.spec.dtype if isinstance(field, ArrayField) else getattr(field, "dtype", "uint8")
@@ -120,7 +118,7 @@ class Reencoding:
         return surveyed
 
     def _shards(self, prepared: Prepared) -> tuple[dict[str, FinishedSplit], int]:
-        """All shards, and how many of them an earlier run had finished."""
+        """All shards, and the number that an earlier call had finished."""
         store, workspace = self._store, self._workspace
         plan = {"sha256": store.sha256, **deciding(self._options)}
         workspace.begin({"repacked": one_line(str(store.path)), **plan})
@@ -135,7 +133,7 @@ class Reencoding:
         return workspace.added_up(store, shards), len(finished)
 
     def _encode(self, prepared: Prepared, shards: Mapping[ShardName, ChosenRows]) -> None:
-        """Encode the images of all shards, in blocks, and finish one shard after the other."""
+        """Encode the images of all shards in blocks, and finish the shards in order."""
         store, workspace = self._store, self._workspace
         fields = {**store.manifest.fields, **prepared.format.fields}
         copied = [name for name in fields if name not in prepared.format.fields]
@@ -190,7 +188,7 @@ class Reencoding:
 
 
 def _check_objects(store: Store, moved: Mapping[str, ObjectsField]) -> None:
-    """Refuse to resize images whose objects this version cannot move along."""
+    """Raise an error for resizing if this version cannot transform the objects."""
     for name, field in moved.items():
         unknown = [value for value in (*field.values, *field.per_row) if value not in OBJECT_VALUES]
         if unknown or len(moved) > 1:
@@ -200,7 +198,7 @@ def _check_objects(store: Store, moved: Mapping[str, ObjectsField]) -> None:
 
 
 def _shapes(store: Store) -> Iterator[tuple[tuple[int, int, int], int]]:
-    """Shapes of images, (H, W, C), and how many have each; some shapes come several times."""
+    """Shapes of images, (H, W, C), and the number of images for each; shapes may repeat."""
     for split in (store[name] for name in store):
         for start in range(0, len(split), _ROWS):
             found, counts = np.unique(split.image_shapes[start : start + _ROWS], axis=0, return_counts=True)
@@ -208,7 +206,7 @@ def _shapes(store: Store) -> Iterator[tuple[tuple[int, int, int], int]]:
 
 
 def _as_they_are(store: Store) -> dict[ShardName, ChosenRows]:
-    """The rows of each shard of a store."""
+    """The unchanged rows of each shard of a store."""
     shards = {}
     for name, split in store.manifest.splits.items():
         start = 0

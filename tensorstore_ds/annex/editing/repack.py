@@ -100,7 +100,7 @@ def repack(
 
 
 def _changes_images(store: Store, options: RepackOptions) -> bool:
-    """Whether images change; pixels that stay what they are do not."""
+    """Whether images change; pixels that stay pixels do not."""
     if options.encoding is None:
         return False
     image = store.manifest.fields.get("image")

@@ -45,11 +45,11 @@ _UNSYNCED = 256 * 1024**2
 
 
 class StoreRows(Protocol):
-    """Values of some rows, which are appended to a shard: a `Piece` of a store, or values that were given."""
+    """Values of some rows to append to a shard: a `Piece` of a store, or given values."""
 
     @property
     def rows(self) -> Sized:
-        """As many as there are rows."""
+        """Any sized object with one entry per row."""
 
     def part(self, start: int, stop: int) -> StoreRows:
         """Rows ``[start, stop)`` of these."""
@@ -62,11 +62,8 @@ class StoreRows(Protocol):
 class Piece:
     """Some rows of a split of a store.
 
-    Attributes:
-        rows: (n,) int64, in the order in which they are written.
-        classes: for each field with classes that are other ones in the new store, the new number of each, (n,) int64,
-            -1 for those that are gone.
-        prefix: what keys begin with in the new store.
+    `rows` are (n,) int64 in the order of writing. `classes` map, for each field with renumbered classes, old to new
+    numbers, (n,) int64, -1 for removed classes. Keys get `prefix`.
     """
 
     store: Store
@@ -80,7 +77,7 @@ class Piece:
         return replace(self, rows=self.rows[start:stop])
 
     def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
-        """As `StoreRows.append`: what the store lacks is unknown."""
+        """Write the values of some fields; those that the store lacks are unknown."""
         rows = _PieceRows(writer, self)
         for name in names:
             rows.append(name, writer.fields[name])
@@ -94,15 +91,11 @@ def write_store(
     notify: OnProgress,
     tombstones: Tombstones | None = None,
 ) -> Summary:
-    """Write a store of rows, each split of its pieces one after the other.
+    """Write a store whose splits are the pieces in order.
 
-    The stores that rows come from are verified before, so that damage is not given a fresh checksum. Shards that an
-    interrupted call has finished of the same rows are not written again.
-
-    Args:
-        fields: of the new store.
-        step: what is done, for the provenance: ``command`` and its options.
-        tombstones: of the new store; None joins the tombstones of all stores that rows come from.
+    The source stores are verified before, so that damage does not get a fresh checksum. Shards that an interrupted call
+    finished with the same rows are kept. `step` goes into the provenance. If `tombstones` is None, those of all source
+    stores are joined.
 
     Raises:
         FormatError: a store is damaged.
@@ -181,7 +174,7 @@ def write_store(
 
 
 def _origin(pieces: Sequence[Piece], layout: Layout, uncounted: Iterable[str]) -> str:
-    """Digest of what makes a shard: which rows of which stores, and what becomes of their classes and keys."""
+    """Digest of the inputs of a shard: the rows of each store, and the changes of their classes and keys."""
     digest = hashlib.sha256(repr((layout, sorted(uncounted))).encode())
     for piece in pieces:
         digest.update(repr((piece.store.sha256, piece.split, len(piece.rows), piece.prefix)).encode())
@@ -192,7 +185,7 @@ def _origin(pieces: Sequence[Piece], layout: Layout, uncounted: Iterable[str]) -
 
 
 def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any:
-    """What all stores say of their license or citation; None where they differ, which is told."""
+    """The license or citation that all stores share; None if they differ, which is noted."""
     values = dict.fromkeys(getattr(store.manifest, name) for store in stores.values())
     if len(values) == 1:
         return next(iter(values))
@@ -202,7 +195,7 @@ def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any
 
 
 def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
-    """Pieces of at most so many rows together; a whole shard stays one, unless it is small."""
+    """Group pieces into shards of at most so many rows; a whole shard stays one unless it is small."""
     group, room = list[Piece](), most
     for piece in pieces:
         start = 0
@@ -224,7 +217,7 @@ def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
 
 
 def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
-    """Where to stop in the rows of a piece, and whether they are all rows of a shard from the last stop to there."""
+    """Where to cut the rows of a piece, and whether the rows before each cut are a complete shard."""
     rows = piece.rows
     if len(rows) and (np.diff(rows) > 0).all():
         starts = piece.store[piece.split].starts
@@ -238,7 +231,7 @@ def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
 
 @dataclass(frozen=True)
 class _WholeShard:
-    """A shard of a store whose files can be files of another."""
+    """A shard of a store whose files can be reused."""
 
     store: Store
     split: str
@@ -257,7 +250,7 @@ class _WholeShard:
         return {path: listing[path].sha256 for path in paths}
 
     def link(self, path: str, folder: Path) -> bool:
-        """Let a file of a shard of the same store be one of its files; False if it has to be copied."""
+        """Link a file into a shard of the same store; returns False if it has to be copied."""
         name = f"{self.store.manifest.shard_path(self.split, self.index)}/{path}"
         if self.store.path not in folder.parents:
             return False
@@ -265,7 +258,7 @@ class _WholeShard:
             return linked(self.store.path / name, folder / path, os.fstat(source.fileno()))
 
     def copy(self, path: str, file: BinaryIO, copying: Behind, syncing: Behind) -> None:
-        """Copy one of its files, and sync it behind; stops where `copying` does."""
+        """Copy a file, and sync it in the background; stops when `copying` does."""
         unsynced = 0
         with self.store.open_file(f"{self.store.manifest.shard_path(self.split, self.index)}/{path}") as source:
             for nbytes in copied(source, file):
@@ -279,7 +272,7 @@ class _WholeShard:
 
 
 def _whole_shard(pieces: Sequence[Piece], layout: Layout) -> _WholeShard | None:
-    """The shard whose rows these are, all of them in order, if its files can be those of a store of that layout."""
+    """The shard with exactly these rows in order, if its files fit the layout of a store."""
     piece = pieces[0]
     manifest, rows = piece.store.manifest, piece.rows
     if len(pieces) > 1 or not len(rows) or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
@@ -301,18 +294,12 @@ def write_shard(
     uncounted: Collection[str] = (),
     changed: Mapping[str, Iterable[StoreRows]] = MappingProxyType({}),
 ) -> Shard:
-    """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
+    """Write the rows of pieces as one shard in a new folder, and sync it.
 
-    Where they are all rows of a shard, the data files of fields in which nothing changes are copied as they are; within
-    a store, they are linked if the file system can do that. A field, or a value of objects, that a piece's store lacks
-    is unknown in its rows.
-
-    Args:
-        changed: other rows, as many, that some fields are taken from.
-        first: the store whose layout it has.
-        statistics: receives the sums of its values.
-        advance: called with the number of rows that were written.
-        uncounted: fields whose sums are not needed.
+    If the rows are a complete shard, data files of unchanged fields are copied, or linked within a store if the file
+    system supports it. Fields and values of objects that a piece's store lacks are unknown in its rows. `changed` has
+    as many other rows, from which some fields are taken. `first` is the store whose layout is used. `advance` is called
+    with the number of written rows. Sums of `uncounted` fields are not computed.
     """
     rows = sum(len(piece.rows) for piece in pieces)
     whole = _whole_shard(pieces, first.layout)
@@ -374,13 +361,10 @@ def count_rows(rows: Iterable[StoreRows], name: str, field: Field) -> dict[str, 
 def count_changed(
     known: object, whole: Piece, gone: Piece, come: Iterable[StoreRows], name: str, field: Field
 ) -> dict[str, Any] | None:
-    """Count a field's statistics after some rows of a split are gone, and others have come, without those that stay.
+    """Update a field's statistics after some rows were removed and others added, without reading the rest.
 
-    Args:
-        known: statistics of all rows before.
-
-    Returns:
-        None if they do not follow from these, or if fewer rows stay than are gone.
+    `known` are the statistics of all rows before. Returns None if they do not suffice, or if fewer rows stay than were
+    removed.
     """
     if not isinstance(field, ArrayField | ObjectsField) or 2 * len(gone.rows) > len(whole.rows):
         return None
@@ -413,14 +397,14 @@ def _parts(pieces: Iterable[StoreRows]) -> Iterator[StoreRows]:
 
 
 def stays(name: str, field: Field, piece: Piece) -> bool:
-    """Whether the values of a field are written as they are."""
+    """Whether the values of a field are copied unchanged."""
     numbers, own = piece.classes.get(name), piece.store.manifest.fields.get(name)
     is_same = numbers is None or np.array_equal(numbers, np.arange(len(numbers)))
     return is_same and own is not None and own.arrays == field.arrays and not (name == "key" and piece.prefix)
 
 
 def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
-    """Statistics that need no counting: of image files, and of pixels and masks if all pieces are whole splits."""
+    """Statistics known without counting: of image files, and of pixels and masks if all pieces are whole splits."""
     splits = [(np.sort(piece.rows), len(piece.store[piece.split])) for piece in pieces if len(piece.rows)]
     is_whole = all(np.array_equal(rows, np.arange(count)) for rows, count in splits)
     found = {
@@ -442,7 +426,7 @@ def joined_statistics(pieces: Sequence[Piece], name: str, field: Field) -> dict[
 
 
 def weight_of(piece: Piece, name: str, field: Field) -> int:
-    """The weight of a piece's rows in the statistics of a field: pixels of images, else samples."""
+    """Weight of a piece's rows in the statistics of a field: pixels for images, else samples."""
     if not isinstance(field, ImageField):
         return len(piece.rows)
     if isinstance(field, ArrayField):
@@ -454,12 +438,7 @@ def weight_of(piece: Piece, name: str, field: Field) -> int:
 
 
 class _File:
-    """A file that is written from its beginning on.
-
-    Attributes:
-        is_final: whether its bytes are hashed, which spares it from being read again.
-        sha256: of what was hashed so far.
-    """
+    """A file that is written sequentially. If `is_final`, its bytes are hashed, which saves reading it again."""
 
     def __init__(self, file: BinaryIO, is_final: bool, hashing: Behind, syncing: Behind) -> None:
         self._file = file
@@ -469,7 +448,7 @@ class _File:
         self.sha256 = hashlib.sha256()
 
     def write(self, data: memoryview) -> None:
-        """Write bytes; hash them, and let the disk begin with them, behind."""
+        """Write bytes; hash them and start writing them to disk in the background."""
         write_all(self._file, data)
         if self.is_final:
             self._hashing.do(self.sha256.update, data)
@@ -482,13 +461,8 @@ class _File:
 class FieldWriter:
     """Appends rows to the files of a shard.
 
-    Args:
-        fields: that are written.
-        files: of its arrays, by path; what has none is only counted.
-        count: called with the name of a field, and values that its `sums` are of.
-
-    Attributes:
-        lengths: of its tables, as `Shard.lengths`.
+    Fields without a file in `files`, which are by path, are only counted: `count` is called with the name of a field
+    and the values for its `sums`. `lengths` are those of its tables, as in `Shard.lengths`.
     """
 
     def __init__(self, fields: Mapping[str, Field], files: Mapping[str, _File], count: Callable[..., None]) -> None:
@@ -500,17 +474,17 @@ class FieldWriter:
             self.write(f"{group}/offsets", bytes(8))
 
     def append(self, rows: StoreRows, names: Iterable[str]) -> None:
-        """Some fields of some rows."""
+        """Append some fields of some rows."""
         rows.append(self, names)
 
     def offsets(self, name: str, lengths: NDArray[np.int64]) -> None:
-        """Rows of a table that have these numbers of values."""
+        """Append table rows with these numbers of values."""
         ends = self.lengths[name] + np.cumsum(lengths, dtype=np.int64)
         self.write(f"{name}/offsets", ends.astype("<i8"))
         self.lengths[name] += int(lengths.sum())
 
     def write(self, path: str, values: NDArray[Any] | bytes) -> None:
-        """Values of an array."""
+        """Append values of an array."""
         flat = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.ascontiguousarray(values)
         data = flat.reshape(-1).view(np.uint8).data
         if path in self._files:
@@ -518,7 +492,7 @@ class FieldWriter:
 
 
 class _PieceRows:
-    """The rows of a piece, appended to a shard field by field."""
+    """Appends the rows of a piece to a shard, field by field."""
 
     def __init__(self, writer: FieldWriter, piece: Piece) -> None:
         self._piece = piece
@@ -527,7 +501,7 @@ class _PieceRows:
         self._write, self._offsets, self._count = writer.write, writer.offsets, writer.count
 
     def append(self, name: str, each: Field) -> None:
-        """One field of them."""
+        """Append one field."""
         if name not in self._split.fields:
             self._unknown(name, each)
             return
@@ -544,7 +518,7 @@ class _PieceRows:
                 self._per_row(name, each, column)
 
     def _unknown(self, name: str, each: Field) -> None:
-        """A field that the piece's store lacks: for each row what stands for unknown."""
+        """Append the value for unknown of a field that the piece's store lacks."""
         rows = len(self._piece.rows)
         if isinstance(each, ArrayField):
             step = _at_once(each.spec)
@@ -567,7 +541,7 @@ class _PieceRows:
             self._count(name, values)
 
     def _objects(self, name: str, each: ObjectsField, column: RaggedColumn, numbers: NDArray[np.int64] | None) -> None:
-        """Objects whose class is gone are left out."""
+        """Append objects, except those whose class was removed."""
         lengths = np.diff(column.offsets)[self._piece.rows]
         values = value_runs(column, self._runs)
         labels: NDArray[np.int64] | None = None
@@ -600,7 +574,7 @@ class _PieceRows:
         self._count(name, lengths, {} if labels is None else {"labels": labels})
 
     def _keypoints(self, name: str, value: str, each: ObjectsField, column: RaggedColumn, runs: Runs) -> None:
-        """Keypoints or their visibility, at the places that their names have."""
+        """Append keypoints or their visibility, ordered by the new names."""
         own = self._split.fields[name]
         known = own.keypoints if isinstance(own, ObjectsField) else ()
         if value in column.values and known == each.keypoints:
@@ -628,7 +602,7 @@ class _PieceRows:
             self._table(f"{name}/{value}", lists, values)
 
     def _per_row(self, name: str, each: TableField, column: RaggedColumn) -> None:
-        """Lists that the piece's store lacks are empty."""
+        """Append lists; those that the piece's store lacks are empty."""
         for value in each.per_row:
             part = column.per_row.get(value)
             if part is None:
@@ -649,7 +623,7 @@ class _PieceRows:
 
 
 def runs_of(rows: NDArray[np.int64]) -> Runs:
-    """(n, 2) the runs of rows that follow one another.
+    """(n, 2) the runs of consecutive rows.
 
     >>> runs_of(np.array([3, 4, 5, 9, 2])).tolist()
     [[3, 6], [9, 10], [2, 3]]
@@ -661,7 +635,7 @@ def runs_of(rows: NDArray[np.int64]) -> Runs:
 
 
 def rows_of(runs: Runs) -> NDArray[np.int64]:
-    """(n,) the rows of runs, in their order: what `runs_of` was made of.
+    """(n,) the rows of runs in order; the inverse of `runs_of`.
 
     >>> rows_of(np.array([[3, 6], [9, 10], [2, 3]])).tolist()
     [3, 4, 5, 9, 2]
@@ -670,17 +644,17 @@ def rows_of(runs: Runs) -> NDArray[np.int64]:
 
 
 def value_runs(column: RaggedColumn, runs: Runs) -> Runs:
-    """(n, 2) the runs of values that some runs of rows have."""
+    """(n, 2) the runs of values for some runs of rows."""
     return column.offsets[runs].reshape(-1, 2)
 
 
 def _at_once(spec: ArraySpec) -> int:
-    """How many rows are copied together."""
+    """Number of rows that are copied together."""
     return max(1, COPY_NBYTES // max(1, spec.row_nbytes))
 
 
 def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
-    """The rows of runs, some at a time."""
+    """The rows of runs, in blocks."""
     step = _at_once(column.spec)
     if len(runs) > 1 and (runs[:, 1] - runs[:, 0]).mean() < step / 4:  # many short ones: gathered together
         rows = rows_of(runs)
@@ -693,12 +667,12 @@ def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
 
 
 def reading_progress(notify: OnProgress) -> Callable[[int, int], None]:
-    """What a store is read with, which tells of the bytes."""
+    """A progress callback for reading that reports bytes."""
     return lambda done, total: notify(Progress("checksum", done, total))
 
 
 def opened_for_editing(path: str | os.PathLike[str], notify: OnProgress, sha256: str | None = None) -> Store:
-    """A store on this disk, the one of a digest if there is one: of one by URL, all is fetched first."""
+    """Open a local store, with a digest if given; a store given by URL is fetched completely first."""
     store = open_store(path, sha256=sha256)
     if store.is_remote:
         store.fetch(reading_progress(notify))

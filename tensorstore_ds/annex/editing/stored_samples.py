@@ -20,11 +20,9 @@ from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, Sou
 
 
 class StoredSamples(Source):
-    """The images of a store, and what moves with them; a reference is a row.
+    """The images of a store with the `moved` fields, objects and masks that are transformed with them.
 
-    Args:
-        store: it pickles as its path, and so does this.
-        moved: fields of objects and masks that samples are to have.
+    A reference is a row. The store pickles as its path, and so does this.
     """
 
     name: ClassVar[str] = "store"
@@ -37,12 +35,12 @@ class StoredSamples(Source):
         self._piece: _Piece | None = None
 
     def scan(self) -> Contents:
-        """All rows of all splits, and the fields that are `moved`."""
+        """All rows of all splits, and the `moved` fields."""
         fields = {name: self._store.manifest.fields[name] for name in self._moved}
         return Contents(fields, {name: range(len(self._store[name])) for name in self._store})
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """One sample: its image as the bytes of a file, or as pixels."""
+        """Read one sample: its image as file bytes, or as pixels."""
         row = int(reference)
         if self._piece is None or not self._piece.has(split, row):
             self._piece = _Piece(self._store, split, row, self._moved)
@@ -53,7 +51,7 @@ class StoredSamples(Source):
 
 
 class _Piece:
-    """Some consecutive rows of a split, read at once where a compressed chunk has many rows."""
+    """Consecutive rows of a split, read at once because a compressed chunk has many rows."""
 
     def __init__(self, store: Store, split: str, row: int, moved: Collection[str]) -> None:
         self._name, self._split = split, store[split]
@@ -76,11 +74,11 @@ class _Piece:
         }
 
     def has(self, split: str, row: int) -> bool:
-        """Whether a row is among these."""
+        """Whether a row is in the piece."""
         return split == self._name and self._start <= row < self._stop
 
     def sample(self, row: int) -> Sample:
-        """One of them."""
+        """One sample of the piece."""
         i = row - self._start
         image: Any = self._split["image"][row] if self._images is None else self._images[i]
         if isinstance(image, bytes):
@@ -97,7 +95,7 @@ class _Piece:
 
 
 def copy_arrays(store: Store, split: str, index: int, fields: Iterable[str], folder: Path) -> None:
-    """Write the bytes of all arrays of some fields of a shard, uncompressed, to where `complete_shard` takes them."""
+    """Write the bytes of all arrays of some fields, uncompressed, to where `complete_shard` expects them."""
     for field in fields:
         for array, column in array_columns(field, store[split][field]).items():
             path = raw_path(folder, array)

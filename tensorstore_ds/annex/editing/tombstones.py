@@ -41,22 +41,18 @@ class _Group:
         self.put(self.pairs)
 
     def put(self, pairs: Iterable[Pair]) -> None:
-        """Replace the pairs. Of equal ones, the first is kept."""
+        """Replace the pairs; of equal ones, the first is kept."""
         self.pairs = [*dict.fromkeys(pairs)]
         self.keys = {key for key, _ in self.pairs}
         self.images = {image for _, image in self.pairs}
 
     def dump(self) -> dict[str, str]:
-        """As the provenance has it."""
+        """The JSON form for the provenance."""
         return {"salt": self.salt.hex(), "samples": base64.b64encode(b"".join(map(b"".join, self.pairs))).decode()}
 
 
 class Tombstones:
-    """Tombstones of one store or of several.
-
-    Args:
-        provenances: of the stores. What is no tombstone in them is ignored.
-    """
+    """Tombstones of one or more stores; entries of `provenances` that are not tombstones are ignored."""
 
     def __init__(self, *provenances: Mapping[str, Any]) -> None:
         groups: dict[bytes, dict[Pair, None]] = {}
@@ -71,7 +67,7 @@ class Tombstones:
         return sum(len(group.pairs) for group in self._groups)
 
     def without(self, other: Tombstones) -> Tombstones:
-        """These without those of another store."""
+        """Copy without the tombstones of another store."""
         theirs = {group.salt: {*group.pairs} for group in other._groups}
         made = Tombstones()
         for group in self._groups:
@@ -90,13 +86,10 @@ class Tombstones:
         return any(_hashed(group.salt, _IMAGE, image) in group.images for group in self._groups)
 
     def add(self, store: Store, rows: Iterable[tuple[str, int]]) -> list[Pair]:
-        """Add the samples of these rows at the end, and return their hashes, equal ones once.
+        """Add the samples of these rows at the end, and return their hashes without repeats.
 
-        The salt follows from the state of the store in which the first sample was erased, so that the same commands
-        make the same bytes. The salts of two stores differ.
-
-        Raises:
-            OptionError: they are too many.
+        The salt follows from the state of the store at its first erasure, so that the same commands make the same
+        bytes. The salts of two stores differ. Raises `OptionError` if there are too many.
         """
         if not self._groups:
             salt = hashlib.blake2b(store.sha256.encode(), digest_size=16, person=b"tsds salt").digest()
@@ -110,11 +103,11 @@ class Tombstones:
         return [*added]
 
     def last(self, count: int) -> list[Pair]:
-        """The tombstones that were added last."""
+        """The most recently added tombstones."""
         return self._groups[0].pairs[-count:] if self._groups and count else []
 
     def remove(self, store: Store, rows: Iterable[tuple[str, int]]) -> None:
-        """Remove the samples of these rows, which are to be in a store again.
+        """Remove the samples of these rows, which will be stored again.
 
         A different sample with the same image stays erased under its key. Its image no longer counts.
         """
@@ -129,7 +122,7 @@ class Tombstones:
             group.put((key, _hashed(group.salt, _NOTHING, key) if image in images else image) for key, image in left)
 
     def noted(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
-        """A provenance with these tombstones instead of its own."""
+        """A provenance in which these tombstones replace the old ones."""
         groups = [group.dump() for group in self._groups if group.pairs]
         others = {name: value for name, value in provenance.items() if name != ERASED}
         return {**others, ERASED: groups} if groups else others
@@ -143,20 +136,20 @@ def _hashed(salt: bytes, kind: bytes, data: bytes) -> bytes:
 
 
 def _pair(salt: bytes, key: bytes | None, image: bytes | None) -> Pair:
-    """The hashes of a sample. If it has no key or no image, the hash in its place is equal to no other's."""
+    """Hashes of a sample. A missing key or image gets a unique hash."""
     keyed = _hashed(salt, _NOTHING, image or b"") if key is None else _hashed(salt, _KEY, key)
     return keyed, _hashed(salt, _NOTHING, keyed) if image is None else _hashed(salt, _IMAGE, image)
 
 
 def _keys_and_images(store: Store, rows: Iterable[tuple[str, int]]) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The key and the stored image of each row; None if the store has none."""
+    """Key and stored image of each row; None where the store has none."""
     has_keys = first_of_kind(store.manifest.fields, KeyField) is not None
     for split, row in rows:
         yield key_bytes(store[split].key(row)) if has_keys else None, image_bytes(store, split, row)
 
 
 def key_bytes(key: str) -> bytes:
-    """The bytes of a key, also of one that is no UTF-8."""
+    """Bytes of a key, even if it is not valid UTF-8."""
     return key.encode("utf-8", "surrogatepass")
 
 
@@ -173,7 +166,7 @@ def image_bytes(store: Store, split: str, row: int) -> bytes | None:
 
 
 def _parsed(group: object) -> tuple[bytes, Sequence[Pair]]:
-    """The salt and the pairs of a group; none where it is something else."""
+    """Salt and pairs of a group; empty if it is malformed."""
     if not isinstance(group, Mapping):
         return b"", ()
     try:

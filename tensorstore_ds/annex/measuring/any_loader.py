@@ -57,11 +57,7 @@ class LoaderDiagnosis:
 def diagnose_loader(
     loader: Iterable[Any], step: Callable[[Any], Any] | None, *, device: torch.device, seconds: float
 ) -> LoaderDiagnosis:
-    """Measure a loader that can be iterated again and again; see `diagnose`.
-
-    Raises:
-        OptionError: it gives no batch, or a batch holds no tensor.
-    """
+    """Measure a repeatedly iterable loader; raises `OptionError` if it has no batch, or a batch without tensors."""
     began = time.perf_counter()
     batches = endless(loader)
     first = next(batches)

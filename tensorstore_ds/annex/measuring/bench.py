@@ -117,13 +117,10 @@ def bench(
 
 
 def reason_against(size: int, samples: int, seconds: float, before: Answer) -> str:
-    """Why a batch size is not measured, by an answer at a smaller one; empty if it is.
+    """Why a batch size is skipped, judged by the answer `before` at a smaller one; empty if it is measured.
 
-    Args:
-        size: the batch size.
-        samples: that have to be loaded at least.
-        seconds: that they may take.
-        before: with the ``size`` of its batches, if it is of this phase.
+    At least `samples` have to be loaded within `seconds`. `before` has the ``size`` of its batches if it is of this
+    phase.
     """
     rate = before["samples"] / before["seconds"]
     if samples / rate > seconds:
@@ -136,7 +133,7 @@ def reason_against(size: int, samples: int, seconds: float, before: Answer) -> s
 
 
 class _Run:
-    """What has been measured so far."""
+    """The measurements so far."""
 
     def __init__(self, store: Store, options: BenchOptions, progress: Callable[[BenchProgress], None]) -> None:
         self.options, self.progress = options, progress
@@ -163,7 +160,7 @@ class _Run:
         return ("load",) if self._untrainable else ("load", "train")
 
     def measure(self, stack: ExitStack, scratch: Path) -> None:
-        """Everything, one after the other."""
+        """Do all measurements in order."""
         lanes = [stack.enter_context(self._lane(way, scratch)) for way in self.ways.values() if not way.reason]
         for lane in lanes:  # most of a start is importing torch, which they do side by side
             self._begin(lane)
@@ -212,12 +209,12 @@ class _Run:
 
     @property
     def _nbytes(self) -> int:
-        """Of the columns of fixed shape that are loaded: nearly all."""
+        """Bytes of the loaded columns of fixed shape, which are nearly all bytes."""
         known = self.split.fields
         return sum(self.split[name].nbytes for name in self.fields.values() if isinstance(known[name], ArrayField))
 
     def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, Answer]:
-        """Before anything else is read: pages that a process has mapped cannot be dropped."""
+        """Measure first epochs before anything is read: pages that a process has mapped cannot be dropped."""
         size, answers = middle(self.sizes), {}
         for lane in lanes:
             self._say(f"first epoch, {self.ways[lane.name].title}")
@@ -238,7 +235,7 @@ class _Run:
         return answers
 
     def _verify(self, lanes: Sequence[Lane], scratch: Path) -> None:
-        """Compare what each way delivers with what is stored."""
+        """Compare what each way delivers with the store."""
         marks: dict[bool, Path] = {}
         # Backwards: if there is memory for one copy of all only, the quicker use of a TensorDataset gets it.
         for lane in reversed(lanes):
@@ -259,7 +256,7 @@ class _Run:
             self._note(way.name, reader=answer["reader"], correct=correct, delivered=delivered)
 
     def _pixels_agree(self, group: str) -> bool:
-        """Whether pixels can be compared, and are those of the files if it reads these."""
+        """Whether pixels can be compared, and equal those of the files if the way reads files."""
         field = self.split.fields[self.fields["image"]]
         if (
             self._image_size is not None
@@ -274,7 +271,7 @@ class _Run:
     # --- the cells
 
     def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, before: dict[str, Answer]) -> None:
-        """All ways at one batch size, in turn; `before` has the last answer of each."""
+        """Measure all ways at one batch size, in turns; `before` has the last answer of each."""
         answers = self._answers[phase, size] = defaultdict(list)
 
         def ask(lane: Lane) -> Answer:
@@ -304,7 +301,7 @@ class _Run:
         return make_cell(name, phase, size, answers, self.samples)
 
     def comparison(self) -> Comparison:
-        """All of it, also when it was stopped early."""
+        """All results, also after an early stop."""
         cells = [self._cell(name, phase, size) for phase in self._phases for size in self.sizes for name in self.ways]
         spec = getattr(self.split.fields["image"], "spec", None)
         return Comparison(
@@ -336,7 +333,7 @@ class _Run:
 
 
 def in_words(answer: Mapping[str, Any], stored: int, *, pixels: bool, labels: bool) -> str:
-    """What was seen of the samples that a way delivers.
+    """What a way delivered, in words.
 
     >>> in_words({"of": 9, "samples": 9, "whole": True, "same": True}, 9, pixels=False, labels=True)
     'all 9 samples: labels as stored'

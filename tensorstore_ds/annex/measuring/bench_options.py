@@ -110,7 +110,7 @@ class BenchOptions:
 
 
 def middle(sizes: Sequence[int]) -> int:
-    """The largest of rising batch sizes that is no more than `MIDDLE_BATCH`, else the smallest.
+    """The largest of ascending batch sizes up to `MIDDLE_BATCH`, else the smallest.
 
     >>> middle((100, 1000, 10000)), middle((5000,))
     (1000, 5000)

@@ -77,10 +77,10 @@ class Way:
 
 
 def ways_of(groups: Sequence[Group], cores: int) -> list[Way]:
-    """All ways of some groups, on a machine of so many cores.
+    """All ways of some groups, for a number of cores.
 
-    torch's DataLoader is used with no workers, half as many as there are cores, and as many; over the store, whose
-    samples need no decoding, with none and with as many.
+    torch's DataLoader is used with 0 workers, half as many as cores, and as many; over the store, whose samples need no
+    decoding, with 0 and as many.
 
     >>> [way.name for way in ways_of(("plain", "files", "store"), 8)]
     ['files-0', 'files-4', 'files-8', 'plain-0', 'plain-8', 'store']
@@ -169,7 +169,7 @@ class Comparison:
 
 
 def make_cell(way: str, phase: Phase, batch_size: int, answers: Sequence[Mapping[str, Any]], samples: int) -> Cell:
-    """A lane's answers of all rounds as one cell, for epochs of so many samples."""
+    """Combine a lane's answers of all rounds into a cell, given the samples per epoch."""
     failed = next((answer for answer in answers if answer["state"] != "ok"), None)
     if failed is not None or not answers:
         return Cell(way, phase, batch_size, reason=failed["reason"] if failed else "stopped before it was measured")
@@ -185,7 +185,7 @@ def make_cell(way: str, phase: Phase, batch_size: int, answers: Sequence[Mapping
 
 
 def with_ratios(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells, in the order of their ways, with their ratio to the first that was measured of their phase and size."""
+    """Cells in the order of their ways, with their ratio to the first measured one of their phase and size."""
     first: dict[tuple[str, int], float] = {}
     for cell in cells:
         if cell.rate is not None:

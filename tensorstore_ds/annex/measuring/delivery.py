@@ -1,7 +1,7 @@
 """Proof of what a way delivers: every sample once, with its own labels.
 
-A sample's mark is 64 bits of its pixels, labels and boxes. A way's marks, in any order, must be those of the store;
-those of a part of an epoch must be among them.
+A sample's mark is 64 bits of its pixels, labels and boxes. A way's marks, in any order, must equal those of the store;
+marks of a part of an epoch must be among them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECE_NBYTES = 64 * 1024**2
 
 
 def marks_of_images(images: NDArray[Any]) -> Marks:
-    """(B,) marks of (B, ...) images, or of anything else that has rows: 64 bits of a hash of each one's bytes."""
+    """(B,) marks of (B, ...) images or other rows: 64 bits of a hash of each row's bytes."""
     digests = (blake2b(image.tobytes(), digest_size=8).digest() for image in images)
     return np.frombuffer(b"".join(digests), np.uint64)
 
@@ -39,7 +39,7 @@ def marks_of_labels(labels: NDArray[np.int64]) -> Marks:
 def marks_of_objects(
     offsets: NDArray[np.int64], labels: NDArray[np.int64] | None, boxes: NDArray[np.float32] | None = None
 ) -> Marks:
-    """(B,) marks of how many objects each sample has, of their classes and of their boxes, rounded, in any order."""
+    """(B,) marks of the number of objects of each sample, their classes and rounded boxes, in any order."""
     classes = np.zeros(offsets[-1], np.int64) if labels is None else labels
     marks = marks_of_labels(classes)
     if boxes is not None and len(boxes):
@@ -50,7 +50,7 @@ def marks_of_objects(
 
 
 def marks_of(batch: Columns, *, pixels: bool) -> Marks:
-    """(B,) marks of all columns of a batch; of its images only if `pixels` count."""
+    """(B,) marks of all columns of a batch, of its images only if `pixels` is set."""
     size = len(batch["offsets"]) - 1 if "offsets" in batch else len(batch["label" if "label" in batch else "image"])
     marks = np.zeros(size, np.uint64)
     if pixels:
@@ -63,9 +63,9 @@ def marks_of(batch: Columns, *, pixels: bool) -> Marks:
 
 
 def marks_of_split(split: Split, fields: Mapping[str, str], *, pixels: bool, boxes: bool = False) -> Marks:
-    """The marks of a whole split, read with NumPy alone.
+    """Marks of a whole split, read with NumPy only.
 
-    `fields` are names by kind: ``image``, and ``label`` or ``objects``. Images must be kept as pixels if these count.
+    `fields` are names by kind: ``image``, and ``label`` or ``objects``. With `pixels`, images must be stored as pixels.
     """
     spec = getattr(split.fields[fields["image"]], "spec", None)
     step = max(1, _PIECE_NBYTES // spec.row_nbytes) if spec is not None else 10_000

@@ -143,13 +143,14 @@ def diagnose(
 
 
 def recommend(m: Measured) -> Settings:
-    """Settings to try: those in use, unless training waits for the loader and others are quicker.
+    """Settings to try: those in use, unless training waits for the loader and others are faster.
 
-    What does not fit is shuffled by blocks, whatever the numbers say: they were taken from rows in memory.
+    Data that do not fit in memory are shuffled in blocks regardless of the numbers, which were measured on rows in
+    memory.
     """
 
     def cost(settings: Settings) -> tuple[int, int]:
-        """Processes cost more than threads, and threads more than batches that wait."""
+        """Prefer threads over processes, and waiting batches over threads."""
         return settings.num_workers, (settings.num_threads or 1) * (settings.prefetch_factor or 1)
 
     chosen = m.current.settings
@@ -165,7 +166,7 @@ def recommend(m: Measured) -> Settings:
 def dataset_of(
     examined: Store | StoreDataset | str | os.PathLike[str], split: str | None, transform: Callable[[Any], Any] | None
 ) -> StoreDataset:
-    """The samples to examine; of a store without a `split`, those of `train`, or of the first one."""
+    """The samples to examine: `split`, else ``train``, else the first split."""
     if isinstance(examined, StoreDataset):
         if split not in (None, examined.split_name):
             raise OptionError(
@@ -195,10 +196,10 @@ def code_of(
     torch_threads: int | None = None,
     decode: Plan | None = None,
 ) -> str:
-    """Python that makes the loader, and the data set of the store at `path`; None: the user has it.
+    """Python code that makes the loader, and the data set of the store at `path`, unless that is None.
 
-    Torch's threads are set where another number of them is better. The loader gets the plan `decode` that was measured
-    with, unless the data set has one.
+    The number of torch's threads is set if it should change. The loader gets the measured plan `decode`, unless the
+    data set has one.
     """
     lines = [] if torch_threads is None else [f"torch.set_num_threads({torch_threads})"]
     if path is not None:

@@ -47,7 +47,7 @@ DEVICE_NBYTES = 4 * 1024**3
 
 
 class Examination:
-    """One data set, on one device, with a step of the user's, the model of the options, or nothing that learns."""
+    """One data set on one device, with a step of the user, the model of the options, or no training."""
 
     def __init__(
         self,
@@ -81,9 +81,8 @@ class Examination:
 
     @property
     def decode(self) -> Plan | None:
-        """The plan by which images were decoded: the data set's own, or one that makes images of one size.
-
-        None if the data set has several of its own.
+        """The plan by which images were decoded: the data set's own, or one to images of one size; None for several own
+        plans.
         """
         plan, *views = plans_of(self._dataset.decode)
         return None if views else plan
@@ -104,7 +103,7 @@ class Examination:
             return None
 
     def measure(self) -> Measured:
-        """All that verdicts follow from, but for the settings to use."""
+        """Measure everything that verdicts need, except the settings to use."""
         dataset, seconds = self._dataset, self._options.seconds
         columns = [(dataset.split_name, field) for field in dataset.fields]
         self._progress("the storage")
@@ -153,7 +152,7 @@ class Examination:
         )
 
     def gain(self, used: Settings, wanted: Settings) -> float:
-        """How many times as quick training (or loading, where nothing trains) is with `wanted`; measured in turns."""
+        """Speed-up of training, or of loading without training, with the settings `wanted`; measured in turns."""
         if wanted == used:
             return 1.0
         self._progress("what is recommended")
@@ -167,7 +166,7 @@ class Examination:
     # --- loading
 
     def _first_epoch(self) -> Run:
-        """The loader from its start, with batches for which there is time."""
+        """Measure the loader from its start, for as many batches as time allows."""
         seconds, size = self._options.seconds, self.batch_size
         self._load_batch = loading.loadable_batch(self._dataset, size, seconds=BATCH * seconds)
         if self._load_batch < size:
@@ -185,7 +184,7 @@ class Examination:
     def _in_turns(
         self, candidates: Iterable[Settings], share: float, student: training.Student | None
     ) -> dict[Settings, list[Run]]:
-        """Runs with each of these settings, by loaders that are kept from one turn to the next."""
+        """Measure each of these settings, with loaders that persist between turns."""
         step = None if student is None else student.step
         loaders = {settings: self._loader(settings, student) for settings in candidates}
         rounds, seconds = ROUNDS if len(loaders) > 1 else 1, share * self._options.seconds
@@ -221,7 +220,7 @@ class Examination:
     # --- the model
 
     def _model(self) -> ModelRun | None:
-        """The model alone, on a batch as large as there is time and memory for."""
+        """Measure the model alone, on the largest batch that time and memory allow."""
         student, seconds = self._student, self._options.seconds
         if student is None:
             return None
@@ -262,7 +261,7 @@ class Examination:
 
 
 def _decoded_size(dataset: StoreDataset, decode: Decode) -> tuple[int, int]:
-    """(height, width) of images that a data set's own plan has placed; an `OptionError` where they have several."""
+    """(height, width) of images after a data set's own plan; raises `OptionError` if they differ."""
     plan, *others = plans_of(decode)
     if others:
         raise OptionError("`decode`: expected one plan, found several views. Pass a step that learns from them.")

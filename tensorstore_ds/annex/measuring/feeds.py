@@ -1,7 +1,7 @@
-"""The ways of loading, as each one's own documentation advises.
+"""The ways of loading, each set up as its own documentation advises.
 
-torch's DataLoader keeps its workers between epochs and, where there is a GPU, pins its batches; copies from there do
-not wait. Everybody hands out shuffled batches of uint8 images with their labels or objects.
+torch's DataLoader keeps its workers between epochs, and pins its batches if there is a GPU, so that copies do not wait.
+All ways deliver shuffled batches of uint8 images with their labels or objects.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is loaded, and where to."""
+    """What to load, and the device."""
 
     store: str  #: Its path.
     split: str
@@ -57,16 +57,16 @@ class Subject:
 
     @property
     def plan(self) -> Compose | None:
-        """How images are placed before they are decoded."""
+        """The decode plan."""
         return decode_plan(self.image_size, self.how, seed=self.seed)
 
     @property
     def how(self) -> How:
-        """What becomes of an image."""
+        """How images are resized."""
         return how_of(self.crop, objects="objects" in self.fields)
 
     def open(self) -> Split:
-        """The split, newly opened: its maps end with it."""
+        """Open the split anew, so that its maps end with it."""
         return open_store(self.store)[self.split]
 
 
@@ -79,16 +79,16 @@ class Feed(ABC):
 
     @property
     def samples(self) -> int:
-        """Of an epoch."""
+        """Number of samples of an epoch."""
         return len(self.dataset)
 
     def open(self) -> None:
-        """Do what is done once, before the first epoch."""
+        """Do the setup before the first epoch."""
         if self.dataset is None:
             self.dataset = self._dataset()
 
     def close(self) -> None:
-        """Let go of all that is open or mapped."""
+        """Close all files and maps."""
         self.dataset = None
         gc.collect()
 
@@ -97,15 +97,15 @@ class Feed(ABC):
 
     @abstractmethod
     def loader(self, batch_size: int) -> Iterable[Any]:
-        """Each iteration is a shuffled epoch."""
+        """A loader, each iteration of which is a shuffled epoch."""
 
     @abstractmethod
     def count(self, item: Any) -> int:
-        """Samples in what the loader handed out, once it has arrived on the device."""
+        """Number of samples in a batch of the loader, once it is on the device."""
 
     @abstractmethod
     def columns(self, item: Any, *, pixels: bool, boxes: bool) -> Columns:
-        """What the loader handed out, as `delivery.marks_of` wants it."""
+        """A batch of the loader as columns for `delivery.marks_of`."""
 
 
 class SplitFeed(Feed):
@@ -119,14 +119,14 @@ class SplitFeed(Feed):
         self.subject = subject
 
     def batch(self, item: Any) -> Batch:
-        """What the loader handed out, as a dict on the device: by field, objects packed."""
+        """A batch of the loader as a dict by field on the device, with packed objects."""
         names = [self.subject.fields[kind] for kind in ("image", "label", "objects") if kind in self.subject.fields]
         named = dict(item) if isinstance(item, Mapping) else dict(zip(names, self._values(item), strict=True))
         moved: Batch = move(named, self.subject.device)
         return moved
 
     def _values(self, item: Any) -> Sequence[Any]:
-        """Image, label and objects, in this order, those that there are."""
+        """The existing ones of image, label and objects, in this order."""
         return item if isinstance(item, list | tuple) else [item]
 
     def count(self, item: Any) -> int:
@@ -145,12 +145,12 @@ class SplitFeed(Feed):
         return columns
 
     def evict(self) -> int | None:
-        """Drop what will be read from the page cache: the bytes that stay, None if not known."""
+        """Evict the files from the page cache; returns the bytes that stay, None if unknown."""
         fields = list(self.subject.fields.values())
         return evict(open_store(self.subject.store), splits=self.subject.split, fields=fields).left
 
     def loader(self, batch_size: int) -> Iterable[Any]:
-        """torch's, which has no collate function for objects."""
+        """torch's loader, which has no collate function for objects."""
         workers = self.way.workers
         return data.DataLoader(
             self.dataset,
@@ -164,14 +164,14 @@ class SplitFeed(Feed):
 
 
 def collate_files(samples: list[Any]) -> tuple[Any, ...]:
-    """Samples of files to a batch: images and labels stacked, objects packed."""
+    """Collate samples of files: images and labels stacked, objects packed."""
     columns = list(zip(*samples, strict=True))
     stacked = [data.default_collate(list(column)) for column in columns[:-1]]
     return (*stacked, collate_objects(pack_objects(columns[-1]), "packed"))
 
 
 class FilesFeed(SplitFeed):
-    """The source, through torchvision."""
+    """The source files, through torchvision."""
 
     collate = staticmethod(collate_files)
 
@@ -193,7 +193,7 @@ class FilesFeed(SplitFeed):
 
 
 class TensorsFeed(SplitFeed):
-    """All of it in a TensorDataset: images (N, C, H, W); objects padded to the largest number in an image."""
+    """A TensorDataset of all samples: images (N, C, H, W); objects padded to the largest number in an image."""
 
     def _dataset(self) -> TensorDataset:
         split, fields = self.subject.open(), self.subject.fields
@@ -270,7 +270,7 @@ FEEDS: Mapping[str, type[SplitFeed]] = {
 
 
 def unpad(padded: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Packed objects from padded ones, ``mask`` (B, N) among them."""
+    """Packed objects from padded ones with a ``mask`` (B, N)."""
     mask = padded["mask"]
     offsets = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
     return {"offsets": offsets, **{name: value[mask] for name, value in padded.items() if name != "mask"}}
@@ -287,7 +287,7 @@ def tensors_nbytes(split: Split, fields: Mapping[str, str]) -> int:
 
 
 def copy_of_images(images: Column) -> torch.Tensor:
-    """All images of a column (N, H, W, C), as (N, C, H, W), copied piece by piece: memory holds one copy, not two."""
+    """Copy images (N, H, W, C) to (N, C, H, W) in pieces, so that memory holds one copy, not two."""
     samples, height, width, channels = images.shape
     copy = torch.empty((samples, channels, height, width), dtype=torch.from_numpy(images[:1].copy()).dtype)
     for start in range(0, samples, 1000):

@@ -48,13 +48,10 @@ def open_files(
     size: Size | None = None,
     how: How = "random",
 ) -> RawData:
-    """The source of a split.
+    """Open the source of a split; raises `OptionError` if it belongs to a different store, or has no image files.
 
-    Class folders are read by `ImageFolder`, Pascal VOC with lists by `VOCDetection`, anything else by a data set of our
-    own, which holds labels or objects in memory and opens the images. With a `size`, images are crops.
-
-    Raises:
-        OptionError: it is not the source of this store, or has no image files.
+    Class folders are read by `ImageFolder`, Pascal VOC with lists by `VOCDetection`, anything else by `Listed`, which
+    holds labels or objects in memory and opens the images. With a `size`, images are crops.
     """
     relative, dropped = _locate(raw, store, split)
     transform = image_transform(store, split, fields["image"], size, how)
@@ -79,7 +76,7 @@ def open_files(
 
 
 def _locate(raw: Path, store: Store, split: Split) -> tuple[Path, int]:
-    """Path of the first sample's file in the source, and how many parts of its key name folders above the source."""
+    """Path of the first sample's file in the source, and the number of key parts that name folders above the source."""
     kind = store.manifest.provenance.get("source_format")
     if "key" not in split.fields:
         raise OptionError(f"{store.name}: expected keys that name its files, found none. It is of {kind}.")
@@ -96,7 +93,7 @@ def _locate(raw: Path, store: Store, split: Split) -> tuple[Path, int]:
 
 
 def _parts(key: str) -> tuple[str, ...]:
-    """The folders and the file that a key names; a store may come from anyone, and none leads out of the source."""
+    """The folders and the file that a key names, never outside the source: a store may be untrusted."""
     path = PurePosixPath(key)
     if path.is_absolute() or ".." in path.parts:
         raise OptionError(f"{key}: expected the path of a file inside the source. Convert the source again.")
@@ -109,7 +106,7 @@ def _parts(key: str) -> tuple[str, ...]:
 def image_transform(
     store: Store, split: Split, image: str, size: Size | None = None, how: How = "random"
 ) -> Callable[[Any], torch.Tensor]:
-    """From a PIL image to a (C, H, W) uint8 tensor of the stored size, where images were resized, or a crop of it."""
+    """Transform of PIL images to (C, H, W) uint8 tensors of the stored size, or crops of it."""
     spec = getattr(split.fields[image], "spec", None)
     channels = spec.shape[-1] if spec is not None else len(split.statistics_of(image).get("mean", "RGB"))
     steps: list[Any] = [functools.partial(in_mode, mode=_MODES.get(channels, "RGB"))]
@@ -127,19 +124,19 @@ def image_transform(
 
 
 def in_mode(image: Image.Image, mode: str) -> Image.Image:
-    """The image in the store's colors; as it is, if it has them."""
+    """The image in the store's color mode."""
     return image if image.mode == mode else image.convert(mode)
 
 
 def cover(image: Image.Image, height: int, width: int) -> Any:
-    """The image, resized so that it just covers a size."""
+    """The image, resized to just cover a size."""
     scale = max(height / image.height, width / image.width)
     size = [max(height, round(image.height * scale)), max(width, round(image.width * scale))]
     return v2.functional.resize(image, size, antialias=True)
 
 
 def open_image(path: str) -> Image.Image:
-    """Decode a file; torchvision's own loader would turn gray images into colors first."""
+    """Decode a file; torchvision's own loader would convert gray images to color first."""
     with open(path, "rb") as file:
         image = open_any_image(file, max_pixels=2**63, key=path)
         image.load()
@@ -150,7 +147,7 @@ def open_image(path: str) -> Image.Image:
 
 
 def _devkit(folder: Path, split: str, scratch: Path) -> Path | None:
-    """A folder as `VOCDetection` wants it, ``VOCdevkit/VOC2007``, that links to the source; None if it cannot read it.
+    """A folder ``VOCdevkit/VOC2007`` for `VOCDetection` that links to the source; None if it cannot read it.
 
     Its images must be JPEG files of the names in a list that is called like the split.
     """
@@ -172,9 +169,9 @@ def _devkit(folder: Path, split: str, scratch: Path) -> Path | None:
 
 
 def voc_target(annotation: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """From the dictionary of an XML file to (m, 4) float32 boxes, x1 y1 x2 y2, and (m,) int64 labels.
+    """Convert the dictionary of an XML file to (m, 4) float32 boxes, x1 y1 x2 y2, and (m,) int64 labels.
 
-    Boxes without area are left out, as the store does.
+    Boxes without area are left out, as in the store.
     """
     boxes, labels = [], []
     for entry in annotation["annotation"].get("object", []):
@@ -189,7 +186,7 @@ def voc_target(annotation: Mapping[str, Any], classes: tuple[str, ...]) -> dict[
 
 
 class Listed(Dataset[Any]):
-    """Image files by their paths; labels or objects in memory, as a list that was read once would have them."""
+    """Image files by path, with labels or objects in memory, like a list that is read once."""
 
     def __init__(
         self, raw: Path, dropped: int, split: Split, fields: Mapping[str, str], transform: Callable[[Any], torch.Tensor]

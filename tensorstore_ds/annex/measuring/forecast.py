@@ -146,7 +146,7 @@ def _split(asked: str | None, names: Sequence[str]) -> str:
 
 
 def _linked(source: Source, references: Sequence[Reference], folder: Path) -> Path | None:
-    """A folder with links to the files of some samples, as they are in the source; None where these are no files.
+    """A folder with links to the files of some samples; None if the source has no files.
 
     A source of another package may name files outside of its folder: no link is made outside of `folder`.
     """

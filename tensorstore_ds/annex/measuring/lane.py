@@ -1,7 +1,8 @@
-"""A lane: the process of one way, asked for one measurement after the other; and how such a process answers.
+"""A lane: the process of one way, which answers one measurement request at a time.
 
 A process gets its assignment as an argument, and a connection, on which each message is JSON, as its standard input. It
-answers each message, and ends with the connection. A failure is an answer, too: ``{"state": "failed", "reason": ...}``.
+answers each message, and ends with the connection. A failure is an answer as well: ``{"state": "failed", "reason":
+...}``.
 """
 
 from __future__ import annotations
@@ -38,14 +39,9 @@ Answer = dict[str, Any]
 
 
 class Lane:
-    """A context manager; the process ends with it and with its workers, whatever it is doing.
+    """A context manager that ends the process and its workers, whatever they are doing.
 
-    Args:
-        name: of the way.
-        module: that `serve` is called in.
-        assignment: what it is told, as JSON.
-        scratch: a folder for its log.
-        environment: variables that differ from this process's.
+    `module` calls `serve`. `assignment` is passed as JSON. The log is in `scratch`. `environment` overrides variables.
     """
 
     def __init__(
@@ -79,23 +75,17 @@ class Lane:
         self._connection.close()
 
     def begin(self, patience: float) -> None:
-        """Wait until it is ready."""
+        """Wait until the process is ready."""
         self.ready = self._answer(patience)
         if self.ready["state"] != "ok":
             self.reason, self.refused = self.ready["reason"], self.ready["state"] == "refused"
 
     def ask(self, verb: str, patience: float, *, weigh: bool = False, **details: Any) -> Answer:
-        """One measurement.
+        """Ask for one measurement by the runner's method `verb`; the process is ended after `patience` seconds.
 
-        Args:
-            verb: what to do.
-            patience: seconds, after which the process is ended.
-            weigh: no clock runs: learn how much memory its workers share with it, which will count once from now on.
-            details: as the runner's method of that name wants them.
-
-        Returns:
-            Its answer: ``state`` is ``ok``, or ``failed`` with a ``reason``. ``memory`` is the peak of private memory,
-            ``before`` that of the beginning, in bytes, None where the system does not tell.
+        With `weigh`, no clock runs: the lane learns how much memory its workers share with it, which counts once from
+        then on. The answer's ``state`` is ``ok``, or ``failed`` with a ``reason``. ``memory`` is the peak of private
+        memory, ``before`` that of the beginning, in bytes, None if the system does not report it.
         """
         if self.reason:
             return self._failed(self.reason)
@@ -129,7 +119,7 @@ class Lane:
         return {**answer, "memory": peak, "before": before}
 
     def _ended(self) -> Answer:
-        """It is gone: by a signal, or with a last word in its log."""
+        """The answer of an ended process: its signal, or the last line of its log."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GOODBYE)
         code = self._kill()
@@ -144,7 +134,7 @@ class Lane:
         return {"state": "failed", "reason": reason}
 
     def _kill(self) -> int:
-        """End it and its workers, if they run: its status."""
+        """Kill the process and its workers, and return its status."""
         if not self._killed:  # its number may be another's later
             with suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended, EPERM
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -160,7 +150,7 @@ def take_turns(
     seconds: float,
     ask: Callable[[Lane], Answer],
 ) -> None:
-    """Ask each lane once per round, until one of its `answers` failed or they took so many seconds; they are added."""
+    """Ask each lane once per round, until an answer fails or the time is over; answers are added to `answers`."""
 
     def turn(lane: Lane) -> None:
         own = answers[lane.name]
@@ -191,7 +181,7 @@ def serve(assignment: str, start: Callable[[Mapping[str, Any]], tuple[object, An
 
 
 def answered(work: Callable[[], Answer]) -> Answer:
-    """What a measurement found, or why it failed: one line here, all of it on stderr."""
+    """The result of a measurement, or the reason of its failure in one line; the traceback goes to stderr."""
     try:
         return {"state": "ok", **work()}
     except OptionError as error:

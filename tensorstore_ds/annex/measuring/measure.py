@@ -24,7 +24,7 @@ Step = Callable[[Any], int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What `measure` found."""
+    """Result of `measure`."""
 
     samples: int
     batches: int
@@ -41,14 +41,10 @@ class Timing:
 def measure(
     feed: Iterable[Any], seconds: float, step: Step, *, wave: int = 1, device: torch.device | None = None
 ) -> Timing:
-    """Take batches of a feed for some seconds, at least one, and do a step with each.
+    """Take batches of a feed, or of an iterator of epochs, for some seconds, at least one, and do a step with each.
 
-    Args:
-        feed: of batches, or of whole epochs. An iterator goes on where the last call stopped.
-        seconds: a batch that is under way when they are over is waited for.
-        step: what is done with a batch.
-        wave: workers that began together are ready together: the number of batches is a multiple of theirs.
-        device: waited for at the end.
+    An iterator continues where the last call stopped. The last batch and `device` are waited for. The number of batches
+    is a multiple of `wave`, because workers that began together are ready together.
     """
     samples = batches = 0
     ended = True
@@ -66,7 +62,7 @@ def measure(
 
 
 def endless(loader: Iterable[T]) -> Iterator[T]:
-    """Batches, epoch after epoch."""
+    """Repeat epochs endlessly."""
     for empty in itertools.repeat(True):
         for batch in loader:
             empty = False
@@ -77,15 +73,15 @@ def endless(loader: Iterable[T]) -> Iterator[T]:
 
 
 def ready(loader: Any) -> int:
-    """Number of batches that torch's or this project's loader has made ahead at most: skipped before a measurement."""
+    """Maximum number of prefetched batches of torch's or this project's loader, skipped before a measurement."""
     workers = getattr(loader, "num_workers", 0) or getattr(loader, "num_threads", 0) or 0
     return int(workers) * int(getattr(loader, "prefetch_factor", None) or 0)
 
 
 def in_turns(works: Mapping[K, Callable[[], T]], rounds: int, seconds: float = math.inf) -> dict[K, list[T]]:
-    """Call each once per round, forwards and backwards by turns, so that other programs disturb all of them.
+    """Call each work once per round, in alternating order, so that other programs disturb all of them.
 
-    Rounds end after so many seconds, of which there is one at least.
+    There is at least one round; no round starts after `seconds`.
 
     >>> in_turns({"a": lambda: 1, "b": lambda: 2}, rounds=2)
     {'a': [1, 1], 'b': [2, 2]}
@@ -101,7 +97,7 @@ def in_turns(works: Mapping[K, Callable[[], T]], rounds: int, seconds: float = m
 
 
 def finish(device: torch.device | None) -> None:
-    """Wait for what was begun on a device."""
+    """Wait for pending work of a device."""
     if device is not None and device.type != "cpu":
         import torch
 
@@ -109,7 +105,7 @@ def finish(device: torch.device | None) -> None:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of all processes below it, running, or ended and waited for.
+    """CPU time of this process and all its descendants, running, or ended and waited for.
 
     >>> before = cpu_seconds()
     >>> cpu_seconds() >= before

@@ -42,7 +42,7 @@ Step = Callable[[Any], Any]
 
 
 def remade(dataset: StoreDataset, fields: Sequence[str], transform: Callable[[Any], Any] | None) -> StoreDataset:
-    """The same samples with these fields and this transform."""
+    """The same samples with different fields and transform."""
     other = copy.copy(dataset)
     other.fields, other.transform = tuple(fields), transform
     other.as_pil = dataset.as_pil and transform is not None  # batches of PIL images are for transforms alone
@@ -50,10 +50,10 @@ def remade(dataset: StoreDataset, fields: Sequence[str], transform: Callable[[An
 
 
 def warmed(store: Store, dataset: StoreDataset, memory: Memory, *, seconds: float) -> StoreDataset:
-    """The samples that are in memory: all of them, or the first ones, as many as can be brought there in that time.
+    """The samples in memory: all, or the first ones that can be read in that time.
 
-    What is there of others' files may be dropped by the system in turn, so that it is not more than half of the memory
-    that this process may use, and not more than is needed to measure.
+    The system may evict pages of others in turn, so this reads at most half of the memory that this process may use,
+    and not more than is needed to measure.
     """
     if memory.resident == 1:
         return dataset
@@ -69,7 +69,7 @@ def warmed(store: Store, dataset: StoreDataset, memory: Memory, *, seconds: floa
 
 
 def loadable_batch(dataset: StoreDataset, wanted: int, *, seconds: float) -> int:
-    """The batch that can be loaded in some seconds: less than wanted where a transform or an image takes very long."""
+    """The batch size that loads in some seconds; smaller than wanted if a transform or an image takes very long."""
     pilot = np.arange(min(PILOT, wanted))
     for _ in range(2):  # the first one may come from storage
         began = time.perf_counter()
@@ -82,7 +82,7 @@ def loadable_batch(dataset: StoreDataset, wanted: int, *, seconds: float) -> int
 
 
 def loader_of(dataset: StoreDataset, settings: Settings, batch_size: int, **arguments: Any) -> DataLoader[Any]:
-    """A loader with these settings, and with other arguments of `DataLoader`."""
+    """A loader with these settings and other arguments of `DataLoader`."""
     sampler = None
     if settings.block_rows:
         rows, blocks = settings.block_rows, settings.window_blocks
@@ -94,15 +94,11 @@ def loader_of(dataset: StoreDataset, settings: Settings, batch_size: int, **argu
 def run(
     loader: DataLoader[Any], settings: Settings, *, seconds: float, step: Step | None = None, first_epoch: bool = False
 ) -> Run:
-    """Take batches of a loader with these settings for some seconds, over as many epochs as it takes.
+    """Take batches of a loader for some seconds, over as many epochs as needed; the last batch is waited for.
 
-    Args:
-        loader: with `settings`.
-        settings: for the record.
-        seconds: to go on for; a batch that is under way is waited for.
-        step: called with each batch; None: they are dropped.
-        first_epoch: count from before the first batch to the end of the epoch at most; otherwise the first batch, which
-            threads, processes and kernels have to be started for, does not count.
+    `settings` are recorded. `step` is called with each batch. With `first_epoch`, time starts before the first batch
+    and ends with the epoch at the latest; otherwise the first batch, which starts threads, processes and kernels, does
+    not count.
     """
     device = loader.device
     width = settings.num_workers or loader.num_threads or threads_for_loading()
@@ -134,7 +130,7 @@ def run(
 
 
 def _batches(loader: DataLoader[Any], *, once: bool) -> Generator[tuple[Any, int], None, None]:
-    """Batches with the number of their samples, epoch after epoch."""
+    """Batches with their numbers of samples, epoch after epoch."""
     size, total = loader.batch_size or 1, len(loader.sampler)  # type: ignore[arg-type]
     for _ in range(1) if once else itertools.count():
         for number, batch in enumerate(loader):
@@ -142,21 +138,21 @@ def _batches(loader: DataLoader[Any], *, once: bool) -> Generator[tuple[Any, int
 
 
 def median(runs: Sequence[Run]) -> Run:
-    """The one in the middle by its rate; of two the quicker one, which was disturbed less."""
+    """The median run by rate; the faster one of two, which was disturbed less."""
     return sorted(runs, key=lambda run: run.rate)[len(runs) // 2]
 
 
 def gain_of(used: Sequence[Run], wanted: Sequence[Run]) -> float:
-    """How many times as quick the second is, the median over turns; 1 if it was not quicker in each of them.
+    """Speed-up of the second, the median over turns; 1 unless it was faster in every turn.
 
-    What is quicker in two turns and slower in the third was quicker by chance.
+    A result that is faster in two turns and slower in the third was faster by chance.
     """
     gains = sorted(b.rate / a.rate for a, b in zip(used, wanted, strict=True))
     return gains[len(gains) // 2] if gains[0] > 1 else 1.0
 
 
 def major_faults() -> int | None:
-    """Pages that this process had to wait for while they were read from storage; None on Windows."""
+    """Major page faults of this process, which wait for storage; None on Windows."""
     try:
         import resource
     except ModuleNotFoundError:
@@ -168,13 +164,13 @@ def major_faults() -> int | None:
 
 
 def encoding_of(dataset: StoreDataset) -> str:
-    """How images are kept; empty where none are read."""
+    """Encoding of the images; empty if none are read."""
     image = dataset.split.fields.get("image") if "image" in dataset.fields else None
     return image.encoding if isinstance(image, ImageField) else ""
 
 
 def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | None:
-    """What decoding takes in one thread; None where images are pixels."""
+    """Time of decoding in one thread; None if images are pixels."""
     if encoding_of(dataset) in ("", "raw"):
         return None
     column = dataset.split["image"]
@@ -194,7 +190,7 @@ def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | Non
 
 
 def measure_transform(dataset: StoreDataset, batch_size: int, cores: int, *, seconds: float) -> TransformRun | None:
-    """What the data set's transform does to its loader: one thread, several, and none of it; None if it has none."""
+    """Effect of the transform on the loader with one thread, several, and without it; None if it has none."""
     if dataset.transform is None:
         return None
     threads = max(2, min(MOST_THREADS, cores))
@@ -217,10 +213,10 @@ def measure_transform(dataset: StoreDataset, batch_size: int, cores: int, *, sec
 
 
 def waiting_for_gil(work: Callable[[], float]) -> tuple[float, float]:
-    """What some work comes to, and how late another thread is meanwhile that sleeps and wakes over and over.
+    """Result of some work, and the median delay in seconds of another thread that sleeps and wakes meanwhile.
 
-    After it has woken it needs the interpreter's global lock (GIL) to go on: so late is whoever else wants it, such as
-    the training loop between two calls of torch. Seconds, the median; 0 if there was no time to sleep.
+    After it has woken it needs the GIL to continue: other threads that need the GIL, such as the training loop between
+    two calls of torch, wait as long. 0 if there was no time to sleep.
     """
     late: list[float] = []
     stopping = threading.Event()

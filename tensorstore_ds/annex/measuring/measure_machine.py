@@ -36,7 +36,7 @@ ROW_NBYTES, ROWS, TAKEN = 64 * 1024, 512, 128
 
 
 def measure_cores(limit: int | None, *, seconds: float) -> Cores:
-    """The cores that there are, and the work that they do, by hashing; `limit` stands for the system's."""
+    """Number of cores, and the work that they do, by hashing; `limit` replaces the system's limit."""
     machine = os.cpu_count() or 1
     limits = core_limits() if limit is None else {"the option cores": float(limit)}
     limited_by = min(limits, key=limits.__getitem__)
@@ -52,7 +52,7 @@ def measure_cores(limit: int | None, *, seconds: float) -> Cores:
 
 
 def hashed(threads: int, *, seconds: float) -> float:
-    """Blocks that threads hash per second, together."""
+    """Blocks per second that threads hash together."""
     with ThreadPoolExecutor(threads, thread_name_prefix="tsds-doctor") as pool:
         return sum(pool.map(_hash, [seconds] * threads))
 
@@ -66,7 +66,7 @@ def _hash(seconds: float) -> float:
 
 
 def measure_gathers(*, seconds: float) -> Gathers:
-    """Random rows, and as many in one piece, into an array. The best turn counts: others only make copies slower."""
+    """Copy random rows, and as many in one piece, into an array. The best turn counts: other load only slows copies."""
     source = aligned_empty((ROWS, ROW_NBYTES), np.uint8)
     source.fill(1)
     out = aligned_empty((TAKEN, ROW_NBYTES), np.uint8)
@@ -88,7 +88,7 @@ def measure_gathers(*, seconds: float) -> Gathers:
 
 
 def measure_memory(store: Store, columns: Sequence[tuple[str, str]], limit: int | None) -> Memory:
-    """What these (split, field) take and may take, and how much of them is there; `limit` stands for the system's."""
+    """Memory that these (split, field) need and may use, and their resident part; `limit` replaces the system's."""
     nbytes, limits = requirement(store, columns)
     if limit is not None:
         limits = {"the option memory": limit}
@@ -98,10 +98,10 @@ def measure_memory(store: Store, columns: Sequence[tuple[str, str]], limit: int 
 
 
 def measure_storage(store: Store, columns: Sequence[tuple[str, str]], *, seconds: float) -> Storage:
-    """Read the files of these (split, field), the largest first, for some seconds.
+    """Read the files of these (split, field) for some seconds, the largest first.
 
-    With ``O_DIRECT`` the system copies from the disk into this process's memory, and leaves the page cache as it is,
-    which others may be using: nothing is dropped from it, nothing added.
+    With ``O_DIRECT`` the system copies from the disk into this process's memory, and leaves the page cache unchanged,
+    which others may be using.
     """
     if sys.platform != "linux":
         return Storage(None, reason=f"reading past the page cache is not available on {sys.platform}")
@@ -127,7 +127,7 @@ def measure_storage(store: Store, columns: Sequence[tuple[str, str]], *, seconds
 
 
 def _read_directly(file: IO[bytes], buffer: mmap.mmap, most: int, seconds: float) -> tuple[int, float]:
-    """Bytes that were read from the beginning of a file, and the seconds that it took."""
+    """Bytes read from the beginning of a file, and the seconds that this took."""
     import fcntl  # not on Windows
 
     descriptor, start = file.fileno(), start_of(file)

@@ -37,7 +37,7 @@ _GPU_CALLS = 8
 
 @dataclass(frozen=True)
 class Student:
-    """Something that learns from batches."""
+    """A model that learns from batches."""
 
     name: str  #: of the model
     step: Step  #: one whole training step on a batch that went through `transform`
@@ -54,12 +54,12 @@ class Student:
         self.step(batch)
 
     def let_go(self, device: torch.device) -> None:
-        """Give back what a step has left, after one for which memory was too small."""
+        """Free the memory of a step that failed for lack of memory."""
         self.forget()
         let_go(device)
 
     def batch(self, dataset: StoreDataset, batch_size: int, device: torch.device) -> Any:
-        """The first batch of a data set on the device, not transformed."""
+        """The first batch of a data set on the device, without transform."""
         return next(iter(loader_of(dataset, Settings(), batch_size, device=device, collate=self.collate)))
 
 
@@ -67,7 +67,7 @@ def student_of(split: Split, options: TrainOptions, device: torch.device) -> Stu
     """The model that `tsds train` would train on a split.
 
     Raises:
-        OptionError: the store has nothing to learn from, or images that a model cannot take as they are.
+        OptionError: the store has nothing to learn from, or images that need a conversion for a model.
         FormatError: a label is not the index of a class.
     """
     task = task_of(split, model=options.model)
@@ -86,7 +86,7 @@ def student_of(split: Split, options: TrainOptions, device: torch.device) -> Stu
 def fitting_batch(
     student: Student, dataset: StoreDataset, wanted: int, device: torch.device, *, seconds: float
 ) -> tuple[int, str]:
-    """The batch size of steps that take less than that, and why it is not the one that is wanted; empty if it is."""
+    """The batch size whose steps take less than this time, and why it is not the wanted one; empty if it is."""
     size, larger = 0, 1
     while True:
         try:
@@ -120,7 +120,7 @@ def fitting_batch(
 def model_alone(
     student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, seconds: float
 ) -> ModelRun:
-    """The model on one batch that stays on the device."""
+    """Measure the model on one batch that stays on the device."""
     batch = student.batch(dataset, batch_size, device)
     step = _seconds_of(lambda number: student.whole_step(batch, batch_size, number), device, seconds=seconds)
     return ModelRun(student.name, batch_size, batch_size / step, threads=torch.get_num_threads())
@@ -129,14 +129,14 @@ def model_alone(
 def threads_alone(
     student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, seconds: float
 ) -> dict[int, float]:
-    """Seconds of a step on one batch, by the number of torch's threads: as many as now, a half of them, ..., 1."""
+    """Seconds of a step on one batch by number of torch's threads: all current ones, half of them, ..., 1."""
     batch = student.batch(dataset, batch_size, device)
     counts = halves(torch.get_num_threads())
     return time_threads(lambda: student.whole_step(batch, batch_size, 0), counts, seconds=seconds)
 
 
 def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds: float) -> float:
-    """The mean time of a call, which gets its number, over some seconds; the first one, which starts up, aside."""
+    """Mean seconds of a call, which gets its number, without the first one, which starts up."""
     call(0)
     finish(device)
 
@@ -155,7 +155,7 @@ def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds:
 def measure_copies(
     dataset: StoreDataset, student: Student | None, batch_size: int, device: torch.device, *, seconds: float
 ) -> Copies:
-    """How long the copy of a batch to a GPU takes, from pinned and from pageable memory."""
+    """Seconds of the copy of a batch to a GPU, from pinned and from pageable memory."""
     host = {"device": torch.device("cpu"), "collate": "packed" if student is None else student.collate}
     loaders = (loader_of(dataset, Settings(pin_memory=pinned), batch_size, **host) for pinned in (True, False))
     pinned, pageable = (next(iter(loader)) for loader in loaders)

@@ -39,7 +39,7 @@ _NEEDS = (
 
 
 class Runner:
-    """One way, asked for one measurement after the other; `whole`: an epoch is timed from its beginning to its end."""
+    """One way, asked for one measurement at a time; with `whole`, an epoch is timed from its beginning to its end."""
 
     def __init__(self, feed: Feed, workers: int, device: torch.device, *, whole: bool = False) -> None:
         self.feed, self.workers, self.device, self.whole = feed, workers, device, whole
@@ -47,7 +47,7 @@ class Runner:
         self._trainer: tuple[int, Step] | None = None
 
     def cold(self, batch_size: int, seconds: float) -> Answer:
-        """The first epoch, from files that are not in memory; ``why`` they are not known to be out of it."""
+        """Measure the first epoch with evicted files; ``why`` tells if the eviction is not certain."""
         feed, left, why = self._split_feed(), None, ""
         try:
             left = feed.evict()
@@ -62,7 +62,7 @@ class Runner:
         return answer
 
     def verify(self, batch_size: int, seconds: float, marks: str, pixels: bool, boxes: bool = False) -> Answer:
-        """Whether what is delivered is what is stored: an epoch, or what there is time for."""
+        """Compare an epoch, or what there is time for, with the store."""
         self.feed.open()
         begun, whole, seen = time.perf_counter(), True, [np.zeros(0, np.uint64)]
         for item in self.feed.loader(batch_size):
@@ -75,18 +75,18 @@ class Runner:
         return {**facts, "same": agree(delivered, np.load(marks), whole=whole)}
 
     def load(self, batch_size: int, seconds: float) -> Answer:
-        """Loading alone."""
+        """Measure loading alone."""
         return self._measured(batch_size, seconds, self.feed.count)
 
     def train(self, batch_size: int, seconds: float) -> Answer:
-        """Training."""
+        """Measure training."""
         if self._trainer is None or self._trainer[0] != batch_size:
             self._trainer = None
             self._trainer = (batch_size, training_step(self._split_feed(), batch_size))
         return self._measured(batch_size, seconds, self._trainer[1])
 
     def rest(self) -> Answer:
-        """Let go of loaders and models: memory of one batch size is not that of the next."""
+        """Free loaders and models, so that memory of one batch size does not count for the next."""
         self._batches = self._trainer = None
         let_go(self.device)
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
@@ -95,7 +95,7 @@ class Runner:
         return {}
 
     def _measured(self, batch_size: int, seconds: float, step: Step) -> Answer:
-        """Epoch after epoch, from one call to the next; the first batch, before which workers start, is left out."""
+        """Continue epochs from one call to the next; the first batch, before which workers start, does not count."""
         self.feed.open()
         if self._batches is None or self._batches[0] != batch_size:
             self._batches = None  # before the next one is made
@@ -126,10 +126,10 @@ class Runner:
 
 
 def training_step(feed: SplitFeed, batch_size: int) -> Step:
-    """Steps of the `seed` ViT on whatever a feed hands out, which return the number of its samples.
+    """A training step of the `seed` ViT on batches of a feed, which returns the number of samples.
 
-    One step is done here, for all that a model does once in its life: on a processor, memory that was never touched
-    makes the first one of 1000 digits take 1.6 s instead of 0.6.
+    One step is done here for one-time costs: on a CPU, memory that was never touched makes the first one of 1000 digits
+    take 1.6 s instead of 0.6.
     """
     subject = feed.subject
     options = TrainOptions(model="seed", augment="none", device=str(subject.device), seed=subject.seed)
@@ -150,7 +150,7 @@ def training_step(feed: SplitFeed, batch_size: int) -> Step:
 
 
 def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
-    """What an assignment makes, and the first answer: the device, and why there is no training, if so."""
+    """Create the runner of an assignment, and its first answer: the device, and the reason if there is no training."""
     device = device_of(assignment["device"])
     way = Way(**assignment["way"])
     if way.group == "device" and device.type != "cuda":
@@ -173,7 +173,7 @@ def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
 
 
 def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
-    """Name of the field of each kind that a task needs, and why there is no task, if there is none."""
+    """Field names by kind that a task needs, and the reason if there is no task."""
     try:
         task = task_of(split)
     except TsdsError as error:

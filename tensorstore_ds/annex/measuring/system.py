@@ -22,7 +22,7 @@ _PACKAGES = ("torch", "torchvision", "numpy", "pillow")
 
 
 def machine() -> dict[str, str]:
-    """What figures depend on, by name, in words: ``cpu``, ``cores``, ``memory``, ``system``, versions, ``date``."""
+    """What results depend on, by name: ``cpu``, ``cores``, ``memory``, ``system``, versions, ``date``."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     lines = read_system_file("/proc/cpuinfo").splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -50,25 +50,25 @@ def _version(name: str) -> str:
 
 
 def tree_nbytes(process: int, shared: int = 0) -> int | None:
-    """Private memory of a process and of all below it, in bytes; None where the system does not tell.
+    """Private memory of a process and its descendants, in bytes; None if the system does not report it.
 
     That is resident anonymous and shared memory (``RssAnon + RssShmem``), and no page of a file: a mapped store is in
-    the page cache, which all processes share. Of each process below it, `shared` bytes (`shared_nbytes`) do not count.
+    the page cache, which all processes share. For each descendant, `shared` bytes (`shared_nbytes`) do not count.
     """
     first, *rest = [own_nbytes(one) for one in tree(process)]
     return None if first is None else first + sum(max(0, nbytes - shared) for nbytes in rest if nbytes is not None)
 
 
 def own_nbytes(process: int) -> int | None:
-    """Resident anonymous and shared memory of one process; None if it has ended, or there is no /proc."""
+    """Resident anonymous and shared memory of one process; None if it has ended, or without /proc."""
     sizes = _sizes(process, "status", ("RssAnon", "RssShmem"))
     return sum(sizes) if sizes else None
 
 
 def shared_nbytes(process: int) -> int | None:
-    """Bytes that each of the processes below one shares with it and the others, on average; None if there is none.
+    """Bytes that each descendant of a process shares with the others, on average; None without descendants.
 
-    It takes the system some 30 ms per process to count, so that it must not be asked while a clock runs.
+    It takes the system some 30 ms per process to count, so it must not be called while a clock runs.
     """
     processes = list(tree(process))
     mine = [own_nbytes(one) for one in processes]
@@ -85,7 +85,7 @@ def _sizes(process: int, file: str, names: tuple[str, ...]) -> list[int]:
 
 
 def tree(process: int) -> Iterator[int]:
-    """The process, and all below it that run."""
+    """The process and all its running descendants."""
     yield process
     try:
         threads = os.listdir(f"/proc/{process}/task")
@@ -100,16 +100,13 @@ def tree(process: int) -> Iterator[int]:
 
 
 def drop_files(folder: Path) -> int:
-    """Ask the system to drop the bytes of all files below a folder from the page cache; nothing is lost.
+    """Evict all files below a folder from the page cache; returns the bytes that stay.
 
     Their names and sizes stay in memory: only the administrator can drop these.
 
-    Returns:
-        Bytes that stay.
-
     Raises:
         ResidencyError: this is not Linux; or there are so many files that it takes more than `PATIENCE` seconds.
-        OSError: the system does not tell.
+        OSError: the system does not report residency.
     """
     if sys.platform != "linux":
         raise ResidencyError(f"{folder}: expected Linux to drop a file's pages, found {sys.platform}.")

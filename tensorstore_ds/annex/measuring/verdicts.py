@@ -28,24 +28,24 @@ COPIED = 0.6
 
 
 def judge(m: Measured) -> tuple[Verdict, ...]:
-    """All verdicts that the numbers bear out, at least one, the heaviest first.
+    """All verdicts that the numbers support, at least one, the most important first.
 
-    Either the model is the limit, or training waits for the loader; then the kind of the store and what its threads do
-    always come to a verdict, whatever else there is.
+    Either the model is the limit, or training waits for the loader; in the second case, the kind of the store and the
+    work of its threads always lead to a verdict.
     """
     causes = (storage_and_memory, model, store_and_threads, copies, slow_copies, processors, batch_size)
     return tuple(verdict for cause in causes for verdict in cause(m))
 
 
 def starved(m: Measured) -> bool:
-    """Whether training waits for the loader; where no model trains, loading is all there is to look at."""
+    """Whether training waits for the loader; true if no model trains, because only loading can be judged."""
     if m.model is None or m.together is None:
         return True
     return m.together.rate < SLOWER * m.model.rate and m.together.wait > WAITING
 
 
 def storage_and_memory(m: Measured) -> Iterator[Verdict]:
-    """Training waits for storage; or an epoch is larger than the memory for it."""
+    """Verdicts for training that waits for storage, or an epoch larger than the memory for it."""
     first, memory = m.first_epoch, m.memory
     options = 'a smaller `size` or `encoding="jpeg"`' if m.encoding == "raw" else "a smaller `size`"
     smaller = f"Shuffle by blocks, as below (BlockShuffleSampler); convert with {options}; or allow more memory."
@@ -74,7 +74,7 @@ def storage_and_memory(m: Measured) -> Iterator[Verdict]:
 
 
 def model(m: Measured) -> Iterator[Verdict]:
-    """Torch's threads wait for each other; or the model is the limit, and the loader is not the problem."""
+    """Verdicts for torch's threads that wait for each other, or a model that is the limit."""
     run, both = m.model, m.together
     if run is not None and run.fewer_rate >= QUICKER * run.rate:
         fewer = run.fewer_threads
@@ -96,7 +96,7 @@ def model(m: Measured) -> Iterator[Verdict]:
 
 
 def store_and_threads(m: Measured) -> Iterator[Verdict]:
-    """Threads hold each other up, the store has to be decoded, or other settings of the loader load more."""
+    """Verdicts for threads that block each other, a store that needs decoding, or faster settings of the loader."""
     t, d, rates = _slow_transform(m), m.decoding, {"rate": m.best.rate}
     if t is not None and holds_gil(t):
         line = (
@@ -131,7 +131,7 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
 
 
 def copies(m: Measured) -> Iterator[Verdict]:
-    """Batches come to the device more slowly than it takes them, or from memory that is not page-locked."""
+    """Verdict for batches that are copied to the device too slowly, or from memory that is not pinned."""
     run, c = m.together or m.best, m.copies
     step = run.batch_size / run.rate
     if run.copy and starved(m) and run.copy >= COPYING * step:
@@ -149,7 +149,7 @@ def copies(m: Measured) -> Iterator[Verdict]:
 
 
 def slow_copies(m: Measured) -> Iterator[Verdict]:
-    """The C library copies rows more slowly than one large piece, wherever they are copied to."""
+    """Verdict for a C library that copies rows more slowly than one large piece, to any destination."""
     g = m.gathers
     if _only_copies(m) and g.rows < COPIED * g.whole:
         line = f"Rows are copied at {size(g.rows)}/s, and as much in one piece at {size(g.whole)}/s."
@@ -161,7 +161,7 @@ def slow_copies(m: Measured) -> Iterator[Verdict]:
 
 
 def processors(m: Measured) -> Iterator[Verdict]:
-    """The work of the threads takes the time: transforms, more threads than cores, or memory alone."""
+    """Verdict for threads that are the limit: transforms, more threads than cores, or memory alone."""
     t = _slow_transform(m)
     if t is not None and not holds_gil(t):
         line = (
@@ -181,7 +181,7 @@ def processors(m: Measured) -> Iterator[Verdict]:
 
 
 def _cores_limited(m: Measured, slow: TransformRun | None) -> Iterator[Verdict]:
-    """Threads want more cores than there are."""
+    """Verdict for threads that want more cores than there are."""
     cores, allowed, both = m.cores, m.cores.allowed, m.together
     evidence = {"cores": allowed, "machine": float(cores.machine), "measured": cores.measured}
     name = f"{allowed:g} core{'' if allowed == 1 else 's'}"
@@ -210,7 +210,7 @@ def _cores_limited(m: Measured, slow: TransformRun | None) -> Iterator[Verdict]:
 
 
 def batch_size(m: Measured) -> Iterator[Verdict]:
-    """A larger batch trains more samples."""
+    """Verdict for a larger batch that trains more samples."""
     run = m.model
     if run is not None and not starved(m) and run.larger_rate >= QUICKER * run.rate:
         line = (
@@ -223,18 +223,18 @@ def batch_size(m: Measured) -> Iterator[Verdict]:
 
 
 def holds_gil(t: TransformRun) -> bool:
-    """Whether its threads hold the GIL: others wait long for it."""
+    """Whether its threads hold the GIL, so that others wait long for it."""
     return t.gil_wait >= max(HELD_LEAST, min(HELD_MOST, HELD_SHARE / t.one))
 
 
 def _slow_transform(m: Measured) -> TransformRun | None:
-    """The transform, if training waits for it."""
+    """Verdict for the transform, if training waits for it."""
     t = m.transform
     return t if t is not None and starved(m) and t.several < SLOWED * t.without else None
 
 
 def _only_copies(m: Measured) -> bool:
-    """Whether training waits for the loader, which does nothing but copy rows."""
+    """Whether training waits for a loader that only copies rows."""
     return starved(m) and m.decoding is None and m.layout != "zarr" and _slow_transform(m) is None
 
 

@@ -34,7 +34,7 @@ PAPER, INK, FADED, EDGE = "#ffffff", "#1c1f24", "#7b828c", "#d9dce1"
 
 
 class Cell(NamedTuple):
-    """One sample, ready to be placed: its picture, and below it the names of its classes, and its key."""
+    """One sample to place: its picture, and the names of its classes and its key below it."""
 
     picture: Image.Image
     classes: list[str]
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
 
 
 def choose_rows(split: Split, count: int, *, seed: int = 0) -> list[int]:
-    """Up to `count` different rows of a split, drawn at random, in order."""
+    """Up to `count` different rows of a split, chosen at random, in order."""
     rows = np.random.default_rng(seed).choice(len(split), min(count, len(split)), replace=False)
     return sorted(rows.tolist())
 
@@ -104,7 +104,7 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> Cell:
 
 
 def picture_of(split: Split, row: int, image: str) -> Image.Image:
-    """The image of a sample as RGB, in its stored size."""
+    """The image of a sample as RGB in its stored size."""
     stored = split[image][row]
     pixels = decode_stored(stored, key=split.key(row)) if isinstance(stored, bytes) else stored
     names = getattr(split.fields[image], "channels", None) or ()
@@ -145,7 +145,7 @@ def _on_checkerboard(image: Image.Image) -> Image.Image:
 
 
 def magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
-    """`image` with its longer side near `side`, and how much larger it became."""
+    """`image` enlarged to a longer side near `side`, and the factor."""
     longer = max(image.size)
     if longer <= _TINY and side == MEDIUM:
         side = SMALL
@@ -157,7 +157,7 @@ def magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
 
 
 def _legend(split: Split, tables: Sequence[str], rows: Sequence[int], image: str) -> list[tuple[str, str]]:
-    """(color, text) of every class that occurs in these rows: how many objects, or what share of the pixels."""
+    """(color, text) of every class in these rows, with its number of objects or share of the pixels."""
     legend = []
     for table in tables:
         classes = split.fields[table].classes
@@ -205,7 +205,7 @@ def sheet_of(title: str, cells: Sequence[Cell], legend: Sequence[tuple[str, str]
 
 
 def _columns(cells: int, width: int, height: int) -> int:
-    """How many cells go beside each other, so that the sheet is near its aspect and few places stay empty."""
+    """Number of cells per row, so that the sheet is near its aspect and few places stay empty."""
 
     def cost(columns: int) -> float:
         lines = math.ceil(cells / columns)
@@ -215,7 +215,7 @@ def _columns(cells: int, width: int, height: int) -> int:
 
 
 def _place_legend(legend: Sequence[tuple[str, str]], width: int) -> tuple[list[tuple[str, str, int, int]], int]:
-    """Where each entry goes, in lines that end at `width`, and the height of all."""
+    """Position of each entry, in lines that end at `width`, and the total height."""
     placed = []
     x, y = MARGIN, MARGIN + 34
     for color, text in legend:
@@ -231,6 +231,6 @@ def _place_legend(legend: Sequence[tuple[str, str]], width: int) -> tuple[list[t
 def write(
     draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, color: str, width: float = math.inf
 ) -> None:
-    """Write one line, with its middle at the height given, shortened to a width."""
+    """Draw one line, shortened to a width and vertically centered at the height given."""
     shown, font = lettering(text, size)
     draw.text(at, shortened(shown, font, width), fill=color, font=font, anchor="lm")

@@ -31,7 +31,7 @@ _BACKGROUND = ("background", "bg", "unlabeled", "unlabelled")
 def draw_objects(
     picture: Image.Image, objects: Mapping[str, NDArray[Any]], scale: float, classes: Sequence[str]
 ) -> None:
-    """Draw boxes, keypoints and class names onto `picture`. An oriented box is drawn in place of the box around it."""
+    """Draw boxes, keypoints and class names onto `picture`. An oriented box replaces the box around it."""
     labels = objects.get("labels")
     oriented = oriented_to_corners(objects.get("oriented_boxes", np.empty((0, 5)))) * scale
     hulls = np.concatenate([oriented.min(1), oriented.max(1)], 1)
@@ -51,7 +51,7 @@ def draw_objects(
 
 
 def draw_boxes(picture: Image.Image, boxes: NDArray[Any], colors: Sequence[str], names: Sequence[str]) -> None:
-    """Draw boxes (n, 4) onto `picture`, in its pixels, each in its color and with its name."""
+    """Draw boxes (n, 4) onto `picture`, in its pixels, each with its color and name."""
     _lay(picture, _layer_with(picture, boxes, colors)[0])
     _draw_names(picture, boxes, names, colors)
 
@@ -59,7 +59,7 @@ def draw_boxes(picture: Image.Image, boxes: NDArray[Any], colors: Sequence[str],
 def _layer_with(
     picture: Image.Image, boxes: NDArray[Any], colors: Sequence[str], oriented: NDArray[Any] | None = None
 ) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """A layer with boxes, larger than the picture, to draw on; finite corners (n, 4, 2) take the place of a box."""
+    """A layer with boxes, larger than the picture; finite corners (n, 4, 2) replace a box."""
     layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
     draw = ImageDraw.Draw(layer)
     line = _SMOOTH * (1 if len(boxes) > _CROWD else 2)
@@ -83,9 +83,9 @@ def _lay(picture: Image.Image, layer: Image.Image) -> None:
 
 
 def _draw_names(picture: Image.Image, boxes: NDArray[Any], names: Sequence[str], colors: Sequence[str]) -> None:
-    """A class name on each box, above it or inside; none on top of another, the legend has them all.
+    """Draw class names above or inside boxes without overlap; the legend lists all of them.
 
-    In a crowd, names would hide what the boxes show: there each class is named once.
+    In a crowd, names would hide the boxes, so each class is named once.
     """
     draw = ImageDraw.Draw(picture)
     taken: list[tuple[float, float, float, float]] = []
@@ -117,7 +117,7 @@ def class_name(classes: Sequence[str], label: int) -> str:
 
 
 def draw_mask(picture: Image.Image, mask: NDArray[Any], field: MaskField) -> None:
-    """Lay the colors of a mask's classes over `picture`; a first class that is the background stays clear."""
+    """Draw the colors of a mask's classes over `picture`; a first class that is the background stays transparent."""
     palette = np.zeros((2**16, 4), np.uint8)
     for label in mask_labels(field):
         palette[label] = (*ImageColor.getrgb(mask_color(label)), _MASK_ALPHA)
@@ -128,7 +128,7 @@ def draw_mask(picture: Image.Image, mask: NDArray[Any], field: MaskField) -> Non
 
 
 def mask_color(label: int) -> str:
-    """Of a class in masks, of which there are often more than `COLORS`: hues that lie far apart then."""
+    """Color of a class in masks, which often have more classes than `COLORS`; distant hues are used in this case."""
     if label < len(COLORS):
         return COLORS[label]
     red, green, blue = colorsys.hsv_to_rgb(label * _GOLDEN % 1, 0.55, 0.9)
@@ -136,6 +136,6 @@ def mask_color(label: int) -> str:
 
 
 def mask_labels(field: MaskField) -> range:
-    """The classes of a mask that are drawn."""
+    """The classes of a mask to draw."""
     clear = bool(field.classes) and field.classes[0].strip("_ ").lower() in _BACKGROUND
     return range(int(clear), len(field.classes))

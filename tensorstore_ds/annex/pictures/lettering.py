@@ -28,10 +28,10 @@ _NO_CHARACTER = "\U0010ffff"
 
 
 def lettering(text: str, size: int) -> tuple[str, Font]:
-    """What to draw for `text`, and in which font: the first that has all its characters.
+    """The text to draw, and the first font with all its characters; `size` is in pixels.
 
-    Where no font has them, characters are escaped: ``\\u732b`` can be read, an empty box can not. So are control
-    characters. `size` is in pixels.
+    If no font has them, characters are escaped: ``\\u732b`` can be read, an empty box cannot. Control characters are
+    escaped as well.
     """
     text = one_line(text)
     for font in _fonts(size):
@@ -42,7 +42,7 @@ def lettering(text: str, size: int) -> tuple[str, Font]:
 
 
 def shortened(text: str, font: Font, width: float) -> str:
-    """`text`, or if it is wider than `width` pixels its end behind an ellipsis: paths end in what differs."""
+    """`text`, or if it is wider than `width` pixels, its end after an ellipsis, because paths differ in their ends."""
     if font.getlength(text) <= width:
         return text
     # How many characters must go: what is left becomes shorter with each.
@@ -69,7 +69,7 @@ def _installed(name: str, size: int) -> Font | None:
 
 
 def _has(font: Font, character: str) -> bool:
-    """Whether a font can draw a character: what it lacks, it draws as the same box."""
+    """Whether a font has a character; fonts draw the same box for all missing ones."""
     if character.isascii():
         return True
     mask, missing = font.getmask(character), font.getmask(_NO_CHARACTER)

@@ -1,7 +1,7 @@
-"""A sheet to draw on with matplotlib, which an extra installs, and what all pictures of a run have in common.
+"""A sheet to draw on with matplotlib, which an extra installs, and common parts of all plots of a run.
 
-pyplot and its figures are left alone. The user's own style (a dark one, one that calls LaTeX) is put aside while a
-sheet is drawn, and is back after it.
+pyplot and its figures are not changed. The user's own style (a dark one, one that calls LaTeX) is replaced while a
+sheet is drawn, and restored afterwards.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plots_available() -> bool:
 
 @contextmanager
 def sheet(path: str | os.PathLike[str], width: float, height: float) -> Iterator[Figure]:
-    """A white sheet of some inches, written to `path` as PNG when the block ends well."""
+    """A white sheet, sized in inches, written to `path` as PNG if the block succeeds."""
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def sheet(path: str | os.PathLike[str], width: float, height: float) -> Iterator
 
 
 def name_ticks(axis: Axis, places: Sequence[float], names: Sequence[str], *, size: float) -> None:
-    """Put names at an axis: any text, as `legible` has it."""
+    """Put names at an axis, converted by `legible`."""
     from matplotlib.font_manager import FontProperties
 
     shown = [legible(name) for name in names]
@@ -95,7 +95,7 @@ def name_ticks(axis: Axis, places: Sequence[float], names: Sequence[str], *, siz
 
 @functools.cache
 def legible(name: str) -> tuple[str, Path | None]:
-    """What to draw of a name, at most `LONGEST` characters, and the file of the font; None for the usual one.
+    """The drawable form of a name, at most `LONGEST` characters, and the file of the font; None for the default font.
 
     Characters that no font has are escaped: ``\\u732b`` can be read, an empty box cannot.
     """
@@ -125,7 +125,7 @@ def shortened(text: str, length: int) -> str:
 
 @functools.cache
 def _characters(path: str | None) -> Set[int]:
-    """Code points that a font can draw; None: the usual one."""
+    """Code points in a font; None for the default font."""
     from matplotlib.font_manager import findfont, get_font
 
     return get_font(path or findfont(_FONT)).get_charmap().keys()

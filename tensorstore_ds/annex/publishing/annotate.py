@@ -61,7 +61,7 @@ def annotate(
 
 
 def _replaced(store: Store, texts: Mapping[str, str]) -> Store:
-    """The store with texts by the names of what they are about, in the place of those that it has."""
+    """Write the store with new texts, by name, in place of the old ones."""
     with open_file(store.path, "zarr.json") as file:
         data = file.read(MANIFEST_MAX_NBYTES + 1)
     if parse_root(data)[1] != store.sha256:
@@ -88,7 +88,7 @@ def _replaced(store: Store, texts: Mapping[str, str]) -> Store:
 
 
 def _text(name: str, value: str) -> str:
-    """A text that can be noted; raises `OptionError`."""
+    """Validate a text; raises `OptionError`."""
     text: str = replace(declarations(ConvertOptions)["citation"], name=name).validated(value)
     return license_expression(text) if name == "license" and text else text
 

@@ -22,10 +22,7 @@ _DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
 class Question:
     """A question of the card.
 
-    Attributes:
-        asks: what is asked, in a sentence.
-        is_required: whether `strict` asks for an answer.
-        is_list: whether the answer is a list of texts.
+    `asks` is the question as a sentence. Only required questions count for `strict`.
     """
 
     asks: str
@@ -69,7 +66,7 @@ Answers = Mapping[str, Any]
 
 
 def template() -> str:
-    """The text of a ``card.yaml`` without answers."""
+    """A ``card.yaml`` without answers."""
     lines = [
         "# What only you know of the data. Answer in plain text or Markdown; for several lines, write",
         "#   key: |",
@@ -82,10 +79,8 @@ def template() -> str:
 
 
 def read_answers(path: Path) -> dict[str, Any]:
-    """The answers in a YAML or TOML file, by the names of `QUESTIONS`; empty ones are left out.
-
-    Raises:
-        OptionError: it cannot be read, or says something else.
+    """The non-empty answers in a YAML or TOML file, by the names of `QUESTIONS`; raises `OptionError` for invalid
+    files.
     """
     readers: dict[str, Callable[[str, Path], Any]] = {".yaml": _yaml, ".yml": _yaml, ".toml": _toml}
     if path.suffix.lower() not in readers:

@@ -120,7 +120,7 @@ def _previews(facts: Facts) -> dict[str, bytes]:
 
 
 def _write_pictures(facts: Facts, folder: Path) -> list[str]:
-    """Write a sheet of samples, and a chart of each field of classes where matplotlib is; their names."""
+    """Write a sheet of samples, and charts of classes if matplotlib is installed; returns the file names."""
     pictures, names = folder / "pictures", []
     _make(pictures)
     if facts.filled and of_kind(facts.store.manifest.fields, ImageField):
@@ -135,7 +135,7 @@ def _write_pictures(facts: Facts, folder: Path) -> list[str]:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder of the papers; a link in its place is refused, because it leads elsewhere."""
+    """Make the folder of the card; a link in its place is an error, because it leads elsewhere."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

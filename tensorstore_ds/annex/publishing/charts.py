@@ -18,19 +18,14 @@ _NAMED = 40
 
 
 def write_samples(split: Split, path: Path) -> None:
-    """Write some samples of a split as a JPEG file; raises `SourceError` where an image cannot be decoded."""
+    """Write some samples of a split as a JPEG file; raises `SourceError` if an image cannot be decoded."""
     buffer = io.BytesIO()
     preview(split, count=_SAMPLES).save(buffer, "JPEG", quality=88)
     write_file(path, buffer.getvalue())
 
 
 def write_class_chart(counts: Mapping[str, int], what: str, path: Path) -> None:
-    """Write how often each class occurs as a PNG file, most first; matplotlib must be there.
-
-    Args:
-        counts: by class name.
-        what: is counted, such as samples.
-    """
+    """Write a chart of class counts as a PNG file, largest first; `what` names the counted things. Needs matplotlib."""
     from matplotlib.ticker import FuncFormatter
 
     ordered = sorted(counts.items(), key=lambda item: -item[1])

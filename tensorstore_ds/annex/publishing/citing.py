@@ -13,7 +13,7 @@ _MESSAGE = "If you use these data, please cite them."
 
 
 def citation_cff(facts: Facts) -> str:
-    """CITATION.cff, version 1.2.0; nothing where no creators are known, of whom it needs one."""
+    """CITATION.cff, version 1.2.0; None without creators, which it requires."""
     if not facts.creators:
         return ""
     texts = {
@@ -40,7 +40,7 @@ def citation_cff(facts: Facts) -> str:
 
 
 def datacite_json(facts: Facts) -> str:
-    """DataCite's JSON, schema 4; nothing where creators or the year are not known, which it needs."""
+    """DataCite's JSON, schema 4; None without creators or year, which it requires."""
     if not facts.creators or not facts.published:
         return ""
     record: dict[str, Any] = {
@@ -78,7 +78,7 @@ def datacite_json(facts: Facts) -> str:
 
 
 def license_url(license: str) -> str:
-    """Where SPDX has a license; nothing for an expression of several, and for one of somebody's own."""
+    """The SPDX page of a license; None for an expression of several, and for a custom one."""
     is_plain = license.replace("-", "").replace(".", "").replace("+", "").isalnum() and license.isascii()
     return f"https://spdx.org/licenses/{license}.html" if is_plain and not license.startswith("LicenseRef-") else ""
 

@@ -73,11 +73,9 @@ _RAI = {
 
 
 def croissant_json(facts: Facts, previews: Mapping[str, bytes]) -> str:
-    """The text of ``croissant.json``, which lies beside the folder of the store.
+    """The text of ``croissant.json``, which is next to the folder of the store.
 
-    Args:
-        facts: what is known.
-        previews: the bytes of the preview of each split that has one.
+    `previews` are the bytes of the preview of each split that has one.
     """
     manifest, answers = facts.store.manifest, facts.answers
     document: dict[str, Any] = {
@@ -112,7 +110,7 @@ def _party(name: str) -> dict[str, str]:
 
 
 def _responsible(facts: Facts) -> dict[str, Any]:
-    """What NeurIPS and others ask for, from the answers and from what the conversion did."""
+    """Responsible-AI properties, as NeurIPS and others require, from the answers and the conversion."""
     answers = facts.answers
     found: dict[str, Any] = {name: answers[answer] for name, answer in _RAI.items() if answer in answers}
     options = ", ".join(f"{name}: {value}" for name, value in options_of(facts.store).items())
@@ -132,7 +130,7 @@ def _responsible(facts: Facts) -> dict[str, Any]:
 
 
 def _files(facts: Facts) -> list[dict[str, Any]]:
-    """The files of the store: each, or where there are many those of each field together."""
+    """The files of the store; if there are many, grouped by field."""
     store = facts.store
     with open_file(store.path, "zarr.json") as file:
         root = file.read()
@@ -163,7 +161,7 @@ def _file(facts: Facts, path: str, size: int, sha256: str) -> dict[str, Any]:
 
 
 def _file_sets(facts: Facts) -> list[dict[str, Any]]:
-    """Their digests are in the `zarr.json` of each shard, whose digests are in that of the root."""
+    """File sets; their digests are in the `zarr.json` of each shard, whose digests are in that of the root."""
     fields = facts.store.manifest.fields
     told = "The zarr.json of each shard lists its files with size and SHA-256; the root's has the SHA-256 of these."
     lists = {"shards": ("The lists of files of the shards.", f"{facts.name}/*/*/zarr.json", "application/json")}
@@ -253,7 +251,7 @@ def _field(name: str, data_type: str, description: str) -> dict[str, Any]:
 def _column(
     records: str, split: str, column: str, data_type: str, description: str, *, path: str = "", shape: str = ""
 ) -> dict[str, Any]:
-    """A field of the preview's records, of a column, or of a member of its values."""
+    """A field of the preview's records for a column, or for a member of its values."""
     member = f"/{path}" if path and path != "bytes" else ""
     field = _field(f"{records}/{column}{member}", data_type, description)
     source: dict[str, Any] = {"fileObject": {"@id": f"preview/{split}.parquet"}, "extract": {"column": column}}

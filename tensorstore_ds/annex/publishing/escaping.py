@@ -12,7 +12,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def markdown(text: str) -> str:
-    """A text of one line, without links, HTML, emphasis or the end of a table's cell in it.
+    """Escape a text of one line, so that it has no links, HTML, emphasis or table separators.
 
     >>> markdown("a|b <b>_c_</b>"), markdown("https://x.org www.x.org")
     ('a\\\\|b &lt;b&gt;\\\\_c\\\\_&lt;/b&gt;', 'https\\\\://x.org www\\\\.x.org')
@@ -23,7 +23,7 @@ def markdown(text: str) -> str:
 
 
 def code_block(text: str, language: str = "") -> str:
-    """A text of several lines as a block of code, which it cannot end.
+    """A text of several lines as a block of code that the text cannot end.
 
     >>> code_block("x")
     '```\\nx\\n```'
@@ -34,7 +34,7 @@ def code_block(text: str, language: str = "") -> str:
 
 
 def yaml(text: str) -> str:
-    """A text in quotes, as YAML and JSON have it.
+    """A text in quotes, valid in YAML and JSON.
 
     >>> yaml('say "no": #1')
     '"say \\\\"no\\\\": #1"'

@@ -28,11 +28,8 @@ COUNTED = {"label": "samples", "objects": "objects", "mask": "pixels"}
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Images that are the same, byte for byte, as one before them.
-
-    Attributes:
-        images: how many.
-        across: how many of them repeat an image of another split.
+    """Number of images with the bytes of an earlier image, and of those that repeat an image of a different split
+    (`across`).
     """
 
     images: int
@@ -41,12 +38,7 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was left out of the store for one reason.
-
-    Attributes:
-        count: how often.
-        example: the first, with its place.
-    """
+    """Number of items that the conversion left out for one reason, with the first one as example."""
 
     reason: str
     count: int
@@ -55,13 +47,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A store and what is known of it.
+    """A store and the known facts about it.
 
-    Attributes:
-        name: that of the store's folder in what is shared, ``NAME.tsds``; of ASCII letters, digits, dots, _ and -.
-        answers: by the names of `QUESTIONS`.
-        duplicates: None where the store is too large to look for them.
-        published: a date, or nothing where none is known.
+    `name` is that of the store's folder when shared, ``NAME.tsds``, of ASCII letters, digits, dots, _ and -. `answers`
+    are by the names of `QUESTIONS`. `duplicates` is None if the store is too large to look for them. `published` is a
+    date, or empty.
     """
 
     store: Store
@@ -73,20 +63,20 @@ class Facts:
 
     @property
     def title(self) -> str:
-        """The name of the data set as people write it."""
+        """Display name of the data set."""
         title: str = self.answers.get("title") or self.name.removesuffix(".tsds")
         return title
 
     @property
     def description(self) -> str:
-        """What people say that the data are; nothing if they do not."""
+        """Description of the data by its authors; empty if missing."""
         noted = self.store.manifest.provenance.get("description")
         text: str = self.answers.get("description") or (noted if isinstance(noted, str) else "")
         return text
 
     @property
     def creators(self) -> list[str]:
-        """Who made the data: people as ``Family, Given``."""
+        """Creators of the data: people as ``Family, Given``."""
         return list(self.answers.get("creators", ()))
 
     @property
@@ -97,22 +87,22 @@ class Facts:
 
     @property
     def rows(self) -> int:
-        """All samples."""
+        """Number of all samples."""
         return sum(len(self.store[name]) for name in self.store)
 
     @property
     def filled(self) -> list[str]:
-        """Splits that have samples."""
+        """Splits with samples."""
         return [name for name in self.store if len(self.store[name])]
 
     @property
     def classes(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Kind and class names of each field that has some."""
+        """Kind and class names of each field with classes."""
         return {n: (f.kind, f.classes) for n, f in self.store.manifest.fields.items() if f.classes}
 
     @property
     def tasks(self) -> list[str]:
-        """What models can learn from it, as Hugging Face names it."""
+        """Tasks that models can learn, as Hugging Face names them."""
         fields = self.store.manifest.fields
         objects = {value for field in of_kind(fields, ObjectsField).values() for value in field.values}
         found = {
@@ -126,19 +116,19 @@ class Facts:
 
     @property
     def objects(self) -> dict[str, dict[str, int]]:
-        """Objects of each split, where they were counted, by field."""
+        """Number of objects in each counted split, by field."""
         fields = of_kind(self.store.manifest.fields, ObjectsField)
         known = {each: {name: self.store[name].statistics_of(each) for name in self.store} for each in fields}
         totals = {each: {name: s["total"] for name, s in own.items() if "total" in s} for each, own in known.items()}
         return {each: found for each, found in totals.items() if found}
 
     def counts(self, field: str) -> dict[str, dict[str, int]]:
-        """How often each class of a field occurs, by split and class name; without splits that were not counted."""
+        """Class counts of a field, by split and class name; without splits that were not counted."""
         counts = {name: self.store[name].class_counts.get(field, {}) for name in self.store}
         return {name: found for name, found in counts.items() if found}
 
     def totals(self, field: str) -> dict[str, int]:
-        """How often each class of a field occurs in all splits; empty where a split was not counted."""
+        """Class counts of a field in all splits; empty if a split was not counted."""
         counts = self.counts(field)
         if len(counts) < len(self.filled):
             return {}
@@ -146,7 +136,7 @@ class Facts:
 
 
 def facts_of(store: Store, answers: Answers) -> Facts:
-    """What is known of a store; reads `skipped.jsonl`, and of a small store all images."""
+    """Facts about a store; reads `skipped.jsonl`, and all images of a small store."""
     created = store.manifest.provenance.get("created")
     made = re.match(r"\d{4}-\d{2}-\d{2}(?!\d)", created, re.ASCII) if isinstance(created, str) else None
     published = answers.get("published") or (made[0] if made else "")
@@ -154,7 +144,7 @@ def facts_of(store: Store, answers: Answers) -> Facts:
 
 
 def shared_name(name: str) -> str:
-    """The name of a store's folder in a repository, from that of its folder here.
+    """Name of a store's folder in a repository, from its local name.
 
     >>> shared_name("photos.tsds"), shared_name("my photos"), shared_name("..")
     ('photos.tsds', 'my-photos.tsds', 'store.tsds')
@@ -164,7 +154,7 @@ def shared_name(name: str) -> str:
 
 
 def options_of(store: Store) -> dict[str, str]:
-    """The options of the conversion as text: encoding and layout, and the others where they are not the default."""
+    """The options of the conversion as text: encoding and layout, and others that are not the default."""
     known = declarations(ConvertOptions)
     usual = {name: json.dumps(each.default) for name, each in known.items() if name not in ("encoding", "layout")}
     options = {str(name): value for name, value in store.manifest.conversion_options.items() if value is not None}
@@ -176,7 +166,7 @@ def _shown(value: Any) -> str:
 
 
 def size_category(rows: int) -> str:
-    """How many samples, as Hugging Face names it.
+    """Size category by Hugging Face's names.
 
     >>> size_category(999), size_category(1000), size_category(2_000_000)
     ('n<1K', '1K<n<10K', '1M<n<10M')

@@ -32,15 +32,12 @@ K = TypeVar("K", bound=Field)
 
 
 def preview_table(split: Split, nbytes: int = NBYTES) -> bytes:
-    """Some samples of a split, drawn at random, always the same ones, as the bytes of a Parquet file.
+    """Some samples of a split, chosen at random with a fixed seed, as the bytes of a Parquet file.
 
-    Columns: `image`, at most `SIDE` pixels wide and high; `drawn`, the same with boxes, keypoints and masks in the
-    pixels, if there are some; each field of labels; `objects` with `bbox` (x, y, width, height in pixels of `image`)
-    and `category`; `key`, if there are keys. Hugging Face finds its features in the schema.
-
-    Args:
-        split: with at least one sample.
-        nbytes: of images, at most; fewer samples are taken then.
+    Columns: `image`, at most `SIDE` pixels wide and high; `drawn`, the same with boxes, keypoints and masks drawn, if
+    there are any; each field of labels; `objects` with `bbox` (x, y, width, height in pixels of `image`) and
+    `category`; `key`, if there are keys. Hugging Face finds its features in the schema. The number of samples is
+    reduced to keep images below `nbytes`.
 
     Raises:
         OptionError: pyarrow is missing, or the split has no images.
@@ -131,7 +128,7 @@ def _objects(values: Any, scale: float) -> dict[str, Any]:
 
 
 def _columns(split: Split) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The type of each column, as `_arrow` takes it, and its feature for Hugging Face."""
+    """The type of each column for `_arrow`, and its feature for Hugging Face."""
     types: dict[str, Any] = {"image": "image"}
     features: dict[str, Any] = {"image": {"_type": "Image"}}
     if _has_drawing(split):
@@ -158,7 +155,7 @@ def _columns(split: Split) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _own(split: Split, kind: type[K]) -> dict[str, K]:
-    """Fields that become columns of their name; a field named like another column is left out."""
+    """Fields that become columns of their name; a field with the name of another column is left out."""
     return {name: field for name, field in of_kind(split.fields, kind).items() if name not in ("image", "drawn", "key")}
 
 

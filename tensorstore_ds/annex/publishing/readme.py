@@ -37,11 +37,8 @@ _SPLIT = re.compile(r"\W")
 def readme(facts: Facts, *, pictures: Collection[str], previews: Sequence[str], papers: Collection[str]) -> str:
     """The text of the card.
 
-    Args:
-        facts: what is known.
-        pictures: names of the pictures that lie in the folder `pictures`.
-        previews: splits that have a preview.
-        papers: names of the other files beside the card.
+    `pictures` are names in the folder `pictures`, `previews` the splits with a preview, `papers` the other files next
+    to the card.
     """
     parts = [
         _front_matter(facts, previews),
@@ -61,7 +58,7 @@ def readme(facts: Facts, *, pictures: Collection[str], previews: Sequence[str], 
 
 
 def hub_split(name: str) -> str:
-    """The name of a split on Hugging Face, which has no dashes in names."""
+    """A valid split name on Hugging Face, which allows no dashes."""
     return _SPLIT.sub("_", name)
 
 
@@ -258,10 +255,10 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], right: Collectio
 
 
 def _cell(text: str) -> str:
-    """A text of others in a table."""
+    """An untrusted text in a table."""
     return markdown(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
 def _plain(name: str) -> str:
-    """A name between backticks."""
+    """A name in backticks."""
     return re.sub(r"[^\w-]", "?", name)[:64]

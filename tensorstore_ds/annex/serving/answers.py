@@ -47,7 +47,7 @@ _SILENT = logging.Logger("tensorstore_ds.serve", logging.CRITICAL + 1)
 
 @dataclass(frozen=True, slots=True)
 class _Application:
-    """What is answered to requests; files are read in `threads`."""
+    """The ASGI application; files are read in `threads`."""
 
     files: ServedFiles | None
     pages: Pages | None
@@ -57,7 +57,7 @@ class _Application:
     threads: ThreadPoolExecutor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. One that may have a body is the last of its connection."""
+        """Answer a request. A request that may have a body is the last of its connection."""
         request = Request(scope, receive)
         try:
             with ExitStack() as stack:
@@ -92,7 +92,7 @@ class _Application:
         return asyncio.get_running_loop().run_in_executor(self.threads, call, *arguments)
 
     async def _put(self, request: Request, put: Callable[[bytes], bool]) -> Response:
-        """Keep a file of `Pages`. The type of the body is one that a page of another origin may not send unasked."""
+        """Store a file of `Pages`. Pages of another origin may not send its content type without a preflight."""
         if request.headers.get("content-type") != "application/json":
             return _refusal(415)
         length = request.headers.get("content-length")
@@ -153,17 +153,17 @@ class _Application:
 
 
 def _refusal(status: int, headers: dict[str, str] | None = None) -> Response:
-    """A status, and a line that says it."""
+    """A status and its reason."""
     return PlainTextResponse(f"{status} {HTTPStatus(status).phrase}\n", status, headers)
 
 
 def _names(header: str, tag: str) -> bool:
-    """Whether a header with entity tags names this one."""
+    """Whether a header with entity tags contains this one."""
     return header.strip() == "*" or tag in _TAG.findall(header)
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:
-    """The bytes [start, stop) of a single range; none are left if start >= stop. None for a header that is ignored.
+    """The bytes [start, stop) of a single range, empty if start >= stop; None for a header that is ignored.
 
     >>> [_span(f"bytes={range}", 10) for range in ("2-5", "2-", "-4", "-40", "10-", "5-2", "0-1,4-5")]
     [(2, 6), (2, 10), (6, 10), (0, 10), (10, 10), None, None]
@@ -178,7 +178,7 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
 
 
 class _Connection(H11Protocol):
-    """A connection. uvicorn itself waits for a client as long as that likes."""
+    """A connection with timeouts, because uvicorn waits for a client indefinitely."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -195,7 +195,7 @@ class _Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Read a request. The timer goes on until it is complete."""
+        """Read a request. The timer runs until it is complete."""
         try:
             self.conn.receive_data(data)
             self.handle_events()
@@ -203,28 +203,28 @@ class _Connection(H11Protocol):
             self.transport.abort()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
-        """Answer a client that sends no more; uvicorn would leave it."""
+        """Answer a client that stops sending; uvicorn would drop it."""
         if self.cycle is None or self.cycle.response_complete:
             return False
         self.cycle.keep_alive = False
         return True
 
     def timeout_keep_alive_handler(self) -> None:
-        """End an idle connection, also one that takes nothing."""
+        """Close an idle connection, also one whose client does not read."""
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Wait until the client has taken some of the answer."""
+        """Abort the connection unless the client soon reads some of the answer."""
         super().pause_writing()
         self._stuck = self.loop.call_later(SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on with the answer."""
+        """Continue, because the client has read some of the answer."""
         super().resume_writing()
         self._stuck.cancel()
 
     def shutdown(self) -> None:
-        """End, whatever is being sent."""
+        """Close the connection, even during an answer."""
         self.transport.abort()
 
 
@@ -237,7 +237,7 @@ def answered(
     is_own: bool,
     notify: Callable[[str], None],
 ) -> Iterator[None]:
-    """Answer requests at a socket, in threads of this process, until the block ends."""
+    """Answer requests at a socket, in threads of this process, within the block."""
     with ThreadPoolExecutor(_THREADS, "tsds-serve") as threads:
         app: Any = _Application(files, pages, token, is_own, notify, threads)
         if pages is None:  # else the page and the store have the same origin

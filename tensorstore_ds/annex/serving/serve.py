@@ -1,8 +1,8 @@
 """A store over HTTP: read-only, by ranges, and nothing but its files.
 
-A token is the first part of every path (``/TOKEN/zarr.json``), because every client of ranges can be given a URL, and
-few can be given headers. Without one, only this machine is served: no other host name is answered, so that no page
-of a stranger reads the store through the user's browser.
+A token is the first part of every path (``/TOKEN/zarr.json``), because every HTTP client accepts a URL, and few accept
+headers. Without a token, only this machine is served and no other host name is answered, so that no foreign page reads
+the store through the user's browser.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def serve_pages(
     sha256: str | None = None,
     notify: Notify = lambda _: None,
 ) -> Iterator[str]:
-    """As `serve`, with `pages` in addition to the store, which may be None. With pages, no other origin may read."""
+    """Like `serve`, with `pages` in addition to the store, which may be None. With pages, no other origin may read."""
     try:
         from tensorstore_ds.annex.serving.answers import answered
     except ModuleNotFoundError as error:
@@ -96,7 +96,7 @@ def serve_pages(
 
 
 def _is_own(host: str) -> bool:
-    """Whether an address or a name can be reached from this machine alone."""
+    """Whether an address or a name is local to this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

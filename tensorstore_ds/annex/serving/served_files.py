@@ -26,13 +26,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A file that is served in addition to a store.
-
-    Attributes:
-        data: its bytes.
-        media_type: for the header Content-Type.
-        headers: further headers of the answer.
-    """
+    """A file that is served in addition to a store, with its Content-Type and further headers."""
 
     data: bytes
     media_type: str
@@ -40,13 +34,13 @@ class Page:
 
 
 class Pages(Protocol):
-    """Files that are served in addition to a store, which is then below ``store/``."""
+    """Files that are served in addition to a store, whose files are then below ``store/``."""
 
     def find(self, name: str) -> Page | None:
-        """The file of a path; None if there is none."""
+        """The file at a path; None if missing."""
 
     def put(self, name: str, data: bytes) -> bool:
-        """Keep a file; False if it may not be written, or is not valid."""
+        """Store a file; returns False if this is not allowed, or if it is not valid."""
 
 
 #: Bytes of a file that a client may write.
@@ -56,12 +50,7 @@ PUT_NBYTES = 16 * 1024**2
 class ServedFiles:
     """The files of a store. If it grows or is updated, a request of its ``zarr.json`` gets the new one.
 
-    Args:
-        store: an open one, its path or its URL.
-        sha256: the store that is meant, which is served as it was; None for whichever is there.
-
-    Raises:
-        FormatError: there is no such store.
+    With `sha256`, the store is served as it was in that state. Raises `FormatError` if it does not exist.
     """
 
     def __init__(self, store: Store | str | os.PathLike[str], sha256: str | None = None) -> None:
@@ -69,10 +58,9 @@ class ServedFiles:
         self._earlier: list[Content] = []  # the last one first
 
     def use(self, name: str, do: Callable[[File, Content], Made]) -> Made | None:
-        """What `do` makes of a file, None if there is none; once more if the store has changed after a `FormatError`.
+        """Call `do` with a file, again if the store has changed after a `FormatError`; None if the file is missing.
 
-        Raises:
-            FormatError: the file is damaged, or another store has taken the place of this one.
+        Raises `FormatError` if the file is damaged, or if another store has replaced this one.
         """
         if name == "zarr.json":
             self._renew()
@@ -88,7 +76,7 @@ class ServedFiles:
         return None if found is None else do(*found)
 
     def _renew(self) -> bool:
-        """See whether the store has changed; raises `FormatError` if another one is in its place."""
+        """Reload the store if it has changed; raises `FormatError` if another one is in its place."""
         before = self.content
         if (now := before.now()) is before:
             return False
@@ -96,7 +84,7 @@ class ServedFiles:
         return True
 
     def _find(self, name: str) -> tuple[File, Content] | None:
-        """A file of the store as it is, or as it was before, if the file is still there."""
+        """A file of the store as it is, or as it was before, if the file still exists."""
         file = self.content.find(name)
         if file is not None:
             return file, self.content
@@ -111,12 +99,10 @@ class ServedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A store as it was at one time.
+    """A store at one point in time.
 
-    Attributes:
-        root: the bytes of its ``zarr.json``.
-        is_fixed: whether only this one may be served, also when the store has grown.
-        listing: as `Store.listing`.
+    `root` are the bytes of its ``zarr.json``, `listing` is that of `Store.listing`. With `is_fixed`, only this state is
+    served, even after the store has grown.
     """
 
     store: Store
@@ -146,11 +132,11 @@ class Content:
         return listing.get(path)
 
     def read(self, name: str, part: slice) -> bytes:
-        """The bytes of a file of the store that a slice without a step selects."""
+        """The bytes of a file of the store in a slice without a step."""
         return self.root[part] if name == "zarr.json" else self.store.read_part(name, part)
 
     def now(self) -> Content:
-        """The store as it is now; raises `FormatError` if another one is in its place."""
+        """The current state of the store; raises `FormatError` if another one is in its place."""
         try:
             root = _root(self.store)
         except FormatError:  # another one, unless it was updated

@@ -1,7 +1,7 @@
-"""From stored images to what a model takes: placed and decoded, or as pixels; augmented, normalized, on its device.
+"""Prepare images for a model: place, decode, augment and normalize them on its device.
 
 Pixels of one size are gathered as they are, and batches of them are resized and augmented on the device. Other images
-are placed by a decode plan, so that little more is decoded than the model sees; the rest happens on the device, too.
+are placed by a decode plan, so that little more is decoded than the model sees; the rest happens on the device as well.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class RandomStretchedCrop(RandomResizedCrop):
-    """`RandomResizedCrop` whose `ratio` is relative to the image's own: `Resize` stretches whole images, too."""
+    """`RandomResizedCrop` with a `ratio` relative to the image's own, because `Resize` also stretches whole images."""
 
     def _ratios(self, aspects: NDArray[np.float64]) -> tuple[ArrayLike, ArrayLike]:
         return self.ratio[0] * aspects, self.ratio[1] * aspects
 
 
 def train_plan(split: Split, options: TrainOptions, vit: ModelOptions) -> Compose | None:
-    """How images of a training split are placed before they are decoded; None if they are pixels of one size.
+    """The decode plan of a training split; None if its images are pixels of one size.
 
-    ``light``: parts of eight ninths of the height and width. ``strong``: parts of a third of the image or more.
+    ``light``: crops of 8/9 of the height and width. ``strong``: crops of at least 1/3 of the image.
     """
     if not is_decoded(split.fields["image"]):
         return None
@@ -69,25 +69,25 @@ def train_plan(split: Split, options: TrainOptions, vit: ModelOptions) -> Compos
 
 
 def fitted(vit: ModelOptions, *, exact: bool | None = None) -> Fitting:
-    """How whole images are brought to the size of a model: those with boxes keep their aspect ratio."""
+    """The resizing of whole images to the size of a model; images with boxes keep their aspect ratio."""
     if isinstance(vit, DetectorOptions):
         return Letterbox(vit.image_size, fill=GRAY, exact=exact)
     return Resize(vit.image_size, exact=exact)
 
 
 def eval_plan(split: Split, vit: ModelOptions) -> Fitting | None:
-    """How images of an evaluation are placed before they are decoded; None if they are pixels of one size."""
+    """The decode plan of an evaluation; None if images are pixels of one size."""
     return fitted(vit) if is_decoded(split.fields["image"]) else None
 
 
 def train_transform(
     split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
 ) -> Compose:
-    """What batches of a training split go through: ``transform(batch, rows, epoch)``. Plans have placed their images.
+    """The transform of training batches, ``transform(batch, rows, epoch)``, whose images plans have placed.
 
-    ``light``: shifted by up to an eighth of the image, and brightness and contrast changed by a fifth. ``strong``:
-    parts of a third of the image or more, enlarged; brightness, contrast and saturation changed by two fifths.
-    Detectors see images as a whole: `light` moves and scales them, `strong` also puts parts of four together.
+    ``light``: shifts by up to 1/8 of the image, brightness and contrast change by 1/5. ``strong``: enlarged crops of at
+    least 1/3 of the image; brightness, contrast and saturation change by 2/5. Detectors see whole images: `light` moves
+    and scales them, `strong` also combines parts of four.
     """
     height, width = vit.image_size
     steps: list[nn.Module] = []
@@ -118,15 +118,15 @@ def train_transform(
 def eval_transform(
     split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
 ) -> Compose:
-    """What batches of an evaluation go through: resized, and normalized as in training; `split` is that of training."""
+    """The transform of evaluation batches: resize, and normalize as in training; `split` is the training split."""
     steps: list[nn.Module] = [] if is_decoded(split.fields["image"]) else [fitted(vit)]
     return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
 
 
 def normalize(split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
-    """By the split's mean and standard deviation; a channel that is constant is only moved to 0.
+    """Normalize by the split's mean and standard deviation; a constant channel is only moved to 0.
 
-    By those of photographs, if the store keeps none: of files that are gray and in color, or that were not decoded.
+    If the store has none, because its files are gray and in color or were not decoded, use those of photographs.
     """
     channels = split.channel_moments
     if channels is None and isinstance(split.fields["image"], EncodedImageField):

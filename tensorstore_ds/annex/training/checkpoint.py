@@ -1,6 +1,6 @@
 """Checkpoints: plain values and tensors in torch's file format, loaded without executing anything.
 
-A checkpoint may come from anywhere: nothing in it is believed before it was looked at.
+A checkpoint may come from an untrusted source, so its content is validated before use.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ class ModelCard:
 
 
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint beside `path` and rename it: where it cannot be written, `path` stays as it was."""
+    """Write a checkpoint next to `path` and rename it, so that a failure leaves `path` unchanged."""
     with replacing(path) as file:
         torch.save({"format": list(FORMAT), "card": card.as_data(), **content}, file)
 
 
 def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, dict[str, Any]]:
-    """Read a checkpoint: what model it is of, and its content. Only plain values and tensors are loaded.
+    """Read the model card and the content of a checkpoint. Only plain values and tensors are loaded.
 
     Raises:
-        TrainingError: it is damaged, or no checkpoint of this library.
+        TrainingError: it is damaged, or not a checkpoint of this library.
         OSError: it cannot be opened.
     """
     with open(path, "rb") as file:
@@ -114,7 +114,7 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, 
 
 
 def unusable(path: Path, error: Exception) -> TrainingError:
-    """What to raise about a checkpoint that cannot be used, with what was stumbled over."""
+    """The error for a checkpoint that cannot be used, with its cause."""
     reason = one_line(str(error).splitlines()[0].rstrip(".")[:120]) if str(error) else type(error).__name__
     return TrainingError(
         f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({reason}). "
@@ -123,7 +123,7 @@ def unusable(path: Path, error: Exception) -> TrainingError:
 
 
 def _check_sums(file: BinaryIO) -> None:
-    """Compare every part of a checkpoint with its CRC-32, which torch writes and does not look at."""
+    """Compare every part of a checkpoint with its CRC-32, which torch writes but does not verify."""
     with zipfile.ZipFile(file) as archive:
         packed = (m.filename for m in archive.infolist() if m.compress_type != zipfile.ZIP_STORED)
         if (name := next(packed, None)) is not None:  # torch packs none, and would unpack any amount
@@ -145,7 +145,7 @@ class LoadedState:
     state: Mapping[str, Any]  #: All that the run goes on with.
 
     def completed(self, options: TrainOptions) -> TrainOptions:
-        """The options with the run's own values where it chose them; a `TrainingError` where those are none."""
+        """The options, with the run's own choices filled in; raises `TrainingError` if those are invalid."""
         chosen = {name: self.state["options"].get(name) for name in CHOSEN if getattr(options, name) is None}
         try:
             return with_changes(options, chosen)
@@ -153,7 +153,9 @@ class LoadedState:
             raise unusable(self.path, error) from error
 
     def check(self, card: ModelCard, options: TrainOptions, *, ranks: int, is_elastic: bool) -> None:
-        """Raise a `TrainingError` unless a run can go on with it; `is_elastic`: on any number of ranks in an epoch."""
+        """Raise `TrainingError` if a run cannot continue with the state; `is_elastic` allows any number of ranks in an
+        epoch.
+        """
         found = self.state["options"]
         difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
         if difference:
@@ -166,7 +168,7 @@ class LoadedState:
 
 
 def load_state(path: Path) -> LoadedState:
-    """The state in a checkpoint; a `TrainingError` where there is none."""
+    """The state in a checkpoint; raises `TrainingError` if it has none."""
     card, state = load(path)
     expected = {**_STATE, **{name: kinds for name, kinds in _LATER.items() if name in state}}
     wrong = [name for name, kinds in expected.items() if type(state.get(name)) not in kinds]
@@ -209,9 +211,9 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
 
 
 def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) -> None:
-    """Raise a `ValueError` unless a file of `nbytes` has the weights of the model that it describes.
+    """Raise ValueError unless a file of `nbytes` has the weights of the model that it describes.
 
-    A model is as large as its card says, and is not built before its file has as many weights.
+    The model is not built before its file has as many weights as the card implies, so a card cannot exhaust memory.
     """
     depth = card.vit.depth if isinstance(card.vit, ViTOptions) else 0
     if depth > len(weights) or any(type(value) is not Tensor for value in weights.values()):
@@ -224,7 +226,7 @@ def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) 
 
 
 def _shapes(card: ModelCard) -> dict[str, torch.Size]:
-    """Shapes of a model's weights by name, reckoned from a model of one block, which takes no memory."""
+    """Shapes of a model's weights by name, inferred from a model of one block, which needs little memory."""
     vit, outputs = card.vit, card.task.outputs
     with torch.device("meta"):
         if isinstance(vit, DetectorOptions):
@@ -244,7 +246,7 @@ def _vit(data: Mapping[str, Any]) -> ViTOptions:
 
 
 def _detector(data: Mapping[str, Any]) -> DetectorOptions:
-    """The inverse of `dataclasses.asdict`; an `OptionError` or another `ValueError` of what is none."""
+    """The inverse of `dataclasses.asdict`; raises `OptionError` or another ValueError for invalid data."""
     names = [field.name for field in dataclasses.fields(DetectorOptions)]
     _expect(isinstance(data["frozen_norm"], bool), "frozen_norm", "True or False", data["frozen_norm"])
     size = _pair("image_size", data["image_size"])
@@ -280,7 +282,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> str:
-    """What differs first between two trees of plain values, in words; empty where nothing does."""
+    """The first difference between two trees of plain values, in words; empty if they are equal."""
     for name in now:
         a, b = plain(before.get(name)), plain(now[name])
         if isinstance(a, dict) and isinstance(b, dict):

@@ -43,7 +43,7 @@ class Precision:
 
 
 def need_pycocotools() -> None:
-    """Raise an `OptionError` where pycocotools is not installed."""
+    """Raise `OptionError` if pycocotools is not installed."""
     try:
         import pycocotools.cocoeval  # noqa: F401
     except ImportError:
@@ -54,13 +54,11 @@ def need_pycocotools() -> None:
 
 
 def coco_map(detections: NDArray[np.floating], objects: NDArray[np.floating], classes: int) -> Precision:
-    """Lin et al., Microsoft COCO, ECCV 2014, with the evaluation of its authors.
+    """Mean average precision of COCO (Lin et al., Microsoft COCO, ECCV 2014), by the evaluation of its authors.
 
-    Args:
-        detections: (M, 7): image, class, score, x1, y1, x2, y2.
-        objects: (N, 7): image, class, 1 if it is ignored else 0, x1, y1, x2, y2. An ignored object is a crowd of COCO:
-            detections in it count neither as right nor as wrong, and it need not be found.
-        classes: their number.
+    `detections` are (M, 7): image, class, score, x1, y1, x2, y2. `objects` are (N, 7): image, class, 1 if ignored else
+    0, x1, y1, x2, y2. An ignored object is a crowd of COCO: detections in it count neither as right nor as wrong, and
+    it need not be found.
     """
     counted = np.bincount(objects[objects[:, 2] == 0, 1].astype(np.int64), minlength=classes)
     nothing = np.where(counted > 0, 0.0, np.nan)

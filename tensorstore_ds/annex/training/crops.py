@@ -21,7 +21,9 @@ How = Literal["resize", "random", "center"]
 
 
 def image_size_of(split: Split, asked: Size | None) -> Size | None:
-    """(height, width) of the crops: as asked for, else that of `tsds train` if images differ in size; None: whole."""
+    """(height, width) of the crops: as given, else as `tsds train` chooses if images differ in size; None keeps images
+    whole.
+    """
     if asked is not None or isinstance(split.fields["image"], RawImageField):
         return asked
     sizes = split.image_shapes[:, :2]
@@ -37,7 +39,7 @@ def how_of(crop: Literal["random", "center"], *, objects: bool) -> How:
 
 
 def _shorter(size: Size) -> int:
-    """Of a validation image, before its center is cut out: 256 for crops of 224."""
+    """The shorter side of a validation image before its center is cropped: 256 for crops of 224."""
     return round(max(size) * 8 / 7)
 
 
@@ -54,7 +56,7 @@ def decode_plan(size: Size | None, how: How, *, seed: int = 0) -> Compose | None
 
 
 def plan_in_code(plan: Plan) -> str:
-    """Python that makes a plan anew.
+    """Python code that creates a plan.
 
     >>> plan_in_code(Compose([Resize(56), RandomHorizontalFlip(seed=2)]))
     'tsds.Compose([tsds.Resize(size=56), tsds.RandomHorizontalFlip(seed=2)])'
@@ -69,7 +71,7 @@ def plan_in_code(plan: Plan) -> str:
 
 
 def torchvision_steps(size: Size, how: How) -> list[Any]:
-    """The transforms of torchvision that do the same with a PIL image."""
+    """The equivalent torchvision transforms for a PIL image."""
     if how == "resize":
         return [v2.Resize(size, antialias=True)]
     if how == "center":
@@ -78,7 +80,7 @@ def torchvision_steps(size: Size, how: How) -> list[Any]:
 
 
 def crops_in_words(size: Size, how: How) -> str:
-    """What the crops are.
+    """The crops in words.
 
     >>> crops_in_words((224, 224), "resize"), crops_in_words((224, 224), "center")
     ('224x224 by Resize', '224x224 by Resize(256) and CenterCrop')

@@ -68,7 +68,7 @@ LARGEST_SIDE, PATCH = 224, 16
 
 
 def split_of(store: Store, name: str, option: str) -> Split:
-    """A split with samples; an `OptionError` that names the option where there is none of the name, or it is empty."""
+    """A split with samples; raises an `OptionError` that names the option if it is missing or empty."""
     if name not in store:
         raise OptionError(f"`{option}`: expected one of {', '.join(store.splits)}, found {name}.")
     if not len(store[name]):
@@ -77,10 +77,10 @@ def split_of(store: Store, name: str, option: str) -> Split:
 
 
 def eval_split_of(store: Store, options: TrainOptions, task: Task) -> Split | None:
-    """The split to evaluate a task on: the one that is asked for, else the first one that has labels, if there is one.
+    """The split to evaluate a task on: the chosen one, else the first one with labels, else None.
 
     Raises:
-        OptionError: there is no split of the name, or it is empty, or none of its samples has a label.
+        OptionError: the chosen split is missing or empty, or none of its samples has a label.
         FormatError: a label is not the index of a class.
     """
     if options.eval_split is not None:
@@ -96,7 +96,7 @@ def eval_split_of(store: Store, options: TrainOptions, task: Task) -> Split | No
 
 
 def fold_of(store: Store, options: TrainOptions) -> Fold | None:
-    """The rows to train and to evaluate on; None if no fold is asked for. Raises as `folds`."""
+    """The rows to train and to evaluate on; None without a fold. Raises the errors of `folds`."""
     number, k = options.fold_number
     if not k:
         return None
@@ -172,12 +172,12 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
 
 
 def _learns(model: Model, task: Task) -> bool:
-    """Whether a model is for a task."""
+    """Whether a model supports a task."""
     return (model in DETECTORS) == isinstance(task, Detection)
 
 
 def reason_for(split: Split, task: Task, asked: TaskName) -> str:
-    """Why a run learns a task, in words, and how to choose another where there is one."""
+    """Why a run learns a task, in words, and how to choose a different one."""
     if asked != "auto":
         return "as asked for"
     has = "labels"
@@ -191,7 +191,7 @@ def reason_for(split: Split, task: Task, asked: TaskName) -> str:
 
 
 def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
-    """The tasks that fields are good for, by name; the first one is that of ``auto``."""
+    """The tasks that the fields allow, by name; ``auto`` chooses the first one."""
     label, several = first_of_kind(fields, LabelField) or "", first_of_kind(fields, LabelsField) or ""
     table = fields.get("objects")  # other names are not moved by transforms
     values = table.values if isinstance(table, ObjectsField) else {}
@@ -219,7 +219,7 @@ def _kinds(split: Split) -> str:
 
 
 def class_counts(task: Task, split: Split, rows: RowNumbers = None) -> Any:
-    """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index."""
+    """(classes,) int64 numbers of labels of each class; raises `FormatError` if a label is not the index of a class."""
     classes = len(task.classes)
     if not classes:
         return np.zeros(0, np.int64)
@@ -239,7 +239,7 @@ def class_counts(task: Task, split: Split, rows: RowNumbers = None) -> Any:
 
 
 def unlabelled_samples(task: Task, split: Split, rows: RowNumbers = None) -> int:
-    """How many samples have no label, where a task learns labels of samples; a `FormatError` as `class_counts`."""
+    """Number of samples without a label, for tasks with labels of samples; raises `FormatError` like `class_counts`."""
     if isinstance(task, MultiLabel) and task.label_field:
         return int((checked_numbers(split, task.label_field, rows) < 0).all(axis=1).sum())
     counts = class_counts(task, split, rows)
@@ -248,18 +248,15 @@ def unlabelled_samples(task: Task, split: Split, rows: RowNumbers = None) -> int
 
 
 def has_labels(task: Task, split: Split, rows: RowNumbers = None) -> bool:
-    """Whether there is a label to learn or to compare with, where a task is about labels of samples or about boxes."""
+    """Whether there is a label to learn or to compare with, for tasks with labels of samples or boxes."""
     counts = class_counts(task, split, rows)
     return not (task.label_field or isinstance(task, Detection)) or bool(counts.any())
 
 
 def image_shape(split: Split) -> tuple[int, int, int]:
-    """(height, width, channels) of what a model gets of a split's images, if nobody asks for another size.
+    """(height, width, channels) of a model's input by default; raises `OptionError` without images of 8 bits.
 
-    That is their own size, if all have one. Otherwise a square of 224 x 224, or less where most images are smaller.
-
-    Raises:
-        OptionError: there are no images, or they are not of 8 bits.
+    That is their own size, if all have one. Otherwise a square of 224 x 224, or less if most images are smaller.
     """
     field = split.fields.get("image")
     if not isinstance(field, ImageField):
@@ -279,7 +276,7 @@ def image_shape(split: Split) -> tuple[int, int, int]:
 
 
 def stored_size(store: Store, split: Split) -> tuple[int, int] | None:
-    """(height, width) that the conversion has brought all images to; None if they are kept in sizes of their own."""
+    """(height, width) of all images after the conversion; None if they have their own sizes."""
     if is_decoded(split.fields["image"]) and store.manifest.conversion_options.get("size") is None:
         return None
     return image_shape(split)[:2]
@@ -295,12 +292,9 @@ def train_loader(
     plan: Plan | None = None,
     rows: RowNumbers = None,
 ) -> tuple[DataLoader[Any], str]:
-    """Batches to learn from, on the device, and a word on the order in which they come.
+    """Training batches on the device, and a word on their order; `rows=None` uses the whole split.
 
-    `rows` are those of the split to learn from; None: all.
-
-    Raises:
-        OptionError: the batch is larger than the split, or the balance does not fit the task.
+    Raises `OptionError` if the batch is larger than the split, or the balance does not fit the task.
     """
     dataset = StoreDataset(store, options.train_split, fields=task.fields, decode=plan)
     if rows is not None:
@@ -331,11 +325,10 @@ def train_loader(
 def eval_loader(
     dataset: StoreDataset, options: TrainOptions, ranks: Ranks, *, transform: TransformsBatches | None = None
 ) -> tuple[DataLoader[Any], int]:
-    """This rank's batches of a split, in order: each sample comes once, on one of the ranks.
+    """This rank's batches of a split, in order; each sample occurs once, on one of the ranks.
 
-    Returns:
-        The loader, and what its samples count: 1, or 0 where there are more ranks than samples, and this one has got
-        a sample of another, so that its sums have the same names.
+    Returns the loader, and the weight of its samples: 1, or 0 if there are more ranks than samples. Such a rank gets a
+    sample of another rank, so that its sums have the same names.
     """
     own = ShuffleSampler(dataset, shuffle=False, rank=ranks.rank, num_replicas=ranks.size, even_batches=False)
     loader = DataLoader(
@@ -367,7 +360,7 @@ def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOpti
 
 
 def balance_weights(split: Split, task: Task, balance: Balance, rows: RowNumbers = None) -> NDArray[np.float64]:
-    """How often each of these rows is to be drawn, (n,) float64; an `OptionError` if the balance is for other tasks."""
+    """Relative frequency of each row in training, (n,) float64; raises `OptionError` if it does not fit the task."""
     if balance in ("inverse", "effective") and task.label_field:
         return class_balanced_weights(split, field=task.label_field, method=balance, rows=rows)
     of_images = isinstance(task, MultiLabel) or not task.label_field
@@ -386,14 +379,14 @@ def balance_weights(split: Split, task: Task, balance: Balance, rows: RowNumbers
 
 
 def unseen_classes(task: Task, train: Split, evaluated: Split, fold: Fold | None = None) -> Sequence[str]:
-    """Names of classes that are evaluated, and that nothing is learned about."""
+    """Names of classes that occur in the evaluation only."""
     learned, tested = (None, None) if fold is None else (fold.train, fold.val)
     unseen = (class_counts(task, evaluated, tested) > 0) & (class_counts(task, train, learned) == 0)
     return [task.classes[i] for i in np.flatnonzero(unseen)]
 
 
 def ignored_objects(task: Task, split: Split, rows: RowNumbers = None) -> int:
-    """How many objects are neither learned nor counted."""
+    """Number of objects that are neither learned nor counted."""
     table = split.table(task.objects_field)
     flags = [np.asarray(table[name]) != 0 for name in IGNORED if name in table.values]
     if not flags:
@@ -404,7 +397,7 @@ def ignored_objects(task: Task, split: Split, rows: RowNumbers = None) -> int:
 
 
 def crowded_samples(task: Task, split: Split, rows: RowNumbers = None) -> int:
-    """How many samples have more than one object, where a task is about one."""
+    """Number of samples with more than one object, for tasks that use one."""
     if not task.keypoints:
         return 0
     is_crowded = np.diff(split.table(task.objects_field).offsets) > 1

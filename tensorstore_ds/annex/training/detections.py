@@ -45,7 +45,7 @@ BoxRows = NDArray[np.float32]
 
 
 class Matches(NamedTuple):
-    """How the detections of an image match its objects; those with a lower score change nothing about the others."""
+    """Matches of the detections of an image with its objects; detections of lower scores do not affect the others."""
 
     which: NDArray[np.int64]  #: (M,) index of the object that a detection is matched with, or -1.
     counts: NDArray[np.bool_]  #: (M,) whether a detection counts: it does not where half of it lies in an ignored one.
@@ -53,7 +53,7 @@ class Matches(NamedTuple):
     def from_score(
         self, found: BoxRows, truth: BoxRows, score: float
     ) -> tuple[BoxRows, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Detections from a score on, which of them are right, which objects are missed, which of them count."""
+        """Detections with at least a score: which are right, which objects are missed, and which detections count."""
         kept = found[:, 2] >= score
         which, missed = self.which[kept], truth[:, 2] == 0
         missed[which[which >= 0]] = False
@@ -195,7 +195,7 @@ class StoreDetections:
 
     @functools.cached_property
     def _matched(self) -> list[tuple[BoxRows, BoxRows, Matches]]:
-        """The detections and the objects of each image, and how they match."""
+        """The detections and the objects of each image, and their matches."""
         both = self.detections, self._truth()
         ends = [np.searchsorted(rows[:, 0], np.arange(1, len(self.split))) for rows in both]
         images = zip(*(np.split(rows, end) for rows, end in zip(both, ends, strict=True)), strict=True)
@@ -203,7 +203,7 @@ class StoreDetections:
 
 
 def matched(found: BoxRows, truth: BoxRows) -> Matches:
-    """Match the detections of an image with its objects, in the order of their scores, as COCO does."""
+    """Match the detections of an image with its objects, by descending score, as COCO does."""
     other_class, crowds = found[:, 1][:, None] != truth[:, 1], truth[:, 2] != 0
     ious = box_ious(found[:, 3:], truth[:, 3:])
     ious[other_class | crowds] = 0
@@ -221,7 +221,7 @@ def matched(found: BoxRows, truth: BoxRows) -> Matches:
 
 
 def in_stored_pixels(rows: BoxRows, split: Split, canvas: tuple[int, int]) -> BoxRows:
-    """Rows (M, 7) whose boxes are moved from a letterbox to the stored images."""
+    """Rows (M, 7) with boxes transformed from a letterbox to the stored images."""
     moved, sizes = rows.copy(), split.image_shapes[rows[:, 0].astype(np.int64), :2]
     moved[:, 3:] = letterboxed_back(rows[:, 3:].astype(np.float64), sizes, canvas)
     return moved

@@ -31,7 +31,7 @@ HEADS = ("roi_heads.box_predictor.", "head.classification_head.")
 
 
 class WholeBatch(nn.Module):
-    """In place of torchvision's transform: the images of a batch have one size, and are normalized already.
+    """Replaces torchvision's transform: the images of a batch have one size and are already normalized.
 
     A training batch of fewer than `least` images is repeated: the last layers of `ssdlite` see one pixel of each image,
     and batch norm needs two.
@@ -42,7 +42,7 @@ class WholeBatch(nn.Module):
         self.least = least
 
     def forward(self, images: Tensor, targets: list[dict[str, Tensor]] | None = None) -> tuple[ImageList, Any]:
-        """(B, 1 or 3, H, W) images as torchvision's detectors have them inside."""
+        """Wrap (B, 1 or 3, H, W) images in the internal form of torchvision's detectors."""
         if self.training and targets is not None and len(images) < self.least:
             images, targets = images.expand(self.least, -1, -1, -1), targets * self.least
         if images.shape[1] == 1:
@@ -50,7 +50,7 @@ class WholeBatch(nn.Module):
         return ImageList(images, [(images.shape[2], images.shape[3])] * len(images)), targets
 
     def postprocess(self, result: list[dict[str, Tensor]], *sizes: object) -> list[dict[str, Tensor]]:
-        """Detections as they are, in pixels of the batch."""
+        """Return detections unchanged, in pixels of the batch."""
         return result
 
 
@@ -95,10 +95,9 @@ def _freeze_norms(model: nn.Module) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> str:
-    """Load a file of weights into a detector: a line about the layers that stay random, or nothing.
+    """Load a file of weights into a detector; returns a line about layers that stay random, or an empty text.
 
-    Raises:
-        OptionError: the file is missing, damaged, of another format, or has weights of another model.
+    Raises `OptionError` if the file is missing, damaged, of a different format, or from a different model.
     """
     weights, own = _read(path), model.state_dict()
     # Frozen norms have no count of batches, and nothing else needs it.

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: where it is, and its epochs, each a line in `history.jsonl`.
+"""Progress of a run, and its epochs, each a line in `history.jsonl`.
 
 >>> record = EpochRecord(1, 2.5, 1e-3, {"loss": 0.7}, {"loss": 0.6, "accuracy": 0.8}, 4000.0, 0.01)
 >>> dump_record(record)[:57]
@@ -93,7 +93,7 @@ class Listeners:
 
 
 def best_record(records: Iterable[EpochRecord], metric: str, *, higher_is_better: bool = True) -> EpochRecord | None:
-    """The epoch with the best evaluation, the first of equals; None where none has a finite `metric`."""
+    """The epoch with the best evaluation, the first of equals; None if no epoch has a finite `metric`."""
     sign = 1 if higher_is_better else -1
     finite = [record for record in records if math.isfinite((record.eval or {}).get(metric, math.nan))]
     return max(finite, key=lambda record: sign * (record.eval or {})[metric], default=None)
@@ -103,15 +103,14 @@ def best_record(records: Iterable[EpochRecord], metric: str, *, higher_is_better
 
 
 def dump_record(record: EpochRecord) -> str:
-    """A record as one line of JSON: an object with its attributes; what is not finite is null."""
+    """A record as one line of JSON: an object with its attributes; numbers that are not finite become null."""
     return json.dumps(plain(record), ensure_ascii=False, allow_nan=False)
 
 
 def parse_record(data: Any) -> EpochRecord:
-    """The inverse of `dump_record`; null where a number belongs is NaN, and members that are not known are left out.
+    """The inverse of `dump_record`; null becomes NaN, and unknown members are ignored.
 
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError, OverflowError: it is no record.
+    Raises ValueError, TypeError, KeyError, AttributeError or OverflowError for invalid data.
     """
     epoch, evaluated, memory, share = data["epoch"], data.get("eval"), data.get("device_memory"), data.get("core_share")
     if type(epoch) is not int or epoch < 1 or not (memory is None or (type(memory) is int and memory >= 0)):
@@ -137,7 +136,7 @@ def _number(value: object) -> float:
 
 
 def plain(value: Any) -> Any:
-    """As what JSON knows: numbers that are not finite become null; arrays, tensors and tuples lists; paths text.
+    """Convert to JSON values: numbers that are not finite become null; arrays, tensors and tuples lists; paths text.
 
     >>> plain({"loss": float("nan"), "size": (28, 28), "folder": Path("run")})
     {'loss': None, 'size': [28, 28], 'folder': 'run'}
@@ -160,12 +159,12 @@ def plain(value: Any) -> Any:
 
 
 def encoded(text: str) -> bytes:
-    """UTF-8; half of a surrogate pair, which has none, as JSON's own escape."""
+    """Encode as UTF-8; unpaired surrogates, which UTF-8 lacks, become JSON escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def parse_lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
-    """Lines of `history.jsonl` with their records, without the last one where it was written half."""
+    """Lines of `history.jsonl` with their records, without an incomplete last line."""
     *whole, last = content.split(b"\n")
     lines: list[tuple[bytes, EpochRecord]] = []
     for number, line in enumerate([*whole, last], 1):
@@ -190,14 +189,13 @@ def _check_order(where: str, before: Sequence[EpochRecord], record: EpochRecord)
 
 
 class History:
-    """Writes `history.jsonl` in a run's folder.
+    """Writes `history.jsonl` in a run's folder; a context manager that makes the folder or continues its file.
 
-    A context manager: the folder is made, or what lies in it is taken up, when the block begins. Only one process may
-    write, such as rank 0. A line is on disk when `add` returns. Write it before the checkpoint of the same epoch: a run
-    that is killed between the two begins the epoch again, and drops the line.
+    Only one process may write, such as rank 0. A line is on disk when `add` returns. Write it before the checkpoint of
+    the same epoch: a run that is killed between the two begins the epoch again, and drops the line.
 
-    On resuming, `keep_epochs` are the whole epochs that the checkpoint has behind it: their lines are kept, others
-    dropped, and so is a last line that a killed process has written half. An `OptionError` names a line that is none.
+    On resuming, `keep_epochs` is the number of whole epochs in the checkpoint: their lines are kept, later or
+    incomplete lines dropped. Raises an `OptionError` that names an invalid line.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
@@ -225,7 +223,7 @@ class History:
         self._file = None
 
     def add(self, record: EpochRecord) -> None:
-        """Append an epoch, whose number follows those before: its line is on disk when this returns."""
+        """Append the next epoch; its line is on disk when this returns."""
         if self._file is None:
             raise ValueError("History: expected to add inside of its `with` block, found it closed.")
         _check_order(self.path.name, self.records, record)
@@ -236,7 +234,7 @@ class History:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """An `OutputError` about the file where the system refuses to write."""
+        """Raise `OutputError` for the file if the system refuses to write."""
         try:
             yield
         except OSError as error:

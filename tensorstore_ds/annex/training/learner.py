@@ -133,7 +133,7 @@ class Learner:
             buffer.copy_(before)
 
     def _gradients(self, images: Tensor, targets: Any, *, share: float, last: bool) -> tuple[Tensor, Any, Any]:
-        """Add gradients to those that are there: the loss, the outputs, and the targets as they were blended."""
+        """Add to the gradients; returns the loss, the outputs, and the blended targets."""
         if self._mix is not None:
             # Drawn by torch's generator on the CPU, which each step of a run seeds.
             images, targets = self._mix((images, self._blendable(targets)))
@@ -145,7 +145,7 @@ class Learner:
         return loss, outputs, targets
 
     def _model_for(self, samples: int) -> nn.Module:
-        """The model to train on so many samples: a short last batch is not worth compiling for, which takes minutes."""
+        """The model for a batch of this size: a short last batch is not worth compiling for, which takes minutes."""
         return self._model if samples == self.options.batch_size else self._parallel or self.module
 
     def update(self) -> None:
@@ -214,7 +214,7 @@ class Learner:
 
 
 def schedule(step: int, steps: int, *, warmup: float) -> float:
-    """What the learning rate is multiplied with: rises along a line, then falls along half a cosine to 0.
+    """Factor of the learning rate: rises linearly, then falls along half a cosine to 0.
 
     >>> [round(schedule(step, 10, warmup=0.2), 2) for step in range(10)]
     [0.5, 1.0, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
@@ -226,7 +226,7 @@ def schedule(step: int, steps: int, *, warmup: float) -> float:
 
 
 def precision_of(asked: Precision, device: torch.device) -> Precision:
-    """The precision of a run on a device; an `OptionError` where the device does not have it."""
+    """The precision of a run on a device; raises `OptionError` if the device does not support it."""
     cuda = device.type == "cuda"
     if asked == "auto":
         return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
@@ -236,7 +236,7 @@ def precision_of(asked: Precision, device: torch.device) -> Precision:
 
 
 def check_cuda_graphs(options: TrainOptions, device: torch.device, *, distributed: bool) -> None:
-    """Raise an `OptionError` where steps cannot be CUDA graphs."""
+    """Raise `OptionError` if steps cannot be CUDA graphs."""
     if device.type != "cuda":
         raise OptionError(f"`cuda_graphs`: expected a GPU with CUDA, found {device.type}. Use `compile` instead.")
     if options.accumulate > 1:  # a graph writes gradients where those of the batch before are
@@ -247,7 +247,7 @@ def check_cuda_graphs(options: TrainOptions, device: torch.device, *, distribute
 
 
 def image_dtype(options: TrainOptions, device: torch.device) -> torch.dtype:
-    """The type of normalized images for a model: the one that its first layer would convert them to.
+    """The dtype of normalized images, to which the first layer would convert them.
 
     Images that are blended stay float32, since bfloat16 would round twice.
     """
@@ -256,7 +256,7 @@ def image_dtype(options: TrainOptions, device: torch.device) -> torch.dtype:
 
 
 def move_average(average: nn.Module, model: nn.Module, *, decay: float, step: int) -> None:
-    """Move an average of weights towards a model's. torch's `AveragedModel` would wait for the GPU in every step."""
+    """Update a moving average of weights. torch's `AveragedModel` would wait for the GPU in every step."""
     # A young average follows quickly: it would keep the first, random weights for 1 / (1 - decay) steps.
     decay = min(decay, (1 + step) / (10 + step)) if step else 0.0
     with torch.no_grad():
@@ -266,7 +266,7 @@ def move_average(average: nn.Module, model: nn.Module, *, decay: float, step: in
 
 
 def optimizer_of(model: nn.Module, options: TrainOptions) -> torch.optim.Optimizer:
-    """The optimizer, which decays matrices: biases, norms, class token and positions have no decay."""
+    """The optimizer, with weight decay for matrices only: not for biases, norms, class token and positions."""
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": decay} for decay in (options.weight_decay, 0.0)]
     for name, weights in model.named_parameters():
         undecayed = weights.ndim < 2 or name in ("class_token", "encoder.pos_embedding")

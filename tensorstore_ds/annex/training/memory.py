@@ -17,7 +17,7 @@ _FULL = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a device's memory is full: torch has a type for GPUs alone."""
+    """Whether an exception means that a device's memory is full; torch has a type for this on GPUs only."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):  # NumPy's, where a batch is gathered, is the latter
         return True
     foreign = isinstance(error, RuntimeError) and not isinstance(error, TsdsError)
@@ -25,7 +25,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_advice(device: torch.device, options: TrainOptions, *, resident: bool, is_detector: bool) -> str:
-    """Options that need less memory; `resident`: whether the split was on the device as well."""
+    """Options that reduce memory; `resident` tells whether the split was on the device as well."""
     size, ways = options.batch_size, ['`residency="page-cache"`'] if resident else []
     if size and size > 1:
         ways.append(f"`batch_size={size // 2}` with `accumulate={2 * options.accumulate}`")
@@ -39,7 +39,7 @@ def memory_advice(device: torch.device, options: TrainOptions, *, resident: bool
 
 
 def let_go(device: torch.device) -> None:
-    """Give back memory that nobody holds: of cycles of objects, and what torch keeps of a GPU's."""
+    """Free unused memory: reference cycles, and torch's cache on a GPU."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

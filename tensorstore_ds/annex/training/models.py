@@ -11,14 +11,14 @@ from tensorstore_ds.annex.training.vit import ViT
 
 
 def model_options(options: TrainOptions, task: Task, image_size: tuple[int, int], channels: int) -> ModelOptions:
-    """The shape of the model for a task and stored images of a size; an `OptionError` where options do not fit it."""
+    """The model options for a task and an image size; raises `OptionError` if options do not fit them."""
     if isinstance(task, Detection):
         return options.detector(channels)
     return options.vit(image_size, channels)
 
 
 def build(options: ModelOptions, outputs: int, *, grad_checkpointing: bool = False) -> nn.Module:
-    """A model of a shape with random weights."""
+    """A model with random weights."""
     if isinstance(options, ViTOptions):
         return ViT(options, outputs, grad_checkpointing=grad_checkpointing)
     return detector(options, outputs)

@@ -124,7 +124,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def _of_vit(name: str) -> Any:
-    """An option that changes the preset, as `ViTOptions` declares it."""
+    """An option that overrides the preset, declared in `ViTOptions`."""
     return changed(declarations(ViTOptions)[name], default=None, shown="the value of `model`")
 
 

@@ -1,8 +1,8 @@
-"""Pictures of a training run: curves over the epochs, and the confusion matrix.
+"""Plots of a training run: curves over the epochs, and the confusion matrix.
 
-Each function writes a PNG file, or takes the place of one that is there in one step, and returns whether it has drawn:
-without matplotlib it draws nothing, and no run fails for lack of it. Names of classes may be any text. A
-file that cannot be written is an `OutputError`, shapes that do not agree an `OptionError`.
+Each function writes or atomically replaces a PNG file, and returns whether it has drawn it: without matplotlib it draws
+nothing, and the run continues. Class names may be any text. A file that cannot be written is an `OutputError`, shapes
+that do not agree an `OptionError`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TITLES = {"f1": "F1", "nme": "normalized mean error", "map": "mAP"}
 def draw_curves(
     records: Sequence[EpochRecord], path: str | os.PathLike[str], *, metric: str, higher_is_better: bool = True
 ) -> bool:
-    """Draw the loss and a metric of every epoch, of training and of evaluation, and mark the best one.
+    """Draw the loss and a metric of every epoch for training and evaluation, and mark the best one.
 
     Values that are missing or not finite are left out. Values over more than two decades get a logarithmic scale.
     """
@@ -95,10 +95,10 @@ def _draw_series(axes: Axes, records: Sequence[EpochRecord], name: str) -> None:
 
 
 def draw_confusion(matrix: NDArray[Any], classes: Sequence[str], path: str | os.PathLike[str]) -> bool:
-    """Draw a confusion matrix, (C, C) counts: how the samples of each true class, a row, were predicted.
+    """Draw a confusion matrix of counts (C, C), with a row for each true class.
 
-    Colors show shares of a row, on a scale that makes one percent visible. Up to 20 classes, cells hold their counts;
-    beyond 50, only some of the classes are named.
+    Colors show shares of a row, on a scale that makes 1% visible. Up to 20 classes, cells show their counts; beyond 50,
+    only some class names are shown.
     """
     matrix = np.asarray(matrix)
     if matrix.shape != (len(classes), len(classes)) or not len(classes):

@@ -119,7 +119,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def first_split(store: Store) -> str:
-    """The split that is predicted if none is named: to evaluate on, or the first one with samples."""
+    """The default split for predictions: the evaluation split, or the first one with samples."""
     names = [name for name in EVAL_SPLITS if name in store and len(store[name])]
     return (names or [name for name in store if len(store[name])] or list(store))[0]
 
@@ -127,7 +127,7 @@ def first_split(store: Store) -> str:
 def model_for(
     checkpoint: str | os.PathLike[str], store: str | os.PathLike[str], split: str | None, device: str | None
 ) -> tuple[nn.Module, ModelCard, Store, Split]:
-    """The model of a checkpoint on a device, and the split of a store that it is to be asked about."""
+    """The model of a checkpoint on a device, and the split of a store to predict."""
     model, card = load_model(checkpoint, device=device_of(device))
     opened = open_store(store)
     return model, card, opened, split_of(opened, split or first_split(opened), "split")
@@ -143,10 +143,9 @@ def stored_batches(
     rows: NDArray[np.int64] | None = None,
     batch_size: int = BATCH,
 ) -> DataLoader[Any]:
-    """Batches of a split, or of some of its rows, in order, with images as a model gets them.
+    """Batches of a split, or of some rows, in order, with model inputs.
 
-    Raises:
-        OptionError: the images do not have the channels of the model.
+    Raises `OptionError` if the images and the model differ in channels.
     """
     channels = image_shape(split)[2]
     if channels != card.vit.channels:
@@ -160,7 +159,7 @@ def stored_batches(
 
 
 def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
-    """An image's pixels as the store would have them, and how they came there."""
+    """Pixels of an image as the store would have them, and their placement."""
     data, key, channels = read_file(path, str(path)), str(path), card.vit.channels
     if card.stored is None:
         if not is_storable(data) and begins_as_image(data):  # AVIF and HEIC, which no store holds
@@ -178,10 +177,7 @@ def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint
 
 
 def _placed_back(answer: Mapping[str, Any], placement: Placement, card: ModelCard) -> Mapping[str, Any]:
-    """Keypoints and boxes in pixels of the image, where they were in pixels of the stored one or of the model.
-
-    The inverse of `Placement.move`.
-    """
+    """Keypoints and boxes in pixels of the original image, by the inverse of `Placement.move`."""
     left, top, right, bottom = placement.box
     zoom = np.array([(right - left) / placement.resized[1], (bottom - top) / placement.resized[0]])
 

@@ -1,6 +1,6 @@
-"""The processes of a run, one or those that torchrun started; sums over them; and what a run changes in its own.
+"""The processes of a run, alone or started by torchrun; sums over them; and process state that a run changes.
 
-Signal handlers, random state, torch's threads and precision are put back.
+Signal handlers, random state, torch's threads and precision are restored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_UNASKED = 100
 
 @dataclass
 class Ranks:
-    """This process among those of the run."""
+    """This process among the processes of the run."""
 
     rank: int  #: In [0, size).
     size: int  #: Number of processes.
@@ -45,7 +45,7 @@ class Ranks:
         return self.rank == 0
 
     def any(self, number: int) -> int:
-        """The largest of the ranks' numbers, without waiting for a GPU."""
+        """Maximum of the ranks' numbers, without waiting for a GPU."""
         if self.size == 1:
             return number
         largest = torch.tensor(number)
@@ -53,29 +53,29 @@ class Ranks:
         return int(largest)
 
     def device_memory(self) -> int | None:
-        """Bytes of a GPU's memory that torch held at most since `forget_peak`, also unused ones; None elsewhere."""
+        """Peak GPU memory reserved by torch since `forget_peak`, in bytes, unused parts included; None on other
+        devices.
+        """
         return torch.cuda.max_memory_reserved(self.device) if self.device.type == "cuda" else None
 
     def forget_peak(self) -> None:
-        """Begin anew with `device_memory`, at what torch holds now."""
+        """Reset `device_memory` to what torch holds now."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait for all ranks."""
         if self.size > 1:
             dist.barrier(group=self._host_group)
 
 
 @contextlib.contextmanager
 def ranks(device: str | None) -> Iterator[Ranks]:
-    """The ranks of a run: those that torchrun, or a process group that is there already, tells of; else one.
-
-    See `device_of` for the device, and what is raised about it.
+    """The ranks of torchrun or of an existing process group, else one rank; see `device_of` for the device.
 
     Raises:
         OptionError: ranks would share a GPU.
-        TrainingError: another rank is not there, or not any more.
+        TrainingError: another rank is missing.
     """
     chosen = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
@@ -104,7 +104,7 @@ def ranks(device: str | None) -> Iterator[Ranks]:
 
 
 def _check_gpus(ranks: Ranks) -> None:
-    """Refuse ranks that share a GPU: NCCL does so late, and unclearly. Each may see another GPU as its first one."""
+    """Raise an error if ranks share a GPU: NCCL does so late and unclearly. Each rank may see a different first GPU."""
     if ranks.device.type != "cuda" or "nccl" not in dist.get_backend():
         return
     own = torch.tensor(list(str(torch.cuda.get_device_properties(ranks.device).uuid).encode()))
@@ -118,10 +118,9 @@ def _check_gpus(ranks: Ranks) -> None:
 
 
 def device_of(name: str | None, rank: int = 0) -> torch.device:
-    """A device by its name; None: a GPU if there is one, of its own for each rank of this machine.
+    """A device by name; None chooses a GPU if available, a different one for each rank of this machine.
 
-    Raises:
-        OptionError: this machine does not have it.
+    Raises `OptionError` if the device does not exist.
     """
     if name is None:
         name = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
@@ -132,10 +131,10 @@ def device_of(name: str | None, rank: int = 0) -> torch.device:
 
 
 class Tally:
-    """Losses and metrics of an epoch, added up on the device: nobody waits for it until they are asked for.
+    """Losses and metrics of an epoch, summed on the device without waiting until they are read.
 
     The sums are by name: `loss` times the samples it is the mean of, which are those that are `labelled` where the task
-    counts them; `samples`; and what the task adds up. Rows of a task are joined instead.
+    counts them; `samples`; and the sums of the task. Rows of a task are joined instead.
     """
 
     def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
@@ -143,7 +142,7 @@ class Tally:
         self._rows: dict[str, list[Tensor]] = {}
 
     def add(self, loss: Tensor | None, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
-        """Add a batch; with a weight of 0 only its names, so that ranks without samples have them."""
+        """Add a batch; weight 0 adds only its names, so that ranks without samples have them."""
         counted = (
             next(iter(sums.values())).new_full((), float(samples)).float()
             if loss is None
@@ -159,13 +158,13 @@ class Tally:
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def metrics(self, task: Task) -> dict[str, float]:
-        """The mean loss and the task's metrics so far, of this rank; waits for the device."""
+        """The mean loss and the task's metrics of this rank so far; waits for the device."""
         learned = float(self.sums.get("labelled", self.sums["samples"]))  # a part of one image where labels are unknown
         losses = {name: float(self.sums[name]) / (learned or 1.0) for name in ("loss",) if name in self.sums}
         return {**losses, **task.metrics(self.sums)}
 
     def over_ranks(self, ranks: Ranks) -> Tally:
-        """The sums of all ranks, on the CPU; every rank must ask, and waits for the others."""
+        """The sums of all ranks, on the CPU; a collective call of all ranks."""
         sums = {name: value.clone() for name, value in self.sums.items()}
         if ranks.size > 1:
             for value in sums.values():
@@ -175,7 +174,7 @@ class Tally:
 
 
 def _gathered(rows: Tensor, ranks: Ranks) -> Tensor:
-    """The rows (M, n) of all ranks, by their first column: as one rank would have them."""
+    """The rows (M, n) of all ranks, sorted by their first column, as one rank would have them."""
     if ranks.size > 1:
         count = torch.tensor([len(rows)], device=rows.device)
         counts = [torch.empty_like(count) for _ in range(ranks.size)]
@@ -190,23 +189,23 @@ def _gathered(rows: Tensor, ranks: Ranks) -> Tensor:
 
 
 class Interrupted(Exception):
-    """A signal has ended a pass through a model before its end."""
+    """A signal has interrupted a pass through a model."""
 
 
 @dataclass
 class Stop:
-    """The number of the last signal that asked the run to stop, 0 so far."""
+    """The number of the last signal that asked the run to stop; 0 at first."""
 
     received: int = 0
 
     def check(self) -> None:
-        """Raise `Interrupted` where a signal was received."""
+        """Raise `Interrupted` if a signal was received."""
         if self.received:
             raise Interrupted
 
     @contextlib.contextmanager
     def between_layers(self, *models: nn.Module) -> Iterator[None]:
-        """`check` after each layer of some models, forward and backward, while the block lasts.
+        """Call `check` after each layer of some models, forward and backward, within the block.
 
         Python runs its signal handlers only between two operators of torch, and a whole backward pass is one call.
         """
@@ -229,7 +228,7 @@ class Stop:
 
 
 class StopVote:
-    """Asks all ranks, about once a second, whether one of them received a signal: to ask is to wait for the slowest.
+    """Asks all ranks about once a second whether one received a signal, because asking waits for the slowest rank.
 
     All ranks ask after the same step, because all know how long the slowest rank takes for one.
     """
@@ -240,7 +239,7 @@ class StopVote:
         self._since = time.perf_counter()
 
     def after_step(self, received: int) -> int:
-        """The number of a signal to stop by now, or 0. Every rank must call this after each step."""
+        """The number of a signal to stop for, or 0; a collective call of all ranks after each step."""
         if self._ranks.size == 1:
             return received
         self._left -= 1
@@ -255,10 +254,7 @@ class StopVote:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """SIGTERM (a preempted machine) and SIGINT (Ctrl-C) are kept while the block lasts: a run looks for them.
-
-    A second Ctrl-C ends at once.
-    """
+    """Record SIGTERM (a preempted machine) and SIGINT (Ctrl-C) for the run to check; a second Ctrl-C ends at once."""
     stop = Stop()
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -277,9 +273,9 @@ def stop_signals() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Whatever is drawn or seeded meanwhile: Python's, NumPy's and torch's global generators are afterwards as before.
+    """Restore the global generators of Python, NumPy and torch after the block.
 
-    Those of GPUs as well. Where CUDA was not in use before, they are seeded as torch's own is: that is how
+    This includes GPUs. If CUDA was not in use before, they are seeded like torch's CPU generator, as
     `torch.manual_seed` leaves them.
     """
     python, arrays, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -298,10 +294,7 @@ def random_state_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_settings(precision: Precision, threads: int | None = None) -> Iterator[None]:
-    """For the time being: float32 products in TF32 where ``tf32`` was asked for, and `threads` on the CPU.
-
-    None: as many threads as there are.
-    """
+    """Within the block, use TF32 for float32 products if asked for, and `threads` on the CPU, or all by default."""
     products, before = torch.get_float32_matmul_precision(), torch.get_num_threads()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else products)
     torch.set_num_threads(threads or before)

@@ -20,10 +20,10 @@ FEW_EPOCHS = 10
 
 
 def learning_rate(samples: int, width: int) -> float:
-    """The highest learning rate for so many samples per step, over all ranks and added batches, and a model's width.
+    """The peak learning rate for the samples per step, over all ranks and accumulated batches, and a model's width.
 
     It grows with the square root of the samples, as is usual for Adam (Malladi et al., On the SDEs and Scaling Rules
-    for Adaptive Gradient Algorithms, NeurIPS 2022), up to a limit, and falls with that of the width.
+    for Adaptive Gradient Algorithms, NeurIPS 2022), up to a limit, and falls with the square root of the width.
 
     >>> [learning_rate(samples, 64) for samples in (32, 128, 512, 2048, 10_000)]
     [0.001, 0.002, 0.004, 0.008, 0.01]
@@ -35,7 +35,7 @@ def learning_rate(samples: int, width: int) -> float:
 
 
 def detector_rate(samples: int, optimizer: Optimizer) -> float:
-    """The highest learning rate of a detector: it grows with the square root of the samples, with SGD in proportion.
+    """The peak learning rate of a detector: grows with the square root of the samples, linearly with SGD.
 
     >>> detector_rate(32, "adamw"), detector_rate(32, "sgd")
     (0.002, 0.04)
@@ -46,7 +46,7 @@ def detector_rate(samples: int, optimizer: Optimizer) -> float:
 
 
 def augment(epochs: int) -> Augment:
-    """How much images are changed in a run of so many epochs.
+    """Strength of augmentation by number of epochs.
 
     >>> augment(5), augment(20)
     ('none', 'light')
@@ -55,7 +55,7 @@ def augment(epochs: int) -> Augment:
 
 
 def completed(options: TrainOptions, vit: ModelOptions, *, samples: int | None = None, ranks: int = 1) -> TrainOptions:
-    """Options with a value for each that was not given; batches take at most the `samples` of an epoch."""
+    """The options with all defaults filled in; a batch has at most the `samples` of an epoch."""
     usual_size = BATCH_SIZE if isinstance(vit, ViTOptions) else DETECTOR_BATCH_SIZE
     batch_size = options.batch_size or max(1, usual_size if samples is None else min(usual_size, samples // ranks))
     samples = batch_size * options.accumulate * ranks

@@ -76,7 +76,7 @@ class TrainReport:
 
 @contextmanager
 def reporting(run: Run, listeners: Listeners) -> Iterator[Reports]:
-    """Tell what a run is about, and keep its records while the block lasts."""
+    """Report what a run does, and write its records during the block."""
     if not run.ranks.first:
         yield Reports(run, listeners, None)
         return
@@ -88,19 +88,19 @@ def reporting(run: Run, listeners: Listeners) -> Iterator[Reports]:
 
 
 class Reports:
-    """Tells listeners how a run goes, and keeps its records; on other ranks than the first it is silent."""
+    """Reports to listeners and writes records; silent on all ranks but the first."""
 
     def __init__(self, run: Run, listeners: Listeners, history: History | None) -> None:
         self.run, self.listeners, self._history = run, listeners, history
         self._looked = self._drawn = time.monotonic()
 
     def note(self, line: str) -> None:
-        """Tell a line, if there is one."""
+        """Report a line unless it is empty."""
         if line and self.run.ranks.first:
             self.listeners.note(line)
 
     def progress(self) -> None:
-        """Look at the loss twice a second, tell where the run is, and end it if the loss is no number."""
+        """Check the loss twice a second, report the position, and stop the run if the loss is not finite."""
         run, position = self.run, self.run.position
         if time.monotonic() - self._looked < LOOK and position.batch < run.batches:
             return
@@ -131,7 +131,7 @@ class Reports:
         )
 
     def epoch(self, record: EpochRecord, evaluation: Tally | None) -> None:
-        """Write down an epoch, and its model if it is the best so far, or there is nothing to tell by."""
+        """Record an epoch, and save its model if it is the best so far, or if no epoch has a finite metric."""
         if self._history is None:
             return
         task, records = self.run.task, self._history.records
@@ -149,7 +149,7 @@ class Reports:
             self.listeners.note(f"the start took long: {parts}")
 
     def finish(self) -> TrainReport | None:
-        """Draw and write what the run came to; None on other ranks than the first."""
+        """Draw and write the results of the run; None on all ranks but the first."""
         if self._history is None:
             return None
         run, task, records = self.run, self.run.task, self._history.records
@@ -181,7 +181,7 @@ def _best(records: Sequence[EpochRecord], task: Task) -> EpochRecord | None:
 
 
 def write_report(folder: Path, data: Mapping[str, Any]) -> Path:
-    """Write `report.json`, indented, in the order of `data`; see `plain` for what may be in it."""
+    """Write `report.json`, indented, in the order of `data`; `plain` converts its values."""
     path = folder / "report.json"
     text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
     write_file(path, encoded(text + "\n"))
@@ -189,7 +189,7 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> Path:
 
 
 def _draw(folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mapping[str, Tensor]) -> list[str]:
-    """Draw the curves of a run, and of an evaluation's `sums` what there is to see: the names of the files."""
+    """Draw the curves of a run and the plots of an evaluation's `sums`; returns the file names."""
     name = "curves.png"
     drawn = {name: draw_curves(records, folder / name, metric=task.metric, higher_is_better=task.higher_is_better)}
     if "confusion" in sums:
@@ -257,7 +257,7 @@ def _notes(run: Run) -> Iterator[str]:
 
 
 def _model_in_words(run: Run) -> str:
-    """The model and its images."""
+    """Description of the model and its images."""
     vit, card = run.vit, run.card
     size = "x".join(map(str, vit.image_size))
     resized = "" if vit.image_size == card.image_size else f", resized from {'x'.join(map(str, card.image_size))}"
@@ -303,7 +303,7 @@ def _parameters(run: Run) -> int:
 
 
 def _by_class(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """What a report says of each class; None is the share of no samples."""
+    """Metrics of each class; the share of 0 samples is None."""
     if "confusion" in sums:
         return _shares("class", task.classes, "accuracy", sums["confusion"].diag(), sums["confusion"].sum(1))
     if isinstance(task, Detection) and "detections" in sums:

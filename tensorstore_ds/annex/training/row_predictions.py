@@ -173,7 +173,7 @@ def _objects(found: StoreDetections, score: float) -> list[dict[str, NDArray[Any
 def _outputs(
     model: Any, card: ModelCard, store: Store, split: Split, where: str
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-    """The outputs and targets of each batch of a split, for any model but a detector; no targets if it lacks them."""
+    """Outputs and targets of each batch of a split, except for detectors; the targets may be None."""
     task = card.task
     is_compared = all(name in split.fields for name in task.fields)
     loader = stored_batches(model, card, store, split, fields=task.fields if is_compared else ("image",))
@@ -192,7 +192,7 @@ def _outputs(
 
 
 def _predicted(model: Any, card: ModelCard, store: Store, split: Split, where: str) -> Columns:
-    """The fields of one split, of any model but a detector."""
+    """The predicted fields of one split, except for detectors."""
     task, parts, seen = card.task, list[Columns](), 0
     for outputs, targets in _outputs(model, card, store, split, where):
         sizes = [stored_size(split, row) for row in range(seen, seen + len(outputs))]
@@ -208,7 +208,7 @@ def _predicted(model: Any, card: ModelCard, store: Store, split: Split, where: s
 
 
 def _columns(says: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> Columns:
-    """What is said about images, as columns; keypoints are in units of an image's sides there."""
+    """Predictions per image, as columns; keypoints are relative to the image's sides."""
     first, columns = says[0], Columns()
     if "class" in first:
         columns["prediction"] = np.array([each["class"] for each in says])

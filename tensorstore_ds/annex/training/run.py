@@ -54,25 +54,24 @@ class Position:
     tally: Tally = field(default_factory=Tally)  # their sums
 
     def copy(self) -> Position:
-        """One that stays here when this one goes on."""
+        """An independent copy."""
         return replace(self, tally=Tally(self.tally.sums))
 
     @property
     def wait_share(self) -> float:
-        """Of the time, the share that was spent on waiting for data."""
+        """Share of the time that was spent waiting for data."""
         return self.wait / self.seconds if self.seconds else 0.0
 
     def core_share(self, device: torch.device) -> float | None:
-        """Of the time of steps on a CPU, the share for which the training thread had a core; None on other devices."""
+        """Share of the step time for which the training thread had a core; None unless on a CPU."""
         steps = self.seconds - self.wait
         return min(1.0, self.computed / steps) if device.type == "cpu" and steps > 0 else None
 
 
 class Run:
-    """What a run works with on this rank. To make one checks its options against each other and the store.
+    """State of a run on this rank. The constructor checks the options against each other and the store.
 
-    `options` are those that were given, with a value for each that is chosen: that of the checkpoint where the run
-    resumes, else the one that fits.
+    `options` are the given ones with all choices filled in: from the checkpoint if the run resumes, else the defaults.
     """
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path, *, resume: bool) -> None:
@@ -141,25 +140,25 @@ class Run:
 
     @property
     def eval_samples(self) -> int:
-        """Samples of an evaluation."""
+        """Number of samples of an evaluation."""
         if self.fold is not None:
             return len(self.fold.val)
         return 0 if self.eval_split is None else len(self.eval_split)
 
     @property
     def batches(self) -> int:
-        """Batches of this epoch on each rank; fewer where another number of ranks has done a part of it."""
+        """Batches of this epoch on each rank; fewer if a different number of ranks has done a part of it."""
         return self._batches(self.ranks.size, self.position.start)
 
     def lap(self, name: str) -> None:
-        """Note the seconds since the last lap, if this is the first lap of this name."""
+        """Record the seconds since the last lap, if this is the first lap of this name."""
         before, self._lap = self._lap, time.perf_counter()
         if self.first_seconds is not None:
             self.first_seconds.setdefault(name, self._lap - before)
 
     @property
     def batches_left(self) -> int:
-        """Batches until the end of the run, on each rank."""
+        """Batches until the end of the run on each rank."""
         epochs = self.options.epochs - self.position.epoch - 1
         return epochs * len(self.loader) + self.batches - self.position.batch
 
@@ -167,7 +166,7 @@ class Run:
         return math.ceil(math.ceil((self.samples - start) / ranks) / self.options.batch_size)
 
     def begin(self) -> None:
-        """Take up the last checkpoint, if there is one."""
+        """Load the last checkpoint, if there is one."""
         for path in (self.last, self.best):
             partial_of(path).unlink(missing_ok=True)  # what a run that was killed had half written
         loaded, self._loaded = self._loaded, None
@@ -184,7 +183,7 @@ class Run:
             raise checkpoint.unusable(self.last, error) from error
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `save` was called; raises whatever a state that is none makes torch stumble over."""
+        """Restore what `save` wrote; an invalid state raises any error of torch."""
         self.learner.load_state_dict(state["learner"])
         ranks, start = state["ranks"], state.get("start", 0)
         seconds, wait = state["seconds"], state["wait"]
@@ -215,7 +214,7 @@ class Run:
         self.loader.load_state_dict(loader)
 
     def share_of_step(self, batch: int) -> tuple[float, bool]:
-        """The share of its step's samples that a batch has, and whether it is the step's last.
+        """The share of its step's samples that a batch has, and whether it is the step's last batch.
 
         A step adds up the gradients of `accumulate` batches; the last batch of an epoch may be short.
         """
@@ -227,7 +226,7 @@ class Run:
         return in_batch / in_step, batch + 1 in (first + together, self.batches)
 
     def record(self, evaluation: Tally | None) -> EpochRecord:
-        """The figures of the epoch that was trained; every rank must ask, and waits for the others."""
+        """Record of the trained epoch; a collective call of all ranks."""
         position = self.position
         trained = position.tally.over_ranks(self.ranks)
         samples = float(trained.sums["samples"])
@@ -246,14 +245,14 @@ class Run:
         return record
 
     def check_space(self) -> None:
-        """Raise a `TrainingError` if the disk has no room for the checkpoints of a run."""
+        """Raise `TrainingError` if the disk has no room for the checkpoints of a run."""
         weights = sum(p.numel() * p.element_size() for p in self.learner.module.parameters())
         copies = 3 + (self.learner.average is not None)  # weights and two moments of each; and their average
         needed = weights * (2 * copies + 2)  # a new one is written before the old one goes; best.pt likewise
         check_room(self.out, needed, TrainingError, "Make room for checkpoints, or choose another `out`.")
 
     def save(self) -> None:
-        """Write all that the run goes on with: the first rank does, with the sums of all."""
+        """Write the checkpoint on the first rank, with the sums of all ranks."""
         position = self.position
         state = {name: getattr(position, name) for name in ("epoch", "batch", "start", "seconds", "wait", "computed")}
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
@@ -267,15 +266,15 @@ class Run:
             checkpoint.save(self.last, self.card, state)
 
     def save_best(self, record: EpochRecord, evaluation: Tally | None) -> None:
-        """Write the model of an epoch, with its metrics and the sums that they follow from."""
+        """Write the model of an epoch, with its metrics and their sums."""
         sums = {} if evaluation is None else evaluation.sums
         content = {"weights": self.learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
         checkpoint.save(self.best, self.card, content)
 
     def interruptible(self, stop: Stop) -> AbstractContextManager[None]:
-        """Let a signal end a pass through the model before its end, where passes are long and no rank waits for this.
+        """Let a signal interrupt a pass through the model if passes are long and no rank waits for this one.
 
-        What is compiled has no place between two layers, and half a pass would leave statistics of batch norm changed.
+        Compiled models have no place between two layers, and half a pass would leave statistics of batch norm changed.
         """
         has_statistics = next(self.learner.module.buffers(), None) is not None
         if self.ranks.device.type != "cpu" or self.ranks.size > 1 or self.options.compile or has_statistics:
@@ -284,7 +283,7 @@ class Run:
         return stop.between_layers(self.learner.module, *([] if average is None else [average]))
 
     def stopped(self, signal: int) -> TrainingStopped:
-        """What to raise where a signal asked the run to stop."""
+        """The exception for a run that a signal stopped."""
         position = self.position
         return TrainingStopped(
             f"stopped in epoch {position.epoch + 1} after {position.batch:,} of {self.batches:,} batches. "

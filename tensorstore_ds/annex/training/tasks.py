@@ -1,6 +1,6 @@
-"""What can be learned: tasks, each with its targets from a batch, its loss, and sums from which metrics follow.
+"""Tasks, each with its targets from a batch, its loss, and the sums from which metrics follow.
 
-Sums are added up over batches and ranks. Which tasks a store is good for, `data.py` says.
+Sums are added up over batches and ranks. `data.py` finds the tasks that a store supports.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Task(ABC):
 class Classification(Task):
     """One label per image, or the label of its largest object: cross entropy.
 
-    Metrics: `accuracy`, and `balanced_accuracy`, the mean of the classes' own, where there is a confusion matrix.
+    Metrics: `accuracy`, and `balanced_accuracy`, the mean accuracy over classes, if there is a confusion matrix.
     """
 
     name: ClassVar[str] = "classification"
@@ -141,7 +141,7 @@ class Classification(Task):
         return losses.masked_fill(targets == ABSENT, math.nan)
 
     def blendable(self, targets: Tensor) -> Tensor:
-        """(B, classes) float32, as mixup and cutmix blend them, of `targets`: zeros where the class is absent."""
+        """One-hot `targets` (B, classes) float32 for mixup and cutmix; zeros if the class is absent."""
         return (targets[:, None] == torch.arange(len(self.classes), device=targets.device)).float()
 
     def sums(self, outputs: Tensor, targets: Tensor, *, detailed: bool = False) -> Sums:
@@ -176,11 +176,11 @@ class Classification(Task):
 
 @dataclass(frozen=True)
 class MultiLabel(Task):
-    """The classes of an image, any number: its labels, or the classes of its objects. Binary cross entropy of each.
+    """Any number of classes per image: its labels, or the classes of its objects. Binary cross entropy of each.
 
-    Metrics: `map`, the mean over the classes of their average precision; at a probability of 0.5 `f1` of all decisions
-    together, `macro_f1` the mean over the classes there are, and `exact`, the share of images without a wrong decision.
-    Unknown labels are neither learned nor counted.
+    Metrics: `map`, the mean average precision over classes; at a probability of 0.5 `f1` of all decisions, `macro_f1`,
+    the mean over existing classes, and `exact`, the share of images without a wrong decision. Unknown labels are
+    neither learned nor counted.
     """
 
     name: ClassVar[str] = "multilabel"
@@ -188,7 +188,7 @@ class MultiLabel(Task):
     metric: ClassVar[str] = "map"
 
     def targets(self, batch: Batch) -> Tensor:
-        """(B, classes) float32: 1 where the class applies, or an object of it is in the image; NaN where unknown."""
+        """(B, classes) float32: 1 if the class or an object of it is in the image; NaN if unknown."""
         if self.label_field:
             rows: Tensor = batch[self.label_field]
             return rows
@@ -207,7 +207,7 @@ class MultiLabel(Task):
         return losses.sum(1) / known.sum(1)
 
     def _each_loss(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, classes) of each decision, 0 where it is unknown; and whether it is known."""
+        """(B, classes) loss of each decision, 0 if unknown; and whether it is known."""
         known = ~targets.isnan()
         losses = functional.binary_cross_entropy_with_logits(
             outputs.float(), targets.nan_to_num(0.0).float(), reduction="none"
@@ -215,7 +215,7 @@ class MultiLabel(Task):
         return losses * known, known
 
     def blendable(self, targets: Tensor) -> Tensor:
-        """(B, classes) float32, as mixup and cutmix blend them: the targets themselves."""
+        """(B, classes) float32 for mixup and cutmix: the targets themselves."""
         return targets
 
     def sums(self, outputs: Tensor, targets: Tensor, *, detailed: bool = False) -> Sums:
@@ -247,7 +247,7 @@ class MultiLabel(Task):
         return metrics
 
     def f1(self, sums: Mapping[str, Tensor]) -> Tensor:
-        """(classes,) F1 of the decisions about each class, 0 where there are none."""
+        """(classes,) F1 of the decisions about each class, 0 without decisions."""
         return 2 * sums["right"] / (sums["predicted"] + sums["present"]).clamp(min=1)
 
     def average_precisions(self, sums: Mapping[str, Tensor]) -> list[float]:
@@ -319,7 +319,7 @@ class Keypoints(Task):
         return losses.flatten(1).sum(1) / present.flatten(1).sum(1)
 
     def _each_loss(self, outputs: Tensor, targets: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(B, K, 2) of each coordinate, 0 where it is absent; and whether it is present."""
+        """(B, K, 2) loss of each coordinate, 0 if absent; and whether it is present."""
         keypoints = targets["keypoints"]
         present = keypoints.isfinite()
         losses = functional.smooth_l1_loss(
@@ -356,7 +356,7 @@ class ClassificationKeypoints(Task):
 
     @property
     def both(self) -> tuple[Classification, Keypoints]:
-        """The two tasks; outputs of the first come first."""
+        """The two tasks, in the order of their outputs."""
         labels = Classification(self.classes, (), self.label_field, "" if self.label_field else self.objects_field)
         return labels, Keypoints((), self.keypoints, "", self.objects_field)
 
@@ -408,7 +408,7 @@ class Detection(Task):
 
     @property
     def outputs(self) -> int:
-        """Classes with the background, which is 0."""
+        """Number of classes, including background, which is 0."""
         return len(self.classes) + 1
 
     def targets(self, batch: Batch) -> list[dict[str, Tensor]]:
@@ -426,7 +426,7 @@ class Detection(Task):
         return targets
 
     def run(self, model: nn.Module, images: Tensor, targets: Sequence[Mapping[str, Tensor]]) -> Any:
-        """In training losses by name, else a dict of `boxes`, `scores` and `labels` from 1 for each image."""
+        """Losses by name in training, else a dict of `boxes`, `scores` and `labels` from 1 for each image."""
         if not model.training:
             return model(images)
         learned = [{name: t[name][~t["ignored"]] for name in ("boxes", "labels")} for t in targets]
@@ -495,7 +495,7 @@ TASKS: Mapping[str, type[Task]] = {
 
 
 def task_from_data(data: Mapping[str, Any]) -> Task:
-    """The inverse of `Task.as_data`; a `ValueError`, `TypeError` or `KeyError` where it is none."""
+    """The inverse of `Task.as_data`; raises ValueError, TypeError or KeyError for invalid data."""
     texts = [data["label_field"], data["objects_field"], *data["classes"], *data["keypoints"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("task: expected names, found something else")
@@ -512,9 +512,9 @@ def objects_of(batch: Batch, field: str) -> PackedObjects:
 
 
 def largest(objects: PackedObjects) -> Tensor:
-    """(B,) int64: the object of each image with the largest box, the first of equals; M where there is none.
+    """(B,) int64 number of the object with the largest box in each image, the first of equals; M without objects.
 
-    Without boxes the first. Nothing waits for the device.
+    Without boxes it is the first object. Does not wait for the device.
     """
     image, total = objects.image_index, objects.total
     index = torch.arange(total, device=image.device)
@@ -533,7 +533,7 @@ def pick(values: Tensor, chosen: Tensor, missing: float) -> Tensor:
 
 
 def _widest(device: torch.device) -> torch.dtype:
-    """The floating-point type for sums over many batches on a device; Apple's GPUs have no float64."""
+    """The widest floating-point dtype for sums on a device; Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

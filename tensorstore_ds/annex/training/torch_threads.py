@@ -1,4 +1,4 @@
-"""How many threads torch computes with on a CPU: measured, and measured again when steps become slow.
+"""Choose the number of torch's CPU threads by measurement, again when steps become slow.
 
 Torch divides each operator among its threads, and waits for the last one. If other processes use the cores, one thread
 has to wait for a core, and all others wait for it: fewer threads are then several times faster.
@@ -34,9 +34,9 @@ PAUSE, LONGEST_PAUSE = 60.0, 600.0
 
 
 def time_threads(step: Callable[[], object], counts: Sequence[int], *, seconds: float) -> dict[int, float]:
-    """Seconds of a step by the number of torch's threads, the median over turns; the number is put back afterwards.
+    """Median seconds of a step by number of torch's threads, which is restored afterwards.
 
-    The numbers take turns, so that what else the machine does falls on all of them. There is one whole turn at least.
+    The counts alternate, so that other load on the machine affects all of them. There is at least one whole round.
     """
     before, times = torch.get_num_threads(), {count: list[float]() for count in counts}
     share, end = seconds / TURNS / len(counts), time.perf_counter() + seconds
@@ -53,7 +53,7 @@ def time_threads(step: Callable[[], object], counts: Sequence[int], *, seconds: 
 
 
 def _seconds_of(step: Callable[[], object], seconds: float) -> float:
-    """The mean time of a step; the first one, which starts threads, does not count unless it takes all of the time."""
+    """Mean seconds of a step, without the first one, which starts threads, unless it takes the whole time."""
     began = time.perf_counter()
     step()
     first = time.perf_counter() - began
@@ -67,7 +67,7 @@ def _seconds_of(step: Callable[[], object], seconds: float) -> float:
 
 
 def quickest(times: dict[int, float], used: int) -> int:
-    """The number of threads to compute with: `used`, unless another one is `QUICKER`.
+    """The number of threads to use: `used`, unless another one is `QUICKER`.
 
     >>> quickest({2: 1.0, 1: 0.9}, 2), quickest({2: 1.0, 1: 0.3}, 2)
     (2, 1)
@@ -86,11 +86,11 @@ def halves(count: int) -> list[int]:
 
 
 class TorchThreads:
-    """The number of torch's threads in a training run, and whether it has cores enough on a CPU.
+    """Chooses the number of torch's threads in a training run, and detects a lack of cores on a CPU.
 
-    `due` says that it is time to measure: after the first batches, when steps have become slower or the training thread
-    has no core for much of its time, and now and then while fewer threads compute than at the beginning. A run that
-    goes on begins with the number of its checkpoint, and is not new. A thread that waits for a GPU needs no core.
+    `due` is true after the first batches, when steps have become slower or the training thread has no core for much of
+    its time, and now and then while fewer threads compute than at the beginning. A resumed run starts with the number
+    of its checkpoint. A thread that waits for a GPU needs no core.
     """
 
     def __init__(self, count: int, most: int, *, measures: bool, is_new: bool = True, on_cpu: bool = True) -> None:
@@ -105,7 +105,7 @@ class TorchThreads:
         self.due = False  #: Whether to call `measure` before the next step.
 
     def measure(self, step: Callable[[float], object]) -> str:
-        """Choose the number of threads: a line about it, if it changes; `step` trains on a share of a batch."""
+        """Choose the number of threads; returns a line if it changes. `step` trains on a share of a batch."""
         share = min(1.0, STEP_SECONDS / self._batch_seconds)
         seconds = min(SECONDS, MOST_COST * self._seconds_left)
         times = time_threads(lambda: step(share), halves(self._most), seconds=seconds)
@@ -125,9 +125,9 @@ class TorchThreads:
         )
 
     def add(self, seconds: float, computed: float, left: int) -> str:
-        """Note the seconds of a step, and those for which the training thread had a core; `left` batches follow.
+        """Record the seconds of a step, and those for which the training thread had a core; `left` batches follow.
 
-        Returns a line about a machine that is busy, once; otherwise nothing.
+        Returns a line about a busy machine once, otherwise an empty text.
         """
         self._batches += 1
         self._batch_seconds, self._seconds_left = seconds, left * seconds

@@ -105,7 +105,7 @@ def train(
 
 
 def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
-    """Train from where the run is to its end. Every rank goes through this loop; only the first one reports."""
+    """Train to the end of the run. Every rank runs this loop; only the first one reports."""
     options, learner, loader, threads = run.options, run.learner, run.loader, run.threads
     vote = StopVote(run.ranks)
     run.lap("preparation")
@@ -155,12 +155,12 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
 
 
 def _clocks(run: Run) -> tuple[float, float, float]:
-    """Seconds: of the world, of the training thread on a core, and of waiting for data."""
+    """Seconds of wall time, of the training thread on a core, and of waiting for data."""
     return time.perf_counter(), time.thread_time(), run.loader.starved(run.loader.stats())
 
 
 def _begun(run: Run) -> list[float]:
-    """What the clocks showed when none of the position's time was spent."""
+    """The clock values at which the position's times were 0."""
     spent = run.position.seconds, run.position.computed, run.position.wait
     return [clock - since for clock, since in zip(_clocks(run), spent, strict=True)]
 

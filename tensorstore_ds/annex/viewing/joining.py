@@ -12,9 +12,9 @@ _OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 def join_modules(modules: Mapping[str, str], entry: str) -> str:
-    """One module that does what `entry` does with the others.
+    """Join modules into one, with the exports of `entry`, which may have an ``export default``.
 
-    Each other module becomes a function, which returns its exports: equal names in two modules are two names.
+    Each other module becomes a function that returns its exports, so equal names in two modules do not collide.
 
     >>> print(join_modules({"a": "export const x = 1;", "b": 'import { x } from "./a.js";\\nexport default x;'}, "b"))
     const module_a = (() => {
@@ -24,13 +24,11 @@ def join_modules(modules: Mapping[str, str], entry: str) -> str:
     const { x } = module_a;
     export default x;
 
-    Args:
-        modules: their texts by name. They import by ``import { x } from "./NAME.js";`` only, and export declarations.
-        entry: name of the module that imports the others; it may have an ``export default``.
+    Modules import by ``import { x } from "./NAME.js";`` only, and export declarations.
 
     Raises:
         ValueError: a module imports or exports otherwise, or itself.
-        KeyError: a module that is imported is missing.
+        KeyError: an imported module is missing.
     """
     needed, waiting = {}, [entry]
     while waiting:

@@ -30,7 +30,7 @@ _MOST_NBYTES = 256 * 1024**2
 
 @functools.cache
 def page_files() -> Mapping[str, bytes]:
-    """The files of the page by their paths: ``index.html``, and the others below ``viewer/``."""
+    """The files of the page by path: ``index.html``, and the others below ``viewer/``."""
     found = {}
     folder = resources.files("tensorstore_ds.annex.viewing") / "page"
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
@@ -40,12 +40,10 @@ def page_files() -> Mapping[str, bytes]:
 
 
 class ViewerPages:
-    """What `tsds view` serves in addition to a store.
+    """Files that `tsds view` serves in addition to a store.
 
-    Args:
-        settings: for ``view.json``; see `main.js`.
-        files: files that are read anew for each request, by the name in the URL.
-        tags: file in which the page keeps tags; None if it may not.
+    `settings` are those of ``view.json``; see `main.js`. `files` are read for each request, by the name in the URL. The
+    page stores tags in the file `tags`, unless that is None.
     """
 
     def __init__(self, settings: Mapping[str, Any], files: Mapping[str, Path], tags: Path | None) -> None:
@@ -54,7 +52,7 @@ class ViewerPages:
         self._tags = tags
 
     def find(self, name: str) -> Page | None:
-        """The file of a path."""
+        """The file at a path."""
         name = name or "index.html"
         if name in page_files():
             media_type = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or ""
@@ -68,7 +66,7 @@ class ViewerPages:
         return None if data is None else Page(data, "text/plain; charset=utf-8", _HEADERS)
 
     def put(self, name: str, data: bytes) -> bool:
-        """Keep the tags."""
+        """Store the tags."""
         if name != "tags.json" or self._tags is None or not are_tags(data):
             return False
         try:
@@ -79,7 +77,7 @@ class ViewerPages:
 
 
 def read_page_file(path: Path) -> bytes | None:
-    """The bytes of a regular file that is no link, else None."""
+    """The bytes of a regular file that is not a link, else None."""
     try:
         if path.is_symlink():
             return None
@@ -89,7 +87,7 @@ def read_page_file(path: Path) -> bytes | None:
 
 
 def are_tags(data: bytes) -> bool:
-    """Whether these are ``{"sha256": DIGEST, "tags": {TAG: {SPLIT: [ROW, ...]}}}``."""
+    """Whether data are valid tags: ``{"sha256": DIGEST, "tags": {TAG: {SPLIT: [ROW, ...]}}}``."""
     try:
         content = load_object(data)
         listed = [rows for splits in content["tags"].values() for rows in splits.values()]
@@ -102,11 +100,7 @@ def are_tags(data: bytes) -> bool:
 
 
 def write_page(out: Path, settings: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write the page, its ``view.json`` and other files into a folder.
-
-    Raises:
-        OptionError: the folder has other files.
-    """
+    """Write the page, its ``view.json`` and other files; raises `OptionError` if the folder has other files."""
     every = {**page_files(), "view.json": json.dumps(settings).encode(), **files}
     out.mkdir(parents=True, exist_ok=True)
     if os.listdir(out):

@@ -92,7 +92,7 @@ def show(
 
 
 def _place(target: Store | str | os.PathLike[str]) -> str:
-    """The URL of a store, or a path that is the same one after the notebook has changed its folder."""
+    """The URL of a store, or a path that stays valid after the notebook changes its folder."""
     if isinstance(target, Store):
         target = target.path if target.origin is None else target.origin.url
     text = os.fspath(target)

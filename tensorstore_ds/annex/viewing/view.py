@@ -29,15 +29,11 @@ _HISTORY = "history.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is viewed.
+    """What to view.
 
-    Attributes:
-        store: path or URL; None for a run whose store is not known.
-        runs: folders with a ``history.jsonl``.
-        title: for the page.
-        notes: what was left out at the conversion.
-        tags: file for tags; None if the store is not on this disk.
-        is_run: whether a training run was named, whose curves are shown first.
+    `store` is a path or URL, or None for a run whose store is not known. `runs` are folders with a ``history.jsonl``.
+    `notes` are about samples that the conversion left out. `tags` is None if the store is not local. With `is_run`, the
+    curves of a training run are shown first.
     """
 
     store: str | None
@@ -48,7 +44,7 @@ class Target:
     is_run: bool = False
 
     def settings(self, store: str, findings: Path | None) -> dict[str, Any]:
-        """For ``view.json``; `store` is the URL of the store, relative to the page."""
+        """Settings for ``view.json``; `store` is the URL of the store, relative to the page."""
         runs = [{"name": run.name, "url": f"run{number}.jsonl"} for number, run in enumerate(self.runs)]
         found: dict[str, Any] = {"title": self.title, "runs": runs, "notes": self.notes}
         if self.store is not None:
@@ -58,7 +54,7 @@ class Target:
         return {**found, "view": "training"} if self.is_run else found
 
     def files(self, findings: Path | None) -> dict[str, Path]:
-        """The files that the page reads, by their names in the URL."""
+        """The files that the page reads, by the names in the URL."""
         found = {f"run{number}.jsonl": run / _HISTORY for number, run in enumerate(self.runs)}
         return found if findings is None else {**found, "findings.json": findings}
 
@@ -163,11 +159,10 @@ def find_target(
     *,
     is_shown_here: bool = True,
 ) -> Target:
-    """What `view` shows; a temporary store that it makes is removed with `stack`.
+    """Find what `view` shows; `stack` removes the temporary store that this may create.
 
-    Args:
-        is_shown_here: whether the store that a run names is shown with it. A run may come from a stranger, so its store
-            must not be exported unasked.
+    With `is_shown_here`, the store that a run names is shown with it. A run may come from a stranger, so its store must
+    not be exported unasked.
     """
     others = tuple(_run(each) for each in runs)
     text = os.fspath(target)
@@ -197,7 +192,7 @@ def _run(folder: str | os.PathLike[str]) -> Path:
 
 
 def _store_of(run: Path) -> Path | None:
-    """The store that a finished run was trained on, if it is still there."""
+    """The store of a finished run, if it still exists."""
     try:
         report = json.loads((run / "report.json").read_text("utf-8"))
         path = Path(report["facts"]["store"])
@@ -212,7 +207,7 @@ def _tags(store: Path) -> Path:
 
 
 def findings_file(path: str | os.PathLike[str]) -> Path:
-    """The path of findings, if they are some; raises `OptionError`."""
+    """The path of a file of findings; raises `OptionError` if it is not one."""
     try:
         found = json.loads(Path(path).read_bytes())
     except OSError as error:
@@ -226,7 +221,7 @@ def findings_file(path: str | os.PathLike[str]) -> Path:
 
 
 def _notes(path: Path) -> tuple[str, ...]:
-    """What was left out of a store at its conversion, a line each."""
+    """A line for each reason why the conversion left samples out."""
     store = open_store(path)
     if "skipped.jsonl" not in store.manifest.files:
         return ()

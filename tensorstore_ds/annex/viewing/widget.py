@@ -48,7 +48,7 @@ class StoreWidget(anywidget.AnyWidget):
         self.on_msg(self._answer)
 
     def _answer(self, _: object, request: Any, buffers: object) -> None:
-        """Answer a message of the page: ``{id, path, start, stop}``, or ``{id, path, text}`` to keep a file."""
+        """Answer a message of the page: ``{id, path, start, stop}``, or ``{id, path, text}`` to store a file."""
         match request:
             case {"id": str(number)} if len(number) <= _ID_LENGTH:
                 try:
@@ -59,7 +59,7 @@ class StoreWidget(anywidget.AnyWidget):
                     self.send({"id": number, "size": size}, [data])
 
     def _do(self, request: dict[str, Any]) -> tuple[int, bytes]:
-        """The size of a file, and the bytes of it that are asked for."""
+        """The size of a file, and the requested bytes."""
         match request:
             case {"path": str(path), "start": int(start), "stop": int(stop)}:
                 if not 0 <= start < stop <= start + PIECE_NBYTES:

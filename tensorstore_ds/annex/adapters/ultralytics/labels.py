@@ -43,11 +43,7 @@ def fields_of_tasks(split: Split) -> dict[str, str]:
 
 
 def field_of(split: Split, task: str, where: object) -> str:
-    """Return the name of the field that a task needs.
-
-    Raises:
-        OptionError: the split has no such field.
-    """
+    """The name of the field that a task needs; raises `OptionError` if the split has none."""
     found = fields_of_tasks(split)
     if task in found:
         return found[task]
@@ -60,17 +56,10 @@ def field_of(split: Split, task: str, where: object) -> str:
 
 
 def labels_of(split: Split, name: str, task: str, files: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the labels of the first images of a split, in the form of `YOLODataset.get_labels`.
+    """Labels of the first images of a split, one for each of `files`, in the form of `YOLODataset.get_labels`.
 
-    Args:
-        split: an open split.
-        name: name of the field of objects.
-        task: task of Ultralytics.
-        files: names of these images, row by row.
-
-    Returns:
-        For each image a dict: `cls` (m, 1), `bboxes` (m, 4) as center and sides, `segments` (m times (k, 2)) and
-        `keypoints` (m, K, 3) or None, all float32 and in fractions of the image; and its `shape` (height, width).
+    A dict for each image: `cls` (m, 1), `bboxes` (m, 4) as center and sides, `segments` (m times (k, 2)) and
+    `keypoints` (m, K, 3) or None, all float32 and in fractions of the image; and its `shape` (height, width).
     """
     table, rows = split.table(name), np.arange(len(files))
     taken = table.take(rows)
@@ -100,7 +89,7 @@ def labels_of(split: Split, name: str, task: str, files: Sequence[str]) -> list[
 
 
 def _once(every: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-    """The values of the objects [start, stop); if some are equal, each once and in the order of their numbers."""
+    """The values of the objects [start, stop); equal ones only once, in the order of their numbers."""
     own: dict[str, Any] = {name: value if value is None else value[start:stop] for name, value in every.items()}
     if stop - start < 2:
         return own
@@ -116,7 +105,7 @@ def _once(every: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
 
 
 def _corners(values: Mapping[str, NDArray[Any]], scale: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(M, 4, 2) corners of the oriented boxes in fractions of the images; of objects without one, those of the box."""
+    """(M, 4, 2) corners of the oriented boxes in fractions of the images; corners of the box if there is none."""
     oriented = values["oriented_boxes"].astype(np.float64)
     present = np.isfinite(oriented).all(axis=1).reshape(-1, 1, 1)
     corners = np.where(present, oriented_to_corners(oriented), upright_corners(values["boxes"])) / scale[:, None]
@@ -126,7 +115,7 @@ def _corners(values: Mapping[str, NDArray[Any]], scale: NDArray[np.float64]) -> 
 def _outlines(
     table: RaggedColumn, objects: NDArray[np.int64], boxes: NDArray[Any], sizes: NDArray[np.int32]
 ) -> Iterator[NDArray[np.float32]]:
-    """The outline (k, 2) of each object in fractions of its image: the box of one that has none.
+    """The outline (k, 2) of each object in fractions of its image; its box if it has no outline.
 
     Several polygons become one, joined by thin lines, as in Ultralytics' conversion of COCO.
     """

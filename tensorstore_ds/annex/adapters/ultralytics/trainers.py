@@ -80,7 +80,7 @@ def _check_split(store: Store, name: str, splits: Mapping[str, str]) -> None:
 
 @contextmanager
 def _supplied(args: Any, data: Mapping[str, Any]) -> Iterator[None]:
-    """Within it, a validator with these arguments takes `data` instead of reading a data.yaml or class folders."""
+    """Within the block, a validator with these arguments uses `data` instead of a data.yaml or class folders."""
 
     def supply(*_: Any, **__: Any) -> Mapping[str, Any]:
         return data
@@ -95,7 +95,7 @@ def _supplied(args: Any, data: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _fraction(args: Any, augment: bool) -> float:
-    """The share of a split to use: a single one is that of training, a list is for training, validation and test."""
+    """The share of a split to use; a list holds the shares for training, validation and test."""
     shares = args.fraction if isinstance(args.fraction, list) else [args.fraction]
     name = "train" if augment else args.split
     place = ("train", "val", "test").index(name) if name in ("train", "val", "test") else len(shares)
@@ -103,7 +103,7 @@ def _fraction(args: Any, augment: bool) -> float:
 
 
 def _objects_dataset(args: Any, split: str, data: dict[str, Any], batch: int | None, **kwargs: Any) -> StoreYOLODataset:
-    """The data set of a split, as Ultralytics makes that of a folder."""
+    """The data set of a split, with Ultralytics' settings for folders."""
     augment = kwargs["augment"]
     return StoreYOLODataset(
         split,
