@@ -110,13 +110,10 @@ class StoreDataModule(LightningDataModule):
         warnings.filterwarnings("ignore", message="The '.*_dataloader' does not have many workers")
 
     def setup(self, stage: str) -> None:
-        """Open the splits of a stage, for which Lightning calls this.
+        """Open the splits of a stage, for which Lightning calls this; raises `OptionError` if there are none.
 
         Errors are raised here, because Lightning 2.6 replaces the constructors of all loaders while it calls a
         ``*_dataloader`` method, and does not restore them if this raises an error.
-
-        Raises:
-            OptionError: there is no split for this stage.
         """
         uses = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("predict",)}
         for use in uses[stage]:

@@ -69,13 +69,10 @@ class StoreImages(StoreDataset):
 
 
 class StoreLoader(PrefetchLoader):
-    """timm's `PrefetchLoader` over a loader of this library. Its position can be saved.
+    """timm's `PrefetchLoader` over a `DataLoader` of this library, with the settings of `prefetching`.
 
-    Batches are (images, targets) on the device. They are normalized there, with timm's random erasing.
-
-    Args:
-        prefetching: loader of timm whose settings are used.
-        loader: `DataLoader` of this library.
+    Batches are (images, targets) on the device. They are normalized there, with timm's random erasing. The position can
+    be saved.
     """
 
     def __init__(self, prefetching: PrefetchLoader, loader: DataLoader[Any]) -> None:

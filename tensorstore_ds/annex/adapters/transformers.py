@@ -90,14 +90,10 @@ class ImageCollator:
 
 
 def annotation(target: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a target from torchvision's form to COCO's form, which processors accept.
+    """Convert a target of ``return_as="torchvision"`` to COCO's form, which processors accept.
 
-    Args:
-        target: ``boxes`` (m, 4) x1 y1 x2 y2 in pixels, ``labels`` (m,) from 1, ``area`` and ``iscrowd`` (m,), and the
-            number ``image_id``, as `StoreDataset` returns it with ``return_as="torchvision"``.
-
-    Returns:
-        The ``image_id``, and ``annotations`` with ``bbox`` (x, y, width, height), ``category_id`` from 0, and others.
+    The result contains ``image_id``, and ``annotations`` with ``bbox`` (x, y, width, height), ``category_id`` from 0,
+    and others.
     """
     boxes = target["boxes"].as_subclass(torch.Tensor)
     boxes = torch.cat([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)

@@ -103,7 +103,7 @@ def convert_shard(out: Path, name: ShardName) -> TaskSummary | TsdsError:
 
 
 def _silent(event: Any) -> None:
-    """Report no progress, because a worker has no user to show it to."""
+    """Report no progress, so that a worker in a notebook shows no bar."""
 
 
 def cluster_failed(engine: str, where: str, error: BaseException) -> ConversionError:

@@ -24,11 +24,11 @@ from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.stored_images import decode_stored
 from tensorstore_ds.reading.verification import require_whole
 
-#: What says which samples belong together.
+#: How samples are matched.
 By = Literal["key", "row"]
 
-_ROWS = 256  # that are compared together
-#: Keys of samples that are named, of each difference.
+_ROWS = 256  # compared together
+#: Number of keys listed for each difference.
 NAMED = 5
 
 

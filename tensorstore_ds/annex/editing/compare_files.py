@@ -23,11 +23,11 @@ from tensorstore_ds.regular_files import entries, is_file, open_file, tidied
 from tensorstore_ds.sources.files import walk_files
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 
-#: The files that torchvision's `ImageFolder` takes for images, whatever is in them.
+#: File endings that torchvision's `ImageFolder` treats as images.
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-#: Images whose pixels are compared.
+#: Number of images whose pixels are compared.
 _COMPARED = 100
-#: Keys that are looked for in the folder.
+#: Number of keys that are searched in the folder.
 _TRIED = 100
 
 

@@ -34,9 +34,9 @@ from tensorstore_ds.regular_files import tidied
 
 PathLike = str | os.PathLike[str]
 
-#: What the provenance notes, so that it must be an integer that metadata may have.
+#: Recorded in the provenance, so it must be an integer that metadata can hold.
 _SEED = declarations(ConvertOptions)["seed"]
-#: Rows whose labels are looked at at a time.
+#: Rows whose labels are read together.
 _STRATA_ROWS = 4096
 _PER_CLASS = replace(_SEED, name="per_class", at_least=1)
 
@@ -216,9 +216,7 @@ def _strata(store: Store, splits: Sequence[str]) -> NDArray[np.int64] | None:
     if isinstance(field, LabelField):
         return np.concatenate([np.asarray(column[:]) for column in columns])
 
-    def pieces() -> Iterator[
-        NDArray[np.bool_]
-    ]:  # of few rows: as larger numbers, all would take eight times the memory
+    def pieces() -> Iterator[NDArray[np.bool_]]:  # in small blocks: as larger numbers, all would take 8x the memory
         for column in columns:
             for first in range(0, len(column), _STRATA_ROWS):
                 yield np.asarray(column[first : first + _STRATA_ROWS]) > 0
@@ -397,7 +395,7 @@ def _note_of_repeated(repeated: SampleCount, equal: int) -> list[str]:
 def _erased_rows(stores: Sequence[Store], place: int) -> Iterator[tuple[str, int]]:
     """Split and row of the samples of a store that were erased from one of the others."""
     store = stores[place]
-    own = Tombstones(store.manifest.provenance)  # what it has besides these was not erased from it
+    own = Tombstones(store.manifest.provenance)  # other tombstones were not erased from this store
     tombstones = Tombstones(*(other.manifest.provenance for i, other in enumerate(stores) if i != place)).without(own)
     has_keys = first_of_kind(store.manifest.fields, KeyField) is not None
     for name in store if len(tombstones) else ():

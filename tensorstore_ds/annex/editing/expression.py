@@ -20,11 +20,11 @@ from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
 
 _LONGEST = 4096  # characters of a condition
-_DEEPEST = 50  # conditions within one another
-_ROWS = 10_000  # that are looked at together
+_DEEPEST = 50  # nested conditions
+_ROWS = 10_000  # evaluated together
 
 Values = NDArray[Any]
-#: Gives a column's values of rows [start, stop).
+#: Returns a column's values for rows [start, stop).
 Column = Callable[[int, int], Values]
 
 _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {

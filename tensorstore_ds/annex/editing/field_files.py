@@ -181,7 +181,7 @@ class _ByKey:
         if first_of_kind(store.manifest.fields, KeyField) is None:
             raise OptionError(f"{store.path}: expected samples with keys, found none. Add an array in their order.")
         if self.split is not None:
-            store[self.split]  # raises an error for an unknown one
+            store[self.split]  # raises an error for an unknown split
         for split in store if self.split is None else (self.split,):
             self._places[split] = {store[split].key(row): row for row in range(len(store[split]))}
             self._seen[split] = np.zeros(len(store[split]), bool)

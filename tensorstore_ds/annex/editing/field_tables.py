@@ -125,4 +125,4 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return "_" not in text  # which float() would take
+    return "_" not in text  # which float() would accept

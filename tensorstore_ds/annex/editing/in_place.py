@@ -56,7 +56,7 @@ Place = tuple[str, int]
 #: ``skipped.jsonl`` only the lines that stay at its beginning: each state of the disk is a valid store.
 REST = "skipped-rest"
 _NO_ROWS = np.empty(0, np.int64)
-#: Rows that are looked at together: a multiple of what is written together.
+#: Rows that are examined together: a multiple of the rows that are written together.
 _ROWS = 100_000
 
 
@@ -159,11 +159,11 @@ class InPlace:
                     lambda known: with_step({**edited(known), **counts}, **step, before=[store.sha256]),
                 ),
             )
-            parse_root(data)  # a manifest that nobody could open is not written
+            parse_root(data)  # never write a manifest that cannot be opened
             write_file(root, data)
         except BaseException:
-            with suppress(OSError):  # what cannot be removed now is removed by the next call
-                if root.read_bytes() == before:  # else what was made belongs to the store
+            with suppress(OSError):  # the next call removes the rest
+                if root.read_bytes() == before:  # else the new files belong to the store
                     for folder in self._made:
                         shutil.rmtree(folder, ignore_errors=True)
                     _cut_skipped(store.path, manifest)
@@ -207,7 +207,7 @@ class InPlace:
                 shards.append(self._write(name, len(shards), free, group, {}))
                 free += 1
         entry = SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
-        # a number is never used again, also that of a last shard of which nothing is left
+        # numbers are never reused, not even that of an emptied last shard
         last = max((*entry.numbers, *gone), default=-1)
         there = (n for n in before.replaced if n > last or (self._store.path / shard_path(name, n)).is_dir())
         return replace(entry, replaced=(*gone, *there))

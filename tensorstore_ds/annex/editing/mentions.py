@@ -10,10 +10,10 @@ from typing import Any
 from tensorstore_ds.errors import Problem
 
 _ERASED = "(erased)"
-#: What stands around a name: the ends of the text, white space, quotes, brackets and punctuation.
+#: Boundaries of a name: the ends of the text, white space, quotes, brackets and punctuation.
 _EDGES = r"\s'\"`()\[\]{},:;=|"
 _AFTER = rf"(?![^{_EDGES}.]|\.\w)"
-#: Files of annotations, which are called like the image that they are of.
+#: Endings of annotation files, which are named like their image.
 _ANNOTATIONS = (".csv", ".json", ".pts", ".txt", ".xml", ".yaml", ".yml")
 
 

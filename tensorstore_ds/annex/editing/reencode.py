@@ -32,7 +32,7 @@ from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import deciding
 from tensorstore_ds.reading.store import Store
 
-#: Memory that decoding takes for each pixel, at most about.
+#: Approximate maximum of memory for decoding, per pixel.
 _PIXEL_NBYTES = 16
 #: Rows whose shapes are counted together.
 _ROWS = 100_000
@@ -104,7 +104,7 @@ class Reencoding:
             surveyed.sizes[f"{height}x{width}"] += count
             surveyed.kinds[Kind(channels, dtype)] += count
             largest = max(largest, height * width)
-        # What memory has no room for is refused, whatever a stranger's store says.
+        # Images too large for memory raise an error: the store may be untrusted.
         image = self._options.image(max(MAX_PIXELS, min(largest, memory_limit() // 2 // _PIXEL_NBYTES)))
         for size, count in surveyed.sizes.items():
             height, width = map(int, size.split("x"))

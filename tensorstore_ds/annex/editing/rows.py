@@ -36,11 +36,11 @@ from tensorstore_ds.reading.columns import Column, RaggedColumn, spans
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import require_whole
 
-#: Runs of rows: (n, 2) first row, and the one behind the last.
+#: Runs of rows: (n, 2) first row, and the row after the last.
 Runs = NDArray[np.int64]
-#: Rows that are written together, so that what is known of them needs little memory.
+#: Rows that are written together, which limits the memory for their metadata.
 _ROWS = 10_000
-#: Bytes of a file that wait for the disk at most.
+#: Maximum bytes of a file that are not yet synced.
 _UNSYNCED = 256 * 1024**2
 
 
@@ -121,7 +121,7 @@ def write_store(
         notify(Progress("copy", done, total))
 
     with one_line_for_failures(out), workspace:
-        workspace.begin({"made of": "rows of stores"})  # each shard says of which
+        workspace.begin({"made of": "rows of stores"})  # each shard records its stores
         most = max(
             shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards
         )

@@ -29,7 +29,7 @@ from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.reading.store import Split
 
-#: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.
+#: Ratio of an image's side to `light`'s shift: 3 pixels for 28, 28 for 224.
 SHIFT = 8
 #: Smallest and largest share of an image that `strong` enlarges.
 SHARES = (0.35, 1.0)
@@ -37,9 +37,9 @@ SHARES = (0.35, 1.0)
 #: the share of a box that must be seen.
 ZOOMS = {"light": (0.8, 1.25), "strong": (0.5, 1.5)}
 MOVE, VISIBLE = 0.1, 0.25
-#: Where no image is.
+#: Color outside of the image.
 GRAY = 114
-#: Mean and standard deviation of ImageNet's photographs, which torchvision's models are trained with.
+#: Mean and standard deviation of ImageNet, which torchvision's models use.
 PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

@@ -32,9 +32,9 @@ from tensorstore_ds.reading.store_files import check_outside_stores
 
 #: A detection is right if it has this IoU with an object of its class.
 OVERLAP = 0.5
-#: The least score where there is nothing to choose it by.
+#: Default minimum score if there is no data to choose it.
 SCORE = 0.5
-#: Images on the picture of the worst.
+#: Number of images on the sheet of the worst.
 WORST = 24
 #: The longer side of a picture, in pixels.
 SIDE = 360

@@ -21,7 +21,7 @@ from tensorstore_ds.annex.training.tasks import Batch, Classification, MultiLabe
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.collate import map_tensors
 
-#: What an optimizer keeps of each weight.
+#: State of an optimizer for each weight.
 MOMENTS: Mapping[Optimizer, tuple[str, ...]] = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 #: Strength of the blends: of torchvision's reference training for mixup and cutmix.
 MIX_ALPHA = {"mixup": 0.2, "cutmix": 1.0}

@@ -23,9 +23,9 @@ Augment = Literal["none", "light", "strong"]
 Mix = Literal["none", "mixup", "cutmix"]
 Residency = Literal["auto", "page-cache", "device"]
 
-#: The largest number in the shape of a model; what is beyond is a slip, or the card of a checkpoint that is damaged.
+#: Largest number in the shape of a model; larger ones are typing errors or damaged checkpoints.
 LARGEST = 2**16
-#: Sides up to this many pixels get the preset `seed` where none is asked for.
+#: Images with sides up to this many pixels get the preset `seed` by default.
 SMALL_IMAGE = 64
 #: The names of detectors; all other models are vision transformers.
 DETECTORS: tuple[DetectorName, ...] = get_args(DetectorName)
@@ -128,7 +128,7 @@ def _of_vit(name: str) -> Any:
     return changed(declarations(ViTOptions)[name], default=None, shown="the value of `model`")
 
 
-#: Options of `TrainOptions` that are chosen where nobody gives them: None until then.
+#: Options of `TrainOptions` that are chosen automatically if they are None.
 CHOSEN = ("batch_size", "learning_rate", "augment")
 
 
@@ -220,7 +220,7 @@ class TrainOptions:
     mlp_width: int | None = _of_vit("mlp_width")
     dropout: float | None = _of_vit("dropout")
     epochs: int = option("Passes over the training split.", default=20, at_least=1, group="Essential")
-    batch_size: int = option(  # None where it is to be chosen, as those in `CHOSEN`: `recipe.py` puts a value there
+    batch_size: int = option(  # None like those in `CHOSEN`: `recipe.py` fills it in
         "Samples per step and per rank. Larger batches use a GPU better and take more memory.",
         default=None,
         at_least=1,

@@ -42,11 +42,11 @@ from tensorstore_ds.loading.decoding import Plan, steps_of
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.version import __version__
 
-#: Seconds between two looks at the loss, each of which waits for the device.
+#: Seconds between checks of the loss, each of which waits for the device.
 LOOK = 0.5
-#: Seconds from which on a run tells what its start took.
+#: Minimum seconds of a start that the run reports.
 SLOW_START = 20.0
-#: Seconds between two drawings of the curves.
+#: Seconds between plots of the curves.
 DRAW = 30.0
 
 

@@ -25,13 +25,13 @@ from tensorstore_ds.loading.collate import PackedObjects, collate_objects, map_t
 Batch = Mapping[str, Any]
 Sums = dict[str, Tensor]
 
-#: The class of a target that is absent; torch's cross entropy leaves it out.
+#: The class of an absent target, which torch's cross entropy ignores.
 ABSENT = -100
 #: Confusion matrices are kept up to this many classes: 8 MB of counts.
 MAX_CONFUSION = 1000
-#: Sums that are rows, which are joined and not added up.
+#: Sums that are rows, which are concatenated instead of added.
 ROWS = ("detections", "objects", "decisions")
-#: Where the loss of a keypoint turns from a square to a line, in sides of the image.
+#: Where the loss of a keypoint changes from quadratic to linear, relative to the image's sides.
 SMOOTH = 0.02
 
 
@@ -129,7 +129,7 @@ class Classification(Task):
     def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
         outputs = outputs.float()
         if targets.is_floating_point():  # (B, classes), as `blendable` targets are blended
-            shares = targets.sum(1)  # of each image, that has a label
+            shares = targets.sum(1)  # share of each image that has a label
             targets = targets / shares.clamp(min=torch.finfo(targets.dtype).tiny)[:, None]
         else:
             shares = (targets != ABSENT).float()

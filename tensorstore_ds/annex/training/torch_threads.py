@@ -15,17 +15,17 @@ import torch
 
 from tensorstore_ds.words import duration, percent
 
-#: Another number of threads is chosen from this ratio on: less is not told from chance.
+#: Minimum speed-up to change the number of threads: less may be chance.
 QUICKER = 1.2
-#: Turns in which numbers of threads are compared, and the seconds for all of them in a training run.
+#: Rounds of a comparison of thread counts, and its total seconds in a training run.
 TURNS, SECONDS = 3, 2.0
-#: The share of the time that is left that a measurement may take, and the seconds below which there is none.
+#: Maximum share of the remaining time for a measurement, and the seconds below which there is none.
 MOST_COST, SHORT = 0.05, 10.0
-#: Batches before the first measurement; a batch is cut so that a step takes about this many seconds.
+#: Batches before the first measurement; a batch is cut to make a step take about this many seconds.
 FIRST_BATCHES, STEP_SECONDS = 2, 0.25
-#: A window of steps that is looked at: seconds and batches, at least.
+#: Minimum window of steps: seconds and batches.
 WINDOW_SECONDS, WINDOW_BATCHES = 5.0, 5
-#: Steps are slow from this multiple of the usual time on.
+#: Steps are slow from this multiple of the usual time.
 SLOWER = 1.5
 #: The machine is busy if the training thread has a core for less than this share of its time.
 BUSY = 0.75

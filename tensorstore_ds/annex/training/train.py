@@ -122,7 +122,7 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                 try:
                     if threads.due and position.batch % options.accumulate == 0:
                         reports.note(threads.measure(partial(learner.rehearse, batch)))
-                        began = _begun(run)  # that does not count
+                        began = _begun(run)  # excluded from the time
                     torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
                     loss, sums = learner.backward(batch, share=share, last=last)
                 except Interrupted:

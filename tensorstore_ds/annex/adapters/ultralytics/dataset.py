@@ -28,11 +28,7 @@ _TO_BGR = {1: cv2.COLOR_GRAY2BGR, 3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGR}
 class Images:
     """Images of a split in the form that Ultralytics uses: files are decoded with OpenCV, pixels are used directly.
 
-    Args:
-        split: split with a field `image` of 8 or 16 bits.
-
-    Raises:
-        OptionError: the split has no images of 8 or 16 bits.
+    Raises `OptionError` if the split has no images of 8 or 16 bits.
     """
 
     def __init__(self, split: Split) -> None:
@@ -52,10 +48,7 @@ class Images:
         return self.finished(self.stored(row))
 
     def stored(self, row: int) -> NDArray[np.uint8]:
-        """Return an image (H, W, C).
-
-        It is in BGR if images are stored as files, and a view of the map if they are stored as pixels.
-        """
+        """Return an image (H, W, C), in BGR if stored as a file, and a view of the map if stored as pixels."""
         kept = self.split["image"][row]
         if not self.are_files:
             return _as_bytes(kept)
@@ -117,10 +110,8 @@ class StoreYOLODataset(YOLODataset):
     ) -> tuple[NDArray[np.uint8], tuple[int, int], tuple[int, int]]:
         """Return an image (H, W, C) at the size of the data set, its stored and its new (height, width).
 
-        Args:
-            i: index of the image in the data set. It differs from its row if `rect` has sorted the images.
-            rect_mode: whether to keep the aspect ratio.
-            resize_short: whether to resize the shorter side to `imgsz` instead of the longer one.
+        The index `i` differs from the row if `rect` has sorted the images. `rect_mode` keeps the aspect ratio.
+        `resize_short` resizes the shorter side to `imgsz` instead of the longer one.
         """
         if self.ims[i] is not None:
             return self.ims[i], self.im_hw0[i], self.im_hw[i]

@@ -30,18 +30,11 @@ _MARK = "::"
 
 
 def dataset_info(data: str, task: str, split: str = "val", *, training: bool = False) -> dict[str, Any]:
-    """Return the content of Ultralytics' data.yaml for a store.
+    """Return the content of Ultralytics' data.yaml for a store, a path or URL; ``PATH::TRAIN::VAL`` selects splits.
 
-    Args:
-        data: path or URL of the store. ``PATH::TRAIN::VAL`` also selects the splits to train and to validate on.
-        task: task of the model.
-        split: split to validate on: ``val``, ``train`` or any split of the store.
-        training: whether there must be a split to train on, and a different one to validate on unless `data` selects
-            it.
-
-    Returns:
-        `store`, the open store; names of splits by split, `train` and `val`; `names`, `nc`, `channels`; for poses
-        `kpt_shape`, `flip_idx` and `kpt_names`.
+    With `training`, there must be a split to train on, and a different one to validate on unless `data` selects it. The
+    result contains `store`, the open store; names of splits by split, `train` and `val`; `names`, `nc`, `channels`; for
+    poses `kpt_shape`, `flip_idx` and `kpt_names`.
 
     Raises:
         OptionError: the store does not contain the field of the task, or a split.
