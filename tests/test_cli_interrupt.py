@@ -320,7 +320,7 @@ def test_convert(arrays: Path, tmp_path: Path, moment: float, number: int) -> No
     out = tmp_path / "out.tsds"
     words = ("convert", arrays, out, "--encoding", "jpeg", "--workers", 2)
     status, error = interrupted(words, "tensorstore_ds.conversion.convert", moment, number)
-    assert status == 128 + number
+    assert status == 128 + number, error
     assert re.fullmatch(r"tsds: interrupted[^\n]*\n", error), error
     assert not out.exists()
 
@@ -341,7 +341,7 @@ def test_what_makes_something_of_a_store(store: Path, tmp_path: Path, name: str)
     before = tensorstore_ds.open(store).sha256
     places = {"STORE": store, "OUT": tmp_path / "out"}
     status, error = interrupted((name, *(places.get(word, word) for word in words)), module, 0.05, number)
-    assert status == 128 + number
+    assert status == 128 + number, error
     assert re.fullmatch(r"tsds: interrupted[^\n]*\n", error), error
     assert [path.name for path in tmp_path.rglob("*") if path.name not in ("out", "pictures", "card.yaml")] == []
     assert tensorstore_ds.open(store).sha256 == before
@@ -358,7 +358,7 @@ def test_append(arrays: Path, tmp_path: Path, moment: float, number: int) -> Non
     sha256 = tensorstore_ds.open(path).sha256
     words = ("append", path, arrays, "--workers", 2)
     status, error = interrupted(words, "tensorstore_ds.annex.editing.append", moment, number)
-    assert status == 128 + number
+    assert status == 128 + number, error
     line = re.sub("note: 6 samples have keys that are in the store already: they are left out.\n", "", error)
     assert re.fullmatch(r"tsds: interrupted(; the same command goes on[^\n]*)?\n", line), error
     assert tensorstore_ds.open(path).sha256 == sha256
