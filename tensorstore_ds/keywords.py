@@ -1,4 +1,4 @@
-"""The options of functions as keywords, for completion in editors and for type checkers.
+"""The options of functions as keywords: what editors complete and type checkers check.
 
 ``python tests/keyword_types.py`` writes this module from the declarations of the options.
 """
