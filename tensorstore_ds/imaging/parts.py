@@ -26,16 +26,14 @@ from tensorstore_ds.imaging.codecs import (
     oriented_size,
     read_image_header,
 )
-from tensorstore_ds.plugins import Plugins
+from tensorstore_ds.plugins import Plugin
 from tensorstore_ds.regular_files import open_file, read_file
 
 #: Images with at least this many bytes of pixels are read by parts.
 LARGE_NBYTES = 64 * 1024**2
 #: Functions that open files by parts, by the suffix of their names. Called with an open file, `color` and `key`, they
-#: return an `OpenedImage`, or None if Pillow reads the file as well. Other packages add some with an entry point
-#: ``tsds.images``.
-_TIFF = ("annex.openers.tiff", "open_tiff", "TIFF and BigTIFF, by parts")
-OPENERS = Plugins("tsds.images", "tensorstore_ds", {".tif": _TIFF, ".tiff": _TIFF})
+#: return an `OpenedImage`, or None if Pillow reads the file as well.
+OPENERS = dict.fromkeys((".tif", ".tiff"), Plugin("tensorstore_ds.annex.openers.tiff", "open_tiff", "TIFF and BigTIFF"))
 
 _BAND_NBYTES = 8 << 20  # pixels of a decoded image that are copied at a time
 _CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}

@@ -21,15 +21,11 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan, place_on
 from tensorstore_ds.loading.moving import can_move, can_normalize, is_move, move, only_moves
 from tensorstore_ds.loading.samples import Batch, Samples
-from tensorstore_ds.plugins import Plugins
+from tensorstore_ds.plugins import Plugin
 
 #: Functions that return a `Decoder`, by the loader's `decode`. Each is called with the data set, the device, and the
 #: loader's options that must be false.
-DECODERS = Plugins(
-    "tsds.decoders",
-    "tensorstore_ds",
-    {"device": ("annex.device_decoding", "device_decoder", "JPEG files decoded by an NVIDIA GPU")},
-)
+DECODERS = {"device": Plugin("tensorstore_ds.annex.device_decoding", "device_decoder", "JPEG files, by an NVIDIA GPU")}
 
 
 class Decoder(Protocol):
