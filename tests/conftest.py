@@ -41,6 +41,14 @@ if os.environ.get("TSDS_DRAW") == "some":
 DRAW = os.environ.get("TSDS_DRAW", "all")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copies of remote stores are kept in a folder of the tests, and not in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TSDS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def pytest_report_header() -> str:
     return f"variants of tests: TSDS_DRAW={DRAW}"
 
