@@ -7,14 +7,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import tensorstore_ds as tsds
 from global_state import global_state
@@ -103,16 +100,15 @@ def test_options_out_of_their_range(changes: dict[str, Any], message: str) -> No
     assert str(error.value) == message
 
 
-def test_batch_sizes_are_cut_to_the_data() -> None:
+def test_sizes_times_and_workers_follow_from_the_data_and_the_cores() -> None:
     assert BenchOptions().sizes(60_000) == (100, 300, 500, 1000, 3000, 5000, 10000)
     assert BenchOptions(batch_sizes=(7, 300, 100)).sizes(205) == (7, 100, 205)
     assert BenchOptions().sizes(3) == (3,)
     assert middle((100, 300)) == 300 and middle((2000, 3000)) == 2000
-
-
-def test_small_data_get_less_time() -> None:
-    assert BenchOptions().time_for(1797) < BenchOptions().time_for(60_000)
-    assert BenchOptions(seconds=9).time_for(1797) == 9
+    assert BenchOptions().time_for(1797) < BenchOptions().time_for(60_000) and BenchOptions(seconds=9).time_for(5) == 9
+    assert [[way.workers for way in ways_of(("files",), n)] for n in (16, 2, 1)] == [[0, 8, 16], [0, 1, 2], [0, 1]]
+    names = [way.name for way in ways_of(("device", "store", "plain", "tensors", "files"), 16)]
+    assert len(set(names)) == len(names) == 9
 
 
 def test_what_cannot_be_compared_is_refused(store: Path, tmp_path: Path) -> None:
@@ -120,34 +116,17 @@ def test_what_cannot_be_compared_is_refused(store: Path, tmp_path: Path) -> None
         bench(store, BenchOptions(split="val"))
     with pytest.raises(tsds.FormatError):
         bench(tmp_path)
-
-
-def test_a_device_that_is_not_here_is_an_error_of_all(store: Path) -> None:
     with pytest.raises(tsds.OptionError, match="`device`: expected one that this machine has, found nonsense"):
         bench(store, BenchOptions(ways=("store",), device="nonsense"))
 
 
-def test_workers_are_none_half_and_all_cores() -> None:
-    assert [way.workers for way in ways_of(("files",), 16)] == [0, 8, 16]
-    assert [way.workers for way in ways_of(("files",), 2)] == [0, 1, 2]
-    assert [way.workers for way in ways_of(("files",), 1)] == [0, 1]
-    names = [way.name for way in ways_of(("device", "store", "plain", "tensors", "files"), 16)]
-    assert len(set(names)) == len(names) == 9
-
-
-def test_a_cell_is_the_median_of_its_rounds() -> None:
+def test_a_cell_is_the_median_of_its_rounds_and_ratios_are_to_the_first_row_that_was_measured() -> None:
     answers = [answer(9.0, memory=5, device_memory=7), answer(2.0, samples=40, memory=9), answer(4.0)]
     found = make_cell("a", "load", 5, answers, samples=20)
     assert (found.seconds, found.spread, found.rate) == (4, (1, 9), 5)
     assert (found.memory, found.device_memory) == (9, 7)
-
-
-def test_one_failure_is_the_cells_reason() -> None:
     cell = make_cell("a", "load", 5, [answer(1.0), {"state": "failed", "reason": "it broke"}], samples=20)
     assert cell.seconds is None and cell.reason == "it broke"
-
-
-def test_ratios_are_to_the_first_row_that_was_measured() -> None:
     cells = [Cell("a", "load", 5), Cell("b", "load", 5, rate=10.0), Cell("c", "load", 5, rate=25.0)]
     cells += [Cell("a", "train", 5, rate=4.0), Cell("c", "train", 5, rate=2.0), Cell("c", "load", 9, rate=7.0)]
     assert [cell.ratio for cell in with_ratios(cells)] == [None, 1, 2.5, 1, 0.5, 1]
@@ -190,20 +169,12 @@ def test_memory_that_a_forked_process_shares_counts_once() -> None:
     assert own_nbytes(child) is None and tree_nbytes(child) is None
 
 
-@pytest.fixture
-def lane(store: Path, tmp_path: Path) -> Iterator[Callable[..., Lane]]:
-    def make(**changes: Any) -> Lane:
-        assignment = {"store": str(store), "split": "train", "raw": None, "scratch": str(tmp_path), "device": "cpu"}
-        way = {"name": "plain-1", "title": "", "group": "plain", "workers": 1}
-        return Lane("plain-1", RUNNER, {**assignment, "memory": None, "seed": 0, "way": way, **changes}, tmp_path)
-
-    yield make
-
-
 @pytest.mark.slow
-def test_a_lane_that_does_not_answer_is_ended_with_its_workers(lane: Callable[..., Lane]) -> None:
+def test_a_lane_that_does_not_answer_is_ended_with_its_workers(store: Path, tmp_path: Path) -> None:
     before = set(running())  # such as a server of forks that another test has started
-    with lane() as one:
+    way = {"name": "plain-1", "title": "", "group": "plain", "workers": 1}
+    assignment = {"store": str(store), "split": "train", "raw": None, "scratch": str(tmp_path), "device": "cpu"}
+    with Lane("plain-1", RUNNER, {**assignment, "memory": None, "seed": 0, "way": way}, tmp_path) as one:
         one.begin(120)
         assert one.ready["device"] == "cpu" and one.ready["memory"] > 0
         assert one.ask("load", 60, batch_size=5, seconds=0.05)["state"] == "ok"
@@ -221,27 +192,6 @@ def test_a_lane_that_does_not_answer_is_ended_with_its_workers(lane: Callable[..
 # --- what is made of it --------------------------------------------------------------------------------------------
 
 
-def made(*cells: Cell, **changes: Any) -> Comparison:
-    ways = [Way("files-0", "files, 0 workers", "files", reader="ImageFolder")]
-    ways += [Way("tensors", "TensorDataset", "tensors"), Way("store", "ours", "store", ours=True)]
-    facts: dict[str, Any] = {
-        "store": "s.tsds",
-        "split": "train",
-        "samples": 1000,
-        "shape": (28, 28, 1),
-        "device": "cpu",
-        "machine": {"cpu": "AMD"},
-        "batch_sizes": sorted({cell.batch_size for cell in cells}),
-        "seconds": 1.0,
-        "took": 10.0,
-        "interrupted": False,
-        "baseline": 10**8,
-        "ways": ways,
-        "cells": with_ratios(cells),
-    }
-    return Comparison(**{**facts, **changes})
-
-
 def cell(way: str, phase: Any, size: int, seconds: float) -> Cell:
     return Cell(way, phase, size, seconds, (seconds, seconds), 1000 / seconds, None, 5 * 10**8)
 
@@ -254,44 +204,24 @@ MEASURED = [
 ]
 
 
-def test_the_advantage_is_over_the_best_of_a_group() -> None:
-    found = made(*MEASURED)
+def made(cells: list[Cell], *wrong: str) -> Comparison:
+    """A comparison in which some ways deliver something else than the store has."""
+    ways = [Way("files-0", "files, 0 workers", "files", reader="ImageFolder")]
+    ways += [Way("tensors", "TensorDataset", "tensors"), Way("store", "ours", "store", ours=True)]
+    ways += [Way("device", "ours on the GPU", "device", ours=True)]
+    ways = [replace(way, correct=way.name not in wrong) for way in ways]
+    facts: dict[str, Any] = dict.fromkeys(("split", "device", "machine", "interrupted", "shape", "baseline", "took"))
+    return Comparison("s.tsds", samples=1000, batch_sizes=(100, 300), seconds=1.0, ways=ways, cells=cells, **facts)
+
+
+def test_the_advantage_is_over_the_best_way_of_a_group_that_delivers_what_is_stored(tmp_path: Path) -> None:
+    found = made(MEASURED)
     assert found.advantage("load", "files") == pytest.approx((3 / 0.03, 5 / 0.01))
     assert found.advantage("load", "tensors") == pytest.approx((0.5 / 0.03, 0.5 / 0.01))
     assert found.advantage("train", "files") is None
-
-
-def test_a_way_that_delivers_something_else_has_no_advantage() -> None:
-    ways = [replace(way, correct=way.name != "device") for way in made().ways]
-    wrong = Way("device", "ours on the GPU", "device", ours=True, correct=False)
-    found = made(*MEASURED, cell("device", "load", 100, 1e-6), ways=[*ways, wrong])
-    assert found.advantage("load", "files") == made(*MEASURED).advantage("load", "files")
-    found = replace(found, ways=[replace(way, correct=way.group != "tensors") for way in ways])
-    assert found.advantage("load", "tensors") is None and found.advantage("load", "files") is not None
-
-
-def test_it_is_written_as_json(tmp_path: Path) -> None:
-    found = made(*MEASURED)
+    more = [*MEASURED, cell("device", "load", 100, 1e-6)]
+    assert made(more, "device").advantage("load", "files") == found.advantage("load", "files")
+    assert made(more, "tensors").advantage("load", "tensors") is None
     assert found.write(tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "bench.json"
     data = json.loads((tmp_path / "new" / "folder" / "bench.json").read_text())
     assert data == found.as_data() and len(data["cells"]) == 8
-    assert data["cells"][2]["ratio"] == pytest.approx(10)
-
-
-@pytest.mark.parametrize("cells", [MEASURED, MEASURED[:1], [Cell("store", "load", 100, reason="no time")]])
-def test_it_is_drawn(tmp_path: Path, cells: list[Cell]) -> None:
-    pytest.importorskip("matplotlib")
-    assert made(*cells).draw(tmp_path / "bench.png")
-    with Image.open(tmp_path / "bench.png") as image:
-        pixels = np.asarray(image.convert("RGB"))
-        colors = image.convert("RGB").getcolors(10**6)
-    assert (pixels[:, [0, 1, -2, -1]] == 255).all()  # no legend is cut off
-    assert colors is not None and len(colors) > 10
-    ours = sum(count for count, color in colors if color == (0xD5, 0x5E, 0x00))
-    assert (ours > 100) == any(cell.way == "store" and cell.seconds for cell in cells)
-
-
-def test_without_matplotlib_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.annex.measuring.bench_results.plots_available", lambda: False)
-    assert made(*MEASURED).draw(tmp_path / "bench.png") is False
-    assert not (tmp_path / "bench.png").exists()

@@ -26,33 +26,21 @@ def run(*arguments: object) -> Result:
     return result
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """Files and the store, on one core's worth of workers, over 18 images."""
-    folder = tmp_path_factory.mktemp("cli-bench")
-    source = class_folders(folder / "raw", per_class=9)
-    tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.usable_cores", lambda: 1)
-        monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.ROUNDS", 1)
-        arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
-        ways = ["--ways", "files,store,device"]
-        return folder, run(folder / "s.tsds", *arguments, *ways, "--out", folder / "out")
-
-
 @pytest.mark.slow
 @pytest.mark.drawn(2, of="races")
-def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> None:
-    _, done = measured
+def test_a_table_of_all_ways_and_batch_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and the store, on one core's worth of workers, over 18 images."""
+    folder, source = tmp_path, class_folders(tmp_path / "raw", per_class=9)
+    tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
+    monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.usable_cores", lambda: 1)
+    monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.ROUNDS", 1)
+    arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
+    done = run(folder / "s.tsds", *arguments, "--ways", "files,store,device", "--out", folder / "out")
     assert done.exit_code == 0, done.output
     assert "s.tsds, train  18 samples of 6x5x1, batches on cpu" in done.stdout
     assert "batch 5, 4 batches per epoch" in done.stdout and "batch 18, 1 batch per epoch" in done.stdout
     time = r"[\d.]+ [mµ]?s +[\d,]+ +[\d,.]+"
-    for title in (
-        "files (ImageFolder), 0 workers",
-        "files (ImageFolder), 1 worker",
-        "store, tensorstore-ds",
-    ):
+    for title in ("files (ImageFolder), 0 workers", "files (ImageFolder), 1 worker", "store, tensorstore-ds"):
         assert len(re.findall(rf"^  {re.escape(title)} +{time} +{time} +[\d.]+ [MG]B$", done.stdout, re.MULTILINE)) == 2
     firsts = re.findall(r"^  files \(ImageFolder\), 0 workers +[\d.]+ m?s +[\d.]+ m?s +18", done.stdout, re.MULTILINE)
     assert firsts or "could not be dropped" in done.stdout or "does not tell" in done.stdout
@@ -63,52 +51,27 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
         assert re.search(said, done.stdout, re.MULTILINE)
     assert "as fast as the best TensorDataset" not in done.stdout
 
-
-@pytest.mark.slow
-@pytest.mark.drawn(2, of="races")
-def test_files_are_written(measured: tuple[Path, Result]) -> None:
-    folder, done = measured
     data = json.loads((folder / "out" / "bench.json").read_text())
     assert data["samples"] == 18 and data["batch_sizes"] == [5, 18] and not data["interrupted"]
     cells = {(cell["way"], cell["phase"], cell["batch_size"]): cell for cell in data["cells"]}
     assert len(cells) == 4 * 2 * 2
     assert all((cell["seconds"] is None) == (cell["way"] == "device") for cell in cells.values())
     assert cells["files-0", "load", 5]["ratio"] == 1
-    assert {row["name"]: row["correct"] for row in data["ways"] if row["correct"] is not None} == dict.fromkeys(
-        ("files-0", "files-1", "store"), True
-    )
-    drawn = (folder / "out" / "bench.png").exists()
-    assert drawn == ("bench.png: not drawn" not in done.stdout)
-
-
-def test_the_source_is_as_it_was(measured: tuple[Path, Result]) -> None:
-    folder, _ = measured
-    assert len(list((folder / "raw").rglob("*.png"))) == 36 and not list(folder.rglob("VOCdevkit"))
+    correct = {row["name"]: row["correct"] for row in data["ways"] if row["correct"] is not None}
+    assert correct == dict.fromkeys(("files-0", "files-1", "store"), True)
+    assert len(list(source.rglob("*.png"))) == 36 and not list(folder.rglob("VOCdevkit"))  # the source is as it was
 
 
 # --- without measuring -----------------------------------------------------------------------------------------------
 
 
 def comparison(**changes: Any) -> Comparison:
-    facts: dict[str, Any] = {
-        "store": "/data/s.tsds",
-        "split": "train",
-        "samples": 1000,
-        "shape": None,
-        "device": "cpu",
-        "machine": {"cpu": "AMD", "cores": "2 cores"},
-        "batch_sizes": (100,),
-        "seconds": 1.0,
-        "took": 3.0,
-        "interrupted": False,
-        "baseline": None,
-        "ways": [Way("files-0", "files, 0 workers", "files", 0, False), Way("store", "ours", "store", 0, True)],
-        "cells": [
-            Cell("files-0", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 5 * 10**8),
-            Cell("store", "load", 100, reason="it broke"),
-        ],
-    }
-    return Comparison(**{**facts, **changes})
+    facts: dict[str, Any] = {"store": "/data/s.tsds", "split": "train", "samples": 1000, "shape": None, "device": "cpu"}
+    facts |= {"machine": {"cpu": "AMD"}, "batch_sizes": (100,), "seconds": 1.0, "took": 3.0, "interrupted": False}
+    ways = [Way("files-0", "files, 0 workers", "files", 0, False), Way("store", "ours", "store", 0, True)]
+    cells = [Cell("files-0", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 5 * 10**8)]
+    cells += [Cell("store", "load", 100, reason="it broke")]
+    return Comparison(**{**facts, "baseline": None, "ways": ways, "cells": cells, **changes})
 
 
 @pytest.fixture
@@ -130,33 +93,20 @@ def test_options_are_handed_on(asked: list[Any], tmp_path: Path) -> None:
     arguments = ["--raw", tmp_path, "--split", "val", "--batch-sizes", "7, 9", "--ways", "store,files", "--no-train"]
     run("s.tsds", "--out", tmp_path, *arguments, "--seconds", 3, "--device", "cpu")
     assert asked[1] == BenchOptions()
-    assert asked[2] == BenchOptions(
-        raw=tmp_path,
-        split="val",
-        batch_sizes=(7, 9),
-        ways=("store", "files"),
-        train=False,
-        seconds=3.0,
-        device="cpu",
-    )
+    given = {"raw": tmp_path, "split": "val", "batch_sizes": (7, 9), "ways": ("store", "files"), "train": False}
+    assert asked[2] == BenchOptions(**given, seconds=3.0, device="cpu")
 
 
-def test_what_was_not_measured_is_said(asked: list[Any], tmp_path: Path) -> None:
+def test_what_is_shown(asked: list[Any], tmp_path: Path) -> None:
     shown = run("s.tsds", "--out", tmp_path).stdout
     assert re.search(r"^  files, 0 workers +4.0 s +250 +1.0 +500 MB$", shown, re.MULTILINE)
     assert re.search(r"^  ours +- +- +- +-$", shown, re.MULTILINE)
     assert "loading, batch 100, ours: not measured, it broke" in shown
-
-
-def test_a_mismatch_is_said(asked: list[Any], tmp_path: Path) -> None:
     wrong = Way("store", "ours", "store", 0, True, delivered="990 samples, the store has 1,000", correct=False)
     asked[0] = comparison(ways=[wrong], cells=[], notes=["training was not measured: it was left out"])
     shown = run("s.tsds", "--out", tmp_path).stdout
     assert re.search(r"^  ours +990 samples, the store has 1,000$", shown, re.MULTILINE)
     assert "training was not measured: it was left out" in shown
-
-
-def test_gpu_columns_are_there_if_there_is_one(asked: list[Any], tmp_path: Path) -> None:
     found = Cell("store", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 5 * 10**8, 10**9)
     asked[0] = comparison(device="NVIDIA H200", cells=[found])
     shown = run("s.tsds", "--out", tmp_path).stdout
@@ -164,12 +114,9 @@ def test_gpu_columns_are_there_if_there_is_one(asked: list[Any], tmp_path: Path)
     assert re.search(r"^  ours +4.0 s +250 +1.0 +500 MB +1.0 GB$", shown, re.MULTILINE)
 
 
-def test_json(asked: list[Any], tmp_path: Path) -> None:
+def test_json_and_ctrl_c(asked: list[Any], tmp_path: Path) -> None:
     done = run("s.tsds", "--out", tmp_path, "--json")
     assert json.loads(done.stdout) == json.loads((tmp_path / "bench.json").read_text()) == asked[0].as_data()
-
-
-def test_ctrl_c_writes_what_was_measured(asked: list[Any], tmp_path: Path) -> None:
     asked[0] = comparison(interrupted=True)
     done = run("s.tsds", "--out", tmp_path)
     assert done.exit_code == 130

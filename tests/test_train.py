@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ import torch
 import tensorstore_ds as tsds
 from global_state import global_state
 from stores import Samples
-from tensorstore_ds.annex.training import report as report_module
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from training_stores import annotated, labelled, load_history, one_line, patterns, signal_in_pass, small
 
@@ -84,22 +82,6 @@ def test_what_is_kept(run: tuple[Path, tsds.training.TrainReport]) -> None:
     assert sum(c["samples"] for c in written["classes"]) == 21
     right = sum(c["samples"] * c["accuracy"] for c in written["classes"])
     assert right / 21 == pytest.approx(report.best["accuracy"])
-
-
-def test_a_slow_start_is_told_once_by_its_parts(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_module, "SLOW_START", 0.0)
-    notes: list[str] = []
-    tsds.train(
-        store,
-        small(epochs=2, batch_size=16),
-        out=tmp_path / "run",
-        listeners=tsds.training.Listeners(note=notes.append),
-    )
-    lines = [note for note in notes if note.startswith("the start took long: ")]
-    parts = [re.sub(r" \d+\.\d s$", "", part) for part in lines[0].partition(": ")[2].split(", ")]
-    steps = ["first step", "first step of a short batch"]
-    assert len(lines) == 1
-    assert parts == ["preparation", "first batch", *steps, "checkpoint", "first evaluation"]
 
 
 def test_the_best_model_is_the_one_evaluated(run: tuple[Path, tsds.training.TrainReport], store: Path) -> None:

@@ -48,18 +48,22 @@ def measured(**changes):
     return dataclasses.replace(found, **changes)
 
 
-def trained(model=500.0, together=490.0, wait=0.01, **changes):
+def trained(rate=500.0, both=490.0, wait=0.01, **changes):
     """The same with a model."""
-    return measured(model=ModelRun("tiny", 128, model), together=run(together, wait=wait), **changes)
+    return measured(**{"model": ModelRun("tiny", 128, rate), "together": run(both, wait=wait), **changes})
 
 
 def codes(m):
     return [verdict.code for verdict in judge(m)]
 
 
+FASTER = {"threads": 64, "fewer_threads": 2, "fewer_rate": 5000.0}
+UNEVEN = {"gathers": Gathers(10.0 * GB, 2.0 * GB)}
 SLOW = TransformRun(without=60000.0, one=400.0, several=1500.0, threads=4, gil_wait=0.0001)
 HELD = TransformRun(without=60000.0, one=400.0, several=380.0, threads=4, gil_wait=0.006)
 COPIES = Copies(19_000_000, 0.001, 0.004)
+UNKNOWN = Memory(9, 20, "machine", None)
+LIMITED = Cores(64, 2.0, "/sys/fs/cgroup", 2.0)
 CLEAN_COLD = Memory(9 * GB, 20 * GB, "machine", 0.2)
 DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
 
@@ -70,18 +74,15 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(), ["gather-bound"]),
         (trained(), ["model-bound"]),
         (trained(500.0, 300.0, 0.4), ["gather-bound"]),
-        (measured(gathers=Gathers(10.0 * GB, 2.0 * GB)), ["slow-copies", "gather-bound"]),
-        (trained(gathers=Gathers(10.0 * GB, 2.0 * GB)), ["model-bound"]),  # slow, and quick enough
+        (measured(**UNEVEN), ["slow-copies", "gather-bound"]),
+        (trained(**UNEVEN), ["model-bound"]),  # slow, and quick enough
         (measured(gathers=Gathers(10.0 * GB, 6.5 * GB)), ["gather-bound"]),
         (trained(500.0, 300.0, 0.01), ["model-bound"]),  # slower, but not for want of batches
         (measured(first_epoch=run(4000.0), memory=CLEAN_COLD), ["storage-bound", "gather-bound"]),
         (trained(first_epoch=run(400.0), memory=CLEAN_COLD), ["storage-bound", "model-bound"]),
         (trained(first_epoch=run(4000.0), memory=CLEAN_COLD), ["model-bound"]),  # cold, and quick enough
         (measured(first_epoch=run(4000.0)), ["gather-bound"]),  # slow at first, but all of it was there
-        (
-            measured(first_epoch=run(4000.0, faults=9), memory=Memory(9, 20, "machine", None)),
-            ["storage-bound", "gather-bound"],
-        ),
+        (measured(first_epoch=run(4000.0, faults=9), memory=UNKNOWN), ["storage-bound", "gather-bound"]),
         (trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)), ["does-not-fit", "model-bound"]),
         (measured(transform=HELD), ["transform-holds-gil"]),
         (measured(transform=dataclasses.replace(HELD, gil_wait=0.0), runs=()), ["transform-bound"]),  # others work, too
@@ -90,42 +91,23 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(transform=dataclasses.replace(SLOW, several=59000.0)), ["gather-bound"]),  # it takes no time
         (trained(transform=HELD), ["model-bound"]),
         (measured(layout="zarr"), ["compressed"]),
-        (measured(layout="zarr", gathers=Gathers(10.0 * GB, 2.0 * GB)), ["compressed"]),
+        (measured(layout="zarr", **UNEVEN), ["compressed"]),
         (measured(**DECODED), ["decode-bound"]),
         (measured(**DECODED, current=run(busy=7.5), runs=()), ["decode-bound", "cores-limited"]),
         (measured(wanted=Settings(num_threads=8), gain=2.0), ["too-few-threads", "gather-bound"]),
         (measured(wanted=Settings(num_threads=8), gain=1.1), ["gather-bound"]),
         (measured(wanted=Settings(num_workers=8), gain=5.0), ["gather-bound"]),
         (
-            measured(
-                device="cuda", model=ModelRun("tiny", 128, 9000.0), together=run(5000.0, copy=0.024), copies=COPIES
-            ),
+            trained(9000.0, 0, device="cuda", together=run(5000.0, copy=0.024), copies=COPIES),
             ["copy-bound", "gather-bound"],
         ),
-        (
-            trained(device="cuda", current=run(pin_memory=False), copies=COPIES),
-            ["model-bound", "pageable-copies"],
-        ),
+        (trained(device="cuda", current=run(pin_memory=False), copies=COPIES), ["model-bound", "pageable-copies"]),
         (trained(device="cuda", copies=COPIES), ["model-bound"]),
-        (
-            trained(500.0, 300.0, 0.4, **DECODED, cores=Cores(64, 2.0, "/sys/fs/cgroup", 2.0)),
-            ["decode-bound", "cores-limited"],
-        ),
-        (
-            dataclasses.replace(trained(500.0, 420.0, 0.01), together=run(420.0, wait=0.01, gather=0.9)),
-            ["model-bound", "cores-limited"],
-        ),
-        (
-            dataclasses.replace(trained(), model=ModelRun("tiny", 128, 500.0, 512, 900.0)),
-            ["model-bound", "batch-too-small"],
-        ),
-        (dataclasses.replace(trained(), model=ModelRun("tiny", 128, 500.0, 512, 550.0)), ["model-bound"]),
-        (
-            dataclasses.replace(
-                trained(), model=ModelRun("tiny", 128, 500.0, threads=64, fewer_threads=2, fewer_rate=5000.0)
-            ),
-            ["too-many-torch-threads", "model-bound"],
-        ),
+        (trained(500.0, 300.0, 0.4, **DECODED, cores=LIMITED), ["decode-bound", "cores-limited"]),
+        (trained(together=run(420.0, wait=0.01, gather=0.9)), ["model-bound", "cores-limited"]),
+        (trained(model=ModelRun("tiny", 128, 500.0, 512, 900.0)), ["model-bound", "batch-too-small"]),
+        (trained(model=ModelRun("tiny", 128, 500.0, 512, 550.0)), ["model-bound"]),
+        (trained(model=ModelRun("tiny", 128, 500.0, **FASTER)), ["too-many-torch-threads", "model-bound"]),
     ],
 )
 def test_each_cause_by_its_numbers(m, expected):
@@ -146,75 +128,45 @@ def test_what_is_said():
         "again, at most 10,000 samples/s in order."
     )
     assert found[0].evidence["most_rate"] == 10000
-
-
-def test_what_is_said_of_copies():
-    (slow, _) = judge(measured(gathers=Gathers(10.0 * GB, 2.0 * GB)))
+    (slow, _) = judge(measured(**UNEVEN))
     assert slow.line == "Rows are copied at 2.0 GB/s, and as much in one piece at 10.0 GB/s."
     assert "GLIBC_TUNABLES=glibc.cpu.hwcaps=-ERMS,-FSRM" in slow.change
 
 
-rates = st.floats(1e-3, 1e9)
-runs = st.builds(
-    Run,
-    st.builds(
-        Settings,
-        num_threads=st.none() | st.integers(1, 64),
-        prefetch_factor=st.none() | st.integers(1, 9),
-        num_workers=st.integers(0, 9),
-        pin_memory=st.none() | st.booleans(),
-    ),
-    batch_size=st.integers(1, 10**4),
-    rate=rates,
-    batches=st.integers(1, 10**6),
-    wait=st.floats(0, 1),
-    gather=st.floats(0, 100),
-    copy=st.floats(0, 100),
-    depth=st.floats(0, 100),
-    busy=st.floats(0, 64),
-    major_faults=st.none() | st.integers(0, 10**6),
+def anything_of(kind, **fields):
+    """Values of a dataclass, with any number, truth and size in each field that is not named."""
+    plain = {"float": st.floats(1e-3, 1e9), "int": st.integers(1, 10**6), "str": st.sampled_from(["", "machine"])}
+    plain |= {f"{name} | None": st.none() | values for name, values in plain.items()}
+    known = {field.name: plain[str(field.type)] for field in dataclasses.fields(kind) if str(field.type) in plain}
+    return st.builds(kind, **{**known, **fields})
+
+
+shares = st.floats(0, 1)
+some = st.builds(
+    Settings,
+    num_threads=st.none() | st.integers(1, 64),
+    prefetch_factor=st.none() | st.integers(1, 9),
+    num_workers=st.integers(0, 9),
+    pin_memory=st.none() | st.booleans(),
 )
-anything = st.builds(
+runs = anything_of(Run, settings=some, wait=shares, busy=st.floats(0, 64), copy=st.floats(0, 100))
+anything = anything_of(
     Measured,
     device=st.sampled_from(["cpu", "cuda"]),
     layout=st.sampled_from(["memmap", "zarr"]),
     encoding=st.sampled_from(["", "raw", "jpeg"]),
-    sample_nbytes=st.floats(1, 1e9),
-    cores=st.builds(
-        Cores,
-        st.integers(1, 256),
-        st.floats(0.1, 256),
-        st.sampled_from(["", "machine", "/sys/fs/cgroup"]),
-        st.floats(0.1, 256),
-    ),
-    memory=st.builds(
-        Memory,
-        st.integers(1, 2**50),
-        st.integers(1, 2**50),
-        st.sampled_from(["", "machine", "/sys/fs/cgroup"]),
-        st.none() | st.floats(0, 1),
-    ),
-    storage=st.builds(Storage, st.none() | rates),
-    gathers=st.builds(Gathers, rates, rates),
+    cores=anything_of(Cores, allowed=st.floats(0.1, 256), measured=st.floats(0.1, 256)),
+    memory=anything_of(Memory, nbytes=st.integers(1, 2**50), limit=st.integers(1, 2**50), resident=st.none() | shares),
+    storage=anything_of(Storage),
+    gathers=anything_of(Gathers),
     first_epoch=runs,
     current=runs,
     runs=st.lists(runs, max_size=4).map(tuple),
-    model=st.none()
-    | st.builds(
-        ModelRun,
-        st.just("tiny"),
-        st.integers(1, 999),
-        rates,
-        st.integers(0, 999),
-        rates,
-        *[st.integers(1, 99)] * 2,
-        rates,
-    ),
+    model=st.none() | anything_of(ModelRun),
     together=st.none() | runs,
-    copies=st.none() | st.builds(Copies, st.integers(1, 10**9), *[st.floats(1e-6, 9)] * 2),
-    transform=st.none() | st.builds(TransformRun, rates, rates, rates, st.integers(1, 9), st.floats(0, 1)),
-    decoding=st.none() | st.builds(Decoding, st.floats(0, 9), st.floats(0, 9)),
-    gain=rates,
+    copies=st.none() | anything_of(Copies),
+    transform=st.none() | anything_of(TransformRun, gil_wait=shares),
+    decoding=st.none() | anything_of(Decoding, read=st.floats(0, 9), decode=st.floats(0, 9)),
 )
 
 

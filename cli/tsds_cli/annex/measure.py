@@ -32,13 +32,13 @@ _MEASURED: dict[Literal["load", "train"], str] = {"load": "loading", "train": "t
 @click.command(cls=Command)
 @store_argument()
 @options_of(BenchOptions)
-@out_option(None, "Folder for bench.json and bench.png.", shown="STORE.bench in the current folder", group="Essential")
+@out_option(None, "Folder for bench.json.", shown="STORE.bench in the current folder", group="Essential")
 @json_option
 def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
     """Benchmark ways to load a STORE and its source files.
 
     For each way and batch size, measures epochs of loading and of training, memory, and the first epoch with cold
-    files. Writes bench.json and bench.png. STORE and DIR are not changed, but they are dropped from the page cache and
+    files. Writes bench.json. STORE and DIR are not changed, but they are dropped from the page cache and
     read again.
 
     \b
@@ -54,17 +54,12 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
             store, options, progress=lambda at: bar.show("Measuring", at.done, at.total, str(at), wide=False)
         )
     written = comparison.write(folder)
-    drawn = comparison.draw(folder / "bench.png")
     if as_json:
         text.echo_json(comparison.as_data())
     else:
         _show_comparison(comparison)
         text.echo()
-        text.echo(f"wrote {written}" + (f" and {folder / 'bench.png'}" if drawn else ""))
-        if not drawn:
-            text.echo(
-                "bench.png: not drawn, matplotlib is not installed. pip install '.[plots]' in a clone of tensorstore-ds"
-            )
+        text.echo(f"wrote {written}")
     if comparison.interrupted:
         raise interrupted("interrupted; what was measured until then is written")
 

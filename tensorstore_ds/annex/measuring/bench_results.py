@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tensorstore_ds.annex.measuring.bench_options import GROUPS, Group
-from tensorstore_ds.annex.pictures.sheet import FADED, INK, plots_available, sheet
 from tensorstore_ds.durable import write_file
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 Phase = Literal["load", "train"]
 
@@ -144,19 +137,6 @@ class Comparison:
         data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return data
 
-    def draw(self, path: str | os.PathLike[str]) -> bool:
-        """Draw the seconds per epoch against the batch size as a PNG file, with one line per way. Lower is faster.
-
-        Returns:
-            True if the file was written, False if matplotlib is not installed.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-        if plots_available():
-            _draw(self, path)
-        return plots_available()
-
     def write(self, folder: Path) -> Path:
         """Write ``bench.json`` into a folder, and return its path.
 
@@ -194,65 +174,3 @@ def with_ratios(cells: Sequence[Cell]) -> list[Cell]:
         dataclasses.replace(cell, ratio=cell.rate / first[cell.phase, cell.batch_size]) if cell.rate else cell
         for cell in cells
     ]
-
-
-# --- the picture ---------------------------------------------------------------------------------------------------
-
-#: By group; colors that the color-blind tell apart (Okabe and Ito, Color Universal Design, 2008).
-_COLORS: Mapping[str, str] = dict(zip(GROUPS, ("#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7"), strict=True))
-#: Of the ways of a group, in turn.
-_MARKERS, _DASHES = ("o", "s", "^"), ("-", "--", ":")
-_TITLES: Mapping[Phase, str] = {"load": "Loading alone", "train": "Training a small ViT"}
-
-
-def _draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
-    phases: list[Phase] = [p for p in _TITLES if any(c.phase == p for c in comparison.cells)] or ["load"]
-    height, width, *_ = comparison.shape or (0, 0)
-    of = f"{comparison.samples:,} images" + (f" of {height} x {width} pixels" if comparison.shape else "")
-    with sheet(path, 5.4 * len(phases) + 0.6, 5.6) as figure:
-        figure.suptitle(f"An epoch of {of}, on {comparison.device}", x=0.01, ha="left", fontsize=12)
-        panels = figure.subplots(1, len(phases), squeeze=False)[0]
-        named: dict[str, Line2D] = {}
-        for axes, phase in zip(panels, phases, strict=True):
-            _draw_phase(axes, comparison, phase, named)
-        if named:
-            figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=1 + len(phases), fontsize=9)
-
-
-def _draw_phase(axes: Axes, comparison: Comparison, phase: Phase, named: dict[str, Line2D]) -> None:
-    axes.set_title(_TITLES[phase])
-    places: Counter[str] = Counter()
-    for way in comparison.ways:
-        place = min(places[way.group], len(_MARKERS) - 1)
-        places[way.group] += 1
-        cells = [comparison.cell(way.name, phase, size) for size in comparison.batch_sizes]
-        measured = [cell for cell in cells if cell is not None and cell.seconds is not None]
-        if measured:
-            named[way.full_title] = _draw_way(axes, way, place, measured)
-    if axes.lines:
-        _name_axes(axes, comparison.batch_sizes)
-    else:
-        axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes, color=FADED)
-        axes.set_axis_off()
-
-
-def _draw_way(axes: Axes, way: Way, place: int, cells: Sequence[Cell]) -> Line2D:
-    sizes, seconds = [cell.batch_size for cell in cells], [cell.seconds or 0.0 for cell in cells]
-    style = {"linestyle": _DASHES[place], "linewidth": 2.6 if way.ours else 1.4, "marker": _MARKERS[place]}
-    (line,) = axes.plot(sizes, seconds, color=_COLORS[way.group], zorder=3 if way.ours else 2, **style)  # type: ignore[arg-type]
-    return line
-
-
-def _name_axes(axes: Axes, sizes: Sequence[int]) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45 if len(sizes) > 4 else 0)
-    axes.xaxis.set_minor_locator(NullLocator())
-    for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else ""))
-    axes.set_xlabel("samples per batch", color=INK)
-    axes.set_ylabel("seconds per epoch", color=INK)
-    axes.grid(axis="y", which="major")

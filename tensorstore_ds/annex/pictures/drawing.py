@@ -112,7 +112,6 @@ def _color_of(labels: NDArray[np.int64] | None, index: int) -> str:
 
 def class_name(classes: Sequence[str], label: int) -> str:
     """The name of a class; its number if it has none."""
-    """The name of a class; its number if it has none."""
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 

@@ -31,9 +31,9 @@ def citation_cff(facts: Facts) -> str:
     lines = [f"{name}: {yaml(text)}" for name, text in texts.items() if text]
     lines.append("authors:")
     for creator in facts.creators:
-        family, given = _person(creator)
-        person = [f"- family-names: {yaml(family)}", f"  given-names: {yaml(given)}"]
-        lines += person if given else [f"- name: {yaml(creator)}"]
+        family, given = person(creator)
+        named = [f"- family-names: {yaml(family)}", f"  given-names: {yaml(given)}"]
+        lines += named if given else [f"- name: {yaml(creator)}"]
     tags = dict.fromkeys(facts.answers.get("tags", ()))
     lines += ["keywords:", *(f"- {yaml(tag)}" for tag in tags)] if tags else []
     return "\n".join(lines) + "\n"
@@ -89,13 +89,13 @@ def _single_license(facts: Facts) -> str:
 
 
 def _creator(name: str) -> dict[str, str]:
-    family, given = _person(name)
+    family, given = person(name)
     if given:
         return {"name": one_line(name), "nameType": "Personal", "familyName": family, "givenName": given}
     return {"name": one_line(name), "nameType": "Organizational"}
 
 
-def _person(name: str) -> tuple[str, str]:
+def person(name: str) -> tuple[str, str]:
     """Family and given names of ``Family, Given``; an organization has no given name."""
     family, _, given = name.partition(",")
     return family.strip(), given.strip()

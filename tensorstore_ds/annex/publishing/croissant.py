@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from tensorstore_ds.annex.publishing.citing import license_url
+from tensorstore_ds.annex.publishing.citing import license_url, person
 from tensorstore_ds.annex.publishing.facts import COUNTED, Facts, options_of
 from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -16,50 +17,33 @@ from tensorstore_ds.reading.store_files import open_file
 #: A store of more files has a FileSet for each field instead.
 _MOST_FILES = 300
 
+#: Names of Croissant's own vocabulary.
+_TERMS = re.findall(
+    r"\w+",
+    "arrayShape citeAs column containedIn equivalentProperty extract field fileObject fileProperty fileSet format "
+    "includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace "
+    "samplingRate separator source subField transform",
+)
 #: What the names of version 1.1 stand for.
-_CONTEXT: Mapping[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "arrayShape": "cr:arrayShape",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "containedIn": "cr:containedIn",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "description": {"@container": "@language"},
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isArray": "cr:isArray",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "name": {"@container": "@language"},
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
+_CONTEXT: Mapping[str, Any] = dict(
+    sorted(
+        {
+            **{name: f"cr:{name}" for name in _TERMS},
+            "@language": "en",
+            "@vocab": "https://schema.org/",
+            "conformsTo": "dct:conformsTo",
+            "cr": "http://mlcommons.org/croissant/",
+            "data": {"@id": "cr:data", "@type": "@json"},
+            "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+            "dct": "http://purl.org/dc/terms/",
+            "description": {"@container": "@language"},
+            "examples": {"@id": "cr:examples", "@type": "@json"},
+            "name": {"@container": "@language"},
+            "rai": "http://mlcommons.org/croissant/RAI/",
+            "sc": "https://schema.org/",
+        }.items()
+    )
+)
 
 #: Answers by the name that Croissant's vocabulary for responsible AI gives them.
 _RAI = {
@@ -104,9 +88,9 @@ def croissant_json(facts: Facts, previews: Mapping[str, bytes]) -> str:
 
 
 def _party(name: str) -> dict[str, str]:
-    """A person as ``Family, Given``, or an organization."""
-    family, comma, given = (part.strip() for part in name.partition(","))
-    return {"@type": "sc:Person", "name": f"{given} {family}"} if comma else {"@type": "sc:Organization", "name": name}
+    """A person, or an organization."""
+    family, given = person(name)
+    return {"@type": "sc:Person", "name": f"{given} {family}"} if given else {"@type": "sc:Organization", "name": name}
 
 
 def _responsible(facts: Facts) -> dict[str, Any]:
@@ -202,8 +186,7 @@ def _splits(facts: Facts) -> dict[str, Any]:
         _field("splits/samples", "sc:Integer", "Its samples."),
     ]
     data = [{"splits/name": name, "splits/samples": len(facts.store[name])} for name in facts.store]
-    named = {"@type": "cr:RecordSet", "@id": "splits", "name": "splits", "dataType": "cr:Split"}
-    return {**named, "key": {"@id": "splits/name"}, "field": fields, "data": data}
+    return _records("splits", "name", "cr:Split", fields, data)
 
 
 def _classes(field: str, classes: tuple[str, ...]) -> dict[str, Any]:
@@ -213,8 +196,12 @@ def _classes(field: str, classes: tuple[str, ...]) -> dict[str, Any]:
         _field(f"{name}/name", "sc:Text", "The name of the class."),
     ]
     data = [{f"{name}/index": i, f"{name}/name": each} for i, each in enumerate(classes)]
-    named = {"@type": "cr:RecordSet", "@id": name, "name": name, "dataType": "sc:Enumeration"}
-    return {**named, "key": {"@id": f"{name}/index"}, "field": fields, "data": data}
+    return _records(name, "index", "sc:Enumeration", fields, data)
+
+
+def _records(name: str, key: str, data_type: str, fields: list[dict[str, Any]], data: list[Any]) -> dict[str, Any]:
+    named = {"@type": "cr:RecordSet", "@id": name, "name": name, "dataType": data_type}
+    return {**named, "key": {"@id": f"{name}/{key}"}, "field": fields, "data": data}
 
 
 def _preview(facts: Facts, split: str) -> dict[str, Any]:

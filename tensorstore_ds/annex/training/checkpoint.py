@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
-from tensorstore_ds.annex.training.history import plain
+from tensorstore_ds.annex.training.history import first_line, plain
 from tensorstore_ds.annex.training.models import build
 from tensorstore_ds.annex.training.options import CHOSEN, DetectorOptions, ModelOptions, TrainOptions, ViTOptions
 from tensorstore_ds.annex.training.tasks import Detection, Task, task_from_data
 from tensorstore_ds.durable import replacing
-from tensorstore_ds.errors import OptionError, TrainingError, one_line
+from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.options import deciding, user_path, with_changes
@@ -115,9 +115,8 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, 
 
 def unusable(path: Path, error: Exception) -> TrainingError:
     """The error for a checkpoint that cannot be used, with its cause."""
-    reason = one_line(str(error).splitlines()[0].rstrip(".")[:120]) if str(error) else type(error).__name__
     return TrainingError(
-        f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({reason}). "
+        f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({first_line(error)}). "
         "Use another checkpoint, best.pt or last.pt of a run."
     )
 

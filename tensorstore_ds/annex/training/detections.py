@@ -17,7 +17,7 @@ from tensorstore_ds.annex.pictures.contact_sheet import Cell, magnified, picture
 from tensorstore_ds.annex.pictures.drawing import draw_boxes
 from tensorstore_ds.annex.training.coco_map import Precision, coco_boxes, coco_map
 from tensorstore_ds.annex.training.detector import letterboxed_back
-from tensorstore_ds.annex.training.prediction import model_for, stored_batches
+from tensorstore_ds.annex.training.prediction import check_classes, model_for, stored_batches
 from tensorstore_ds.annex.training.recipe import DETECTOR_BATCH_SIZE
 from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.conversion.writer import Writer
@@ -270,11 +270,8 @@ def predict_store(
     table = chosen.fields.get("objects")
     truth_field = table if isinstance(table, ObjectsField) and {"boxes", "labels"} <= table.values.keys() else None
     has_truth = truth_field is not None
-    if truth_field is not None and truth_field.classes != classes:
-        raise OptionError(
-            f"{chosen.name}: expected the classes of the model, {', '.join(classes[:5])}, found "
-            f"{', '.join(truth_field.classes[:5])}. Bring them together with tsds relabel."
-        )
+    if truth_field is not None:
+        check_classes(chosen, truth_field.classes, card)
     fields = ("image", "objects") if has_truth else ("image",)
     loader = stored_batches(model, card, opened, chosen, fields=fields, batch_size=DETECTOR_BATCH_SIZE)
     found, truth = _found(model, card.task, loader, has_truth=has_truth)

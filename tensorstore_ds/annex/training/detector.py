@@ -15,6 +15,7 @@ from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn, ssdl
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops.misc import FrozenBatchNorm2d
 
+from tensorstore_ds.annex.training.history import first_line
 from tensorstore_ds.annex.training.options import DetectorOptions
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.loading.augment.fitting import Letterbox
@@ -143,10 +144,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     except ImportError:
         raise OptionError(f"{path}: safetensors is not installed: pip install safetensors") from None
     except Exception as error:  # whatever a damaged file makes a reader stumble over
-        reason = one_line(str(error).splitlines()[0].rstrip(".")[:120]) if str(error) else type(error).__name__
         raise OptionError(
-            f"`weights`: expected a state dict of torch or safetensors, found {path}, which cannot be read ({reason}). "
-            "Use another file."
+            f"`weights`: expected a state dict of torch or safetensors, found {path}, which cannot be read "
+            f"({first_line(error)}). Use another file."
         ) from error
 
 

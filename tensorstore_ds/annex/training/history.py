@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Self
 
 from tensorstore_ds import words
 from tensorstore_ds.durable import sync, unwritable, write_all, write_file
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.progress import notebook_bar
 
 
@@ -156,6 +156,11 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     raise TypeError(f"expected what JSON can hold, found {type(value).__name__}")
+
+
+def first_line(error: Exception) -> str:
+    """The beginning of an error's text, or its type if it has none."""
+    return one_line(str(error).splitlines()[0].rstrip(".")[:120]) if str(error) else type(error).__name__
 
 
 def encoded(text: str) -> bytes:

@@ -158,6 +158,16 @@ def stored_batches(
     return DataLoader(chosen, batch_size, collate="packed", device=device, batch_transform=prepare)
 
 
+def check_classes(split: Split, known: Sequence[str], card: ModelCard) -> None:
+    """Raise `OptionError` if a split has other classes than the model."""
+    classes = card.task.classes
+    if known != classes:
+        raise OptionError(
+            f"{split.name}: expected the classes of the model, {', '.join(classes[:5])}, found "
+            f"{', '.join(known[:5])}. Bring them together with tsds relabel."
+        )
+
+
 def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
     """Pixels of an image as the store would have them, and their placement."""
     data, key, channels = read_file(path, str(path)), str(path), card.vit.channels

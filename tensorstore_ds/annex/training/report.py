@@ -44,8 +44,6 @@ from tensorstore_ds.version import __version__
 
 #: Seconds between checks of the loss, each of which waits for the device.
 LOOK = 0.5
-#: Minimum seconds of a start that the run reports.
-SLOW_START = 20.0
 #: Seconds between plots of the curves.
 DRAW = 30.0
 
@@ -143,10 +141,6 @@ class Reports:
         if time.monotonic() - self._drawn > DRAW:
             _draw(self.run.out, records, task, {})
             self._drawn = time.monotonic()
-        firsts, self.run.first_seconds = self.run.first_seconds, None
-        if firsts and sum(firsts.values()) >= SLOW_START:
-            parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in firsts.items())
-            self.listeners.note(f"the start took long: {parts}")
 
     def finish(self) -> TrainReport | None:
         """Draw and write the results of the run; None on all ranks but the first."""

@@ -17,7 +17,7 @@ from tensorstore_ds.annex.editing.edit import chosen_splits
 from tensorstore_ds.annex.editing.in_place import check_in_place
 from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.annex.training.detections import StoreDetections, predict_store, stored_size
-from tensorstore_ds.annex.training.prediction import model_for, stored_batches
+from tensorstore_ds.annex.training.prediction import check_classes, model_for, stored_batches
 from tensorstore_ds.annex.training.process import Ranks, Tally, device_of
 from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.conversion.result import OnProgress
@@ -137,22 +137,15 @@ def add_predictions(
             continue
         for field, values in _predicted(model, card, opened, opened[name], os.fspath(checkpoint)).items():
             found.setdefault(field, {})[name] = values
-    classes = {}
-    if isinstance(card.task, Detection):
-        classes["predictions"] = card.task.classes
-    elif "prediction" in found and _has_labels(opened, card):
-        classes["prediction"] = card.task.classes
+    has_labels = isinstance(opened.manifest.fields.get(card.task.label_field), LabelField)
+    classed = "prediction" if has_labels else "predictions"
     return add_fields(
         store,
         {f"{prefix}{name}": values for name, values in found.items()},
-        classes={f"{prefix}{name}": each for name, each in classes.items()},
+        classes={f"{prefix}{name}": card.task.classes for name in found if name == classed},
         replace=replace,
         progress=progress,
     )
-
-
-def _has_labels(store: Store, card: ModelCard) -> bool:
-    return isinstance(store.manifest.fields.get(card.task.label_field), LabelField)
 
 
 def _objects(found: StoreDetections, score: float) -> list[dict[str, NDArray[Any]]]:
@@ -178,10 +171,8 @@ def _outputs(
     is_compared = all(name in split.fields for name in task.fields)
     loader = stored_batches(model, card, store, split, fields=task.fields if is_compared else ("image",))
     for name in {task.label_field or task.objects_field} & split.fields.keys():
-        known = split.fields[name].classes
-        if task.classes and known != task.classes:
-            expected = f"the classes of the model, {', '.join(task.classes[:5])}, found {', '.join(known[:5])}"
-            raise OptionError(f"{split.name}: expected {expected}. Bring them together with tsds relabel.")
+        if task.classes:
+            check_classes(split, split.fields[name].classes, card)
     with torch.inference_mode():
         for batch in loader:
             outputs = model(batch["image"])

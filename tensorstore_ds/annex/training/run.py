@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -76,9 +75,6 @@ class Run:
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path, *, resume: bool) -> None:
         self.store, self.ranks, self.out = store, ranks, out
-        self._lap = time.perf_counter()
-        #: Seconds that the first batch, step and evaluation took, until they are told: later ones are faster.
-        self.first_seconds: dict[str, float] | None = {}
         if out.exists() and not out.is_dir():
             raise OptionError(f"{out}: expected a folder, found a file. Choose another `out`.")
         check_outside_stores(out / "last.pt")
@@ -149,12 +145,6 @@ class Run:
     def batches(self) -> int:
         """Batches of this epoch on each rank; fewer if a different number of ranks has done a part of it."""
         return self._batches(self.ranks.size, self.position.start)
-
-    def lap(self, name: str) -> None:
-        """Record the seconds since the last lap, if this is the first lap of this name."""
-        before, self._lap = self._lap, time.perf_counter()
-        if self.first_seconds is not None:
-            self.first_seconds.setdefault(name, self._lap - before)
 
     @property
     def batches_left(self) -> int:

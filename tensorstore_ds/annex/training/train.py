@@ -108,13 +108,11 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     """Train to the end of the run. Every rank runs this loop; only the first one reports."""
     options, learner, loader, threads = run.options, run.learner, run.loader, run.threads
     vote = StopVote(run.ranks)
-    run.lap("preparation")
     with run.interruptible(stop):
         while run.position.epoch < options.epochs:
             position = finished = run.position
             began = _begun(run)
             for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
-                run.lap("first batch")
                 place = position.start + position.batch
                 share, last = run.share_of_step(position.batch)
                 if position.batch % options.accumulate == 0:
@@ -133,8 +131,6 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                     learner.update()
                 position.tally.add(loss, len(batch["image"]), sums)
                 position.batch += 1
-                is_short = len(batch["image"]) < options.batch_size
-                run.lap("first step of a short batch" if is_short else "first step")
                 before = position.seconds - position.wait, position.computed
                 now = zip(_clocks(run), began, strict=True)
                 position.seconds, position.computed, position.wait = (clock - zero for clock, zero in now)
@@ -145,11 +141,9 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                     raise run.stopped(signal)
                 reports.progress()
             run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
-            run.lap("checkpoint")
             if signal := run.ranks.any(stop.received):
                 raise run.stopped(signal)
             evaluation = evaluate(run, stop)
-            run.lap("first evaluation")
             reports.epoch(run.record(evaluation), evaluation)
             run.position = Position(position.epoch + 1)
 
