@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import struct
+import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,40 @@ def write(root: Path, files: Files) -> Path:
         if not name.endswith("/"):
             path.write_bytes(content.encode() if isinstance(content, str) else content)
     return root
+
+
+def tar(*members: tuple[str, bytes] | tarfile.TarInfo, format: int = tarfile.GNU_FORMAT) -> bytes:
+    """An archive; members that are headers alone have no data."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
+        for member in members:
+            header, data = (
+                (member, b"") if isinstance(member, tarfile.TarInfo) else (tarfile.TarInfo(member[0]), member[1])
+            )
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+IDX_CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0x0D, "float64": 0x0E}
+
+
+def idx(array: Any) -> bytes:
+    """The bytes of an IDX file, written from the description of the format."""
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, IDX_CODES[array.dtype.name], array.ndim, *array.shape)
+    return bytes(header + array.astype(array.dtype.newbyteorder(">")).tobytes())
 
 
 def blank(*names: str) -> dict[str, str | bytes]:

@@ -20,20 +20,9 @@ from tsds_cli.main import COMMANDS, cli
 #: Commands that only look at their options here: what they do takes seconds.
 _LONG = ("train", "predict", "bench", "doctor")
 _VALUES = (
-    *(b"source", b"store.tsds", b"out.tsds", b"missing", b"auto", b"folders", b"zarr", b"memmap", b"raw", b"jpeg"),
-    *(
-        b"train",
-        b"test",
-        b"train=0.5,val=0.5",
-        b"a=1",
-        b"a=0.5,a=0.5",
-        b"a=.,b=1",
-        b"8",
-        b"4x6",
-        b"0x0",
-        b"999999x999999",
-    ),
-    *(b"1GiB", b"1.5kb", b"0b", b"1,2", b"0,0,0", b"fail", b"skip", b"crop", b"gray", b"rgba", b"none", b"cuda:99"),
+    *b"source store.tsds out.tsds missing auto folders zarr memmap raw jpeg train test train=0.5,val=0.5".split(),
+    *b"a=1 a=0.5,a=0.5 a=.,b=1 8 4x6 0x0 999999x999999 1GiB 1.5kb 0b 1,2 0,0,0 fail skip crop gray rgba none".split(),
+    b"cuda:99",
 )
 
 

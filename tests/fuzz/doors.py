@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from fuzz import source_doors as sources, tool_doors as tools
 from fuzz.checkpoint_doors import CheckpointBytes, CheckpointCard
 from fuzz.command_doors import Arguments
 from fuzz.conversion_doors import WorkFile
 from fuzz.door import Door
 from fuzz.mutations import mutate_json
+from fuzz.source_doors import SOURCE_DOORS
 from fuzz.store_doors import Manifest, Packed, StoreFile, mutate_lines, mutate_shard, mutate_values
 
 _MEMMAP, _ZARR, _SOURCE = "detection.tsds", "zarr-detection.tsds", "encoded-source.tsds"
@@ -33,42 +33,7 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "shard-offsets": partial(StoreFile, store=_ZARR, path=f"{_OFFSETS}/c/0", mutate=mutate_shard),
     "skipped": partial(StoreFile, store=_MEMMAP, path="skipped.jsonl", mutate=mutate_lines),
     "packed": partial(Packed, store=_ZARR),
-    "voc-annotation": sources.voc_annotation,
-    "voc-list": sources.voc_list,
-    "mask": sources.mask,
-    "mask-list": sources.mask_list,
-    "coco": sources.coco,
-    "imglab": sources.imglab,
-    "yolo-labels": tools.yolo_labels,
-    "yolo-config": tools.yolo_config,
-    "labelme": tools.labelme,
-    "cvat": tools.cvat,
-    "labelstudio": tools.labelstudio,
-    "pts": tools.pts,
-    "dota": tools.dota,
-    "lmdb": tools.lmdb_database,
-    "lmdb-datum": tools.lmdb_datum,
-    "hdf5": tools.hdf5,
-    "mds": tools.mds,
-    "mds-index": tools.mds_index,
-    "zip": tools.zip_archive,
-    "tar": tools.tar_archive,
-    "tar-gz": tools.tar_gz_archive,
-    "tar-xz": tools.tar_xz_archive,
-    "list-csv": partial(sources.list_of, "csv"),
-    "list-tsv": partial(sources.list_of, "tsv"),
-    "list-txt": partial(sources.list_of, "txt"),
-    "webdataset": sources.webdataset,
-    "webdataset-fields": sources.webdataset_fields,
-    "parquet": sources.parquet,
-    "idx": sources.idx,
-    "idx-gz": sources.idx_gz,
-    "npy": sources.npy,
-    "npz": sources.npz,
-    "classes": sources.classes,
-    "keypoints": sources.keypoints,
-    "file-names": sources.FileNames,
-    "image": sources.ImageFile,
+    **SOURCE_DOORS,
     "plan": partial(WorkFile, file="plan.json"),
     "journal": partial(WorkFile, file="journal/*.json"),
     "checkpoint": CheckpointBytes,

@@ -14,71 +14,16 @@ from typing import Any
 
 #: What stands where a number is expected.
 NUMBERS = (
-    *(
-        b"0",
-        b"-0",
-        b"-1",
-        b"00",
-        b"+1",
-        b"0.5",
-        b"1e5",
-        b"1e999",
-        b"-1e999",
-        b"1e308",
-        b"1e-320",
-        b"nan",
-        b"inf",
-        b"-inf",
-    ),
-    *(
-        b"NaN",
-        b"Infinity",
-        b"127",
-        b"255",
-        b"256",
-        b"65536",
-        b"2147483647",
-        b"2147483648",
-        b"4294967296",
-        b"1099511627776",
-    ),
-    *(
-        b"9223372036854775807",
-        b"9223372036854775808",
-        b"18446744073709551616",
-        b"9" * 400,
-        b"9" * 5000,
-        b"1_0",
-        b"0x10",
-    ),
-    *(b"", b"true", b"null", "\u0661".encode(), "\u00b2".encode(), b"1,5", b"1e", b"59.5"),
+    *b"0 -0 -1 00 +1 0.5 1e5 1e999 -1e999 1e308 1e-320 nan inf -inf NaN Infinity 127 255 256 65536 2147483647".split(),
+    *b"2147483648 4294967296 1099511627776 9223372036854775807 9223372036854775808 18446744073709551616".split(),
+    *b"1_0 0x10 true null 1,5 1e 59.5".split(),
+    *(b"9" * 400, b"9" * 5000, b"", "\u0661".encode(), "\u00b2".encode()),
 )
 #: What stands where a name is expected.
 NAMES = (
-    *(
-        b"",
-        b" ",
-        b".",
-        b"..",
-        b"../a",
-        b"/etc/passwd",
-        b"a/b",
-        b"a\\b",
-        b"a" * 300,
-        b"\x00",
-        b"\n",
-        b"\r\n",
-        b"\x1b[31mred",
-    ),
-    *(
-        b"\x1b]0;title\x07",
-        b"\xff",
-        b"\xed\xa0\x80",
-        b"\xef\xbb\xbf",
-        "\u732b\u202eabc".encode(),
-        "\U0001f600".encode(),
-    ),
-    *(b"__class__", b"con", b"-", b"--", b"%s", b"{0}", b"$HOME", b"a\tb", b'"', b"'", b"\xc2\x85", b"\xe2\x80\xa8"),
+    *b". .. ../a /etc/passwd a/b a\\b __class__ con - -- %s {0} $HOME \" '".split(),
+    *(b"", b" ", b"a" * 300, b"\x00", b"\n", b"\r\n", b"\x1b[31mred", b"\x1b]0;title\x07", b"\xff", b"\xed\xa0\x80"),
+    *(b"\xef\xbb\xbf", "\u732b\u202eabc".encode(), "\U0001f600".encode(), b"a\tb", b"\xc2\x85", b"\xe2\x80\xa8"),
 )
 _EXTREME_BYTES = (0, 1, 2, 7, 255, 254, 128, 127, 32, 48, 57, 45)
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -156,14 +101,7 @@ def _cut(random: Random, data: bytearray, tokens: Sequence[bytes]) -> None:
 Change = Callable[[Random, bytearray, Sequence[bytes]], None]
 _SAME_LENGTH: Sequence[Change] = (_flip, _replace_byte)
 _BINARY: Sequence[Change] = (
-    *_SAME_LENGTH,
-    *_SAME_LENGTH,
-    _delete,
-    _insert_noise,
-    _repeat,
-    _cut,
-    _overwrite,
-    _overwrite,
+    *(*_SAME_LENGTH, *_SAME_LENGTH, _delete, _insert_noise, _repeat, _cut, _overwrite, _overwrite),
 )
 _TEXT: Sequence[Change] = (
     *(_flip, _replace_byte, _delete, _insert_noise, _repeat, _cut, _swap_lines, _swap_words, _insert_token),
@@ -216,20 +154,8 @@ VALUES: Sequence[Any] = (
 )
 JSON_TOKENS = (
     *(b"NaN", b"-Infinity", b"1e999", b"-", b"[" * 3000, b'{"a":' * 3000, b'"rows": 1, "rows": 2,', b"\xef\xbb\xbf"),
-    *(
-        b"\\u0000",
-        b"\\ud800",
-        b"\\ud83d\\ude00",
-        b"9" * 5000,
-        b"//",
-        b"'",
-        b",",
-        b"}",
-        b"]",
-        b"[],",
-        b"\xff\xfe",
-        b"\x00",
-    ),
+    *rb"\u0000 \ud800 \ud83d\ude00 // ' , } ] [],".split(),
+    *(b"9" * 5000, b"\xff\xfe", b"\x00"),
 )
 
 
@@ -289,25 +215,11 @@ def grammar_value(random: Random, depth: int = 0) -> Any:
 # --- XML and tables -----------------------------------------------------------------------------------------------
 
 XML_TOKENS = (
-    *(
-        b"<object>",
-        b"</object>",
-        b"<!DOCTYPE a [<!ENTITY b 'c'>]>",
-        b"&b;",
-        b"&#0;",
-        b"&#10;",
-        b"&lt;",
-        b"<![CDATA[",
-        b"]]>",
-    ),
-    *(
-        b"<?xml version='1.0' encoding='utf-7'?>",
-        b"<?xml version='1.0' encoding='utf-16'?>",
-        b"<a>" * 70,
-        b"<a>" * 3000,
-    ),
+    *(b"<object>", b"</object>", b"<!DOCTYPE a [<!ENTITY b 'c'>]>", b"&b;", b"&#0;", b"&#10;", b"&lt;", b"<![CDATA["),
+    *(b"<?xml version='1.0' encoding='%s'?>" % encoding for encoding in (b"utf-7", b"utf-16")),
+    *(b"<a>" * 70, b"<a>" * 3000, b"]]>", b"a='1' a='2'", b"<bndbox><xmin>nan</xmin></bndbox>"),
     *(b"\xff\xfe", b"\x00", b"<!--", b"-->", b"<?p ?>", b"<part name='x' x='1' y='2'/>", b"xmlns='u'", b" " * 70000),
-    *(b"<bndbox><xmin>nan</xmin></bndbox>", b"<size><width>0</width></size>", b"a='1' a='2'"),
+    b"<size><width>0</width></size>",
 )
 _ELEMENT = re.compile(rb"<(\w+)[^<>]*>[^<>]*</\1>|<(\w+)[^<>]*/>")
 _CONTENT = re.compile(rb">([^<>]+)<|=['\"]([^'\"]*)['\"]")

@@ -1,4 +1,4 @@
-"""Doors of whoever converts a data set: annotations, lists, arrays, names of files, images."""
+"""Doors of whoever converts a data set: annotations, lists, arrays, archives, names of files, images."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import contextlib
 import gzip
 import io
 import json
+import lzma
 import os
 import shutil
+import struct
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import numpy as np
 import pillow_heif
@@ -22,6 +26,9 @@ from PIL import Image
 import tensorstore_ds as tsds
 from fuzz.door import Door
 from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutate_table, mutate_text, mutate_xml
+from labelling_files import Files, npy, npz, tar, write
+from mds_files import COLUMNS, row, shard, write_mds
+from stores import png_bytes
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
@@ -36,28 +43,31 @@ from tensorstore_ds.sources.names import read_classes, read_keypoints
 
 _SAMPLES = 20  # of each split; a damaged file may claim any number
 _IMAGE = ImageOptions(size=(8, 8), max_pixels=1_000_000)
+_PNG = png_bytes(np.full((40, 60), 90, np.uint8))
 
 Mutate = Callable[[Random, bytes], bytes]
-
-
-def write_images(folder: Path, *names: str) -> None:
-    """Images of 40 x 60 pixels (height x width)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        Image.new("L", (60, 40), 90).save(folder / name)
+MakeDoor = Callable[[Path], Door]
 
 
 class SourceFile(Door):
-    """A file of a data set, scanned and read as a conversion does it."""
+    """A file of a data set, scanned and read as a conversion does it.
 
-    def __init__(self, folder: Path, format: str, file: str, mutate: Mutate, *goods: bytes) -> None:
-        """The data set is ``folder/file``, or the first part of that path."""
-        super().__init__(folder, goods)
-        self._format = format
-        self._file = folder / file
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._path = folder / file.split("/")[0]
+    The data set is ``folder/file``, or the first part of that path. ``beside`` are its other files.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        format: str,
+        file: str,
+        mutate: Mutate,
+        goods: Sequence[bytes] | Callable[[], Sequence[bytes]],
+        beside: Files | None = None,
+    ) -> None:
+        super().__init__(folder, goods() if callable(goods) else goods)
+        self._format, self._file, self._path = format, folder / file, folder / file.split("/")[0]
         self._mutate = mutate
+        write(folder, {file: b"", **(beside or {})})
 
     def mutate(self, random: Random, good: bytes) -> bytes:
         return self._mutate(random, good)
@@ -92,6 +102,34 @@ def scan_and_read(path: Path, format: str) -> None:
         raise SourceError(problems)
 
 
+def source(
+    format: str,
+    file: str,
+    mutate: Mutate,
+    *goods: bytes | Callable[[], Sequence[bytes]],
+    images: str = "a.png b.png",
+    beside: Files | None = None,
+) -> MakeDoor:
+    """A door for a file. Its inputs may be made when the door is."""
+    made = goods[0] if callable(goods[0]) else goods
+    pictures = dict.fromkeys(images.split(), _PNG)
+    return partial(
+        SourceFile, format=format, file=file, mutate=mutate, goods=made, beside={**pictures, **(beside or {})}
+    )
+
+
+def words(*more: bytes, numbers: str = "") -> Mutate:
+    """A mutation of text that also inserts these, and the tokens of tables."""
+    return partial(mutate_text, tokens=(*numbers.encode().split(b" "), *more, *TABLE_TOKENS))
+
+
+def inserts(*tokens: bytes) -> Mutate:
+    """A mutation of bytes that also inserts these."""
+    return partial(mutate_bytes, tokens=tokens)
+
+
+# --- annotations --------------------------------------------------------------------------------------------------
+
 VOC = (
     b"<annotation><folder>f</folder><filename>a.png</filename><source><database>d</database></source>"
     b"<size><width>60</width><height>40</height><depth>1</depth></size><segmented>0</segmented>"
@@ -103,80 +141,101 @@ VOC = (
     b"<part><name>head</name><bndbox><xmin>6</xmin><ymin>3</ymin><xmax>8</xmax><ymax>5</ymax></bndbox></part></object>"
     b"</annotation>"
 )
+_VOC_NAMES = ("a", "b", "2007_000032")
+_VOC_SET = {f"voc/Annotations/{name}.xml": VOC.replace(b"a.png", f"{name}.png".encode()) for name in _VOC_NAMES}
+_IMGLAB = (
+    b"<?xml version='1.0' encoding='UTF-8'?>\n<dataset><name>t</name><comment>c</comment><images>"
+    b"<image file='a.png' width='60' height='40'><box top='1' left='2' width='20' height='20' ignore='0'>"
+    b"<label>cat</label><part name='00' x='3' y='4'/><part name='01' x='5' y='6'/></box></image>"
+    b"<image file='b.png'><box top='1' left='2' width='9' height='9'><label>dog</label></box></image>"
+    b"</images></dataset>"
+)
+_OBJECT = {"image_id": 1, "category_id": 7, "bbox": [1, 2, 8, 10]}
+_OUTLINES = (
+    {"segmentation": [[1, 2, 9, 2, 9, 12], [1, 1, 2, 2]], "area": 40, "keypoints": [3, 4, 2, 0, 0, 0]},
+    {"segmentation": {"counts": [31, 4, 2365], "size": [40, 60]}, "iscrowd": 1},
+    {"segmentation": {"counts": "o04mY2", "size": [40, 60]}},
+    {},
+)
+_COCO = {
+    "images": [{"id": 1, "file_name": "a.png", "height": 40, "width": 60}, {"id": "b", "file_name": "b.png"}],
+    "annotations": [{"id": i, **_OBJECT, **each} for i, each in enumerate(_OUTLINES)],
+    "categories": [
+        {"id": 7, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}, {"id": 9, "name": "dog"}
+    ],
+}  # fmt: skip
+_SHAPES = [
+    {
+        "label": "cat",
+        "points": [[50, 30], [10.5, 20]],
+        "group_id": 1,
+        "shape_type": "rectangle",
+        "flags": {"occluded": True},
+    },
+    {"label": "nose", "points": [[30, 25]], "group_id": 1, "shape_type": "point", "flags": {}},
+    {"label": "dog", "points": [[1, 2], [9, 3], [5, 8]], "group_id": None, "shape_type": "polygon", "flags": {}},
+    {"label": "dog", "points": [[30, 30], [33, 34]], "group_id": None, "shape_type": "circle"},
+]
+
+_LABELME = {
+    "version": "5.4.1", "flags": {}, "shapes": _SHAPES, "imagePath": "a.png", "imageData": None, "imageHeight": 40,
+    "imageWidth": 60,
+}  # fmt: skip
+_CVAT = (
+    b"<annotations><version>1.1</version><meta><task><id>5</id><subset>Train</subset></task></meta>"
+    b'<image id="0" name="a.png" subset="Train" task_id="5" width="60" height="40">'
+    b'<box label="cat" occluded="1" xtl="10.50" ytl="20.00" xbr="50.00" ybr="30.00" group_id="7">'
+    b'<attribute name="Truncated">true</attribute></box>'
+    b'<points label="nose" occluded="0" points="30.00,20.00;12,22" group_id="7"/>'
+    b'<polygon label="dog" occluded="0" points="1,2;9,3;5,8"/>'
+    b'<box label="dog" occluded="0" xtl="10" ytl="20" xbr="30" ybr="24" rotation="90.0"/>'
+    b'<ellipse label="dog" occluded="0" cx="20" cy="30" rx="10" ry="4"/>'
+    b'<mask label="dog" occluded="0" rle="3, 5, 4" left="4" top="5" width="6" height="7"/></image>'
+    b'<image id="1" name="b.png" width="60" height="40"/></annotations>'
+)
+_SIZE = {"original_width": 60, "original_height": 40, "image_rotation": 0}
+_BOX = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 10, "rectanglelabels": ["cat"]}
+_POINT = {"x": 12, "y": 25, "keypointlabels": ["nose"]}
+_POLYGON = {"points": [[1, 2], [9, 3], [5, 8]], "polygonlabels": ["dog"]}
+_RESULTS = [
+    {**_SIZE, "id": "r1", "type": "rectanglelabels", "value": _BOX},
+    {**_SIZE, "id": "k1", "parentID": "r1", "type": "keypointlabels", "value": _POINT},
+    {**_SIZE, "id": "p1", "type": "polygonlabels", "value": _POLYGON},
+    {"id": "c1", "type": "choices", "value": {"choices": ["indoors"]}},
+]
+_DONE = {"id": 9, "completed_by": 1, "was_cancelled": False, "result": _RESULTS}
+_TASKS = [
+    {"id": 1, "annotations": [_DONE], "data": {"image": "a.png"}},
+    {"id": 2, "annotations": [{"id": 11, "result": []}], "data": {"image": "/data/local-files/?d=b.png"}},
+]
+_PTS = b"version: 1\nn_points: 3\n{\n10.5 20\n30 30.25\n21 35\n}\n"
+_DOTA = b"imagesource:GoogleEarth\ngsd:0.1\n1 2 30 4 28 28 0 26 ship 0\n5 5 9 5 9 9 5 9 plane 1\n"
+_NUMBERS = "0.5 -1 1e9 nan inf 2 0 99999999999999999999 0x1  \n \t"
+_YAML_TOKENS = b"&a [*a]|!!python/object:os.system|{|- |: |../|<<: *a|kpt_shape: [2, 3]".split(b"|")
+_YAMLS = (
+    b"path: .\ntrain: images/train\nval: [images/train]\nnames:\n  0: cat\n  1: dog\n",
+    b"train: images/train\nnames: [cat]\nnc: 1\n# kpt_shape: [2, 3]\n",
+)
+_ROWS = b"0 0.5 0.5 0.2 0.4\n1 0.1 0.1 0.2 0.2\n", b"1 0.1 0.1 0.9 0.1 0.5 0.9 0.2 0.7\n", b""
 
 
-def voc_annotation(folder: Path) -> Door:
-    """An annotation of Pascal VOC, beside a good one."""
-    write_images(folder / "voc/JPEGImages", "a.png", "b.png")
-    (folder / "voc/Annotations").mkdir()
-    (folder / "voc/Annotations/b.xml").write_bytes(VOC.replace(b"a.png", b"b.png"))
-    return SourceFile(folder, "voc", "voc/Annotations/a.xml", mutate_xml, VOC)
-
-
-def voc_list(folder: Path) -> Door:
-    """A list of a split of Pascal VOC."""
-    write_images(folder / "voc/JPEGImages", "a.png", "b.png", "2007_000032.png")
-    (folder / "voc/Annotations").mkdir()
-    for name in (b"a", b"b", b"2007_000032"):
-        (folder / f"voc/Annotations/{name.decode()}.xml").write_bytes(VOC.replace(b"a.png", name + b".png"))
-    (folder / "voc/ImageSets/Main").mkdir(parents=True)
-    (folder / "voc/ImageSets/Main/val.txt").write_bytes(b"b\n")
-    mutate = partial(mutate_text, tokens=(b"a", b"b", b"a.xml", b"../a", b" 1", b" -1", *TABLE_TOKENS))
-    goods = (b"a\n2007_000032\n", b"a 1\nb -1\n", b"a\r\nb\r\n")
-    return SourceFile(folder, "voc", "voc/ImageSets/Main/train.txt", mutate, *goods)
-
-
-def mask(folder: Path) -> Door:
-    """A mask beside its image."""
-    write_images(folder / "city/images", "a.png")
-    goods = []
+def _masks() -> list[bytes]:
+    found = []
     for mode in ("P", "L", "1"):
         buffer = io.BytesIO()
         Image.new(mode, (60, 40), 1).save(buffer, "PNG")
-        goods.append(buffer.getvalue())
-    mutate = partial(mutate_bytes, tokens=_IMAGE_TOKENS)
-    return SourceFile(folder, "masks", "city/masks/a.png", mutate, *goods)
+        found.append(buffer.getvalue())
+    return found
 
 
-def mask_list(folder: Path) -> Door:
-    """A list of a split of Pascal VOC's masks."""
-    write_images(folder / "voc/JPEGImages", "a.png", "2007_000032.png")
-    (folder / "voc/SegmentationClass").mkdir()
-    for name in ("a.png", "2007_000032.png"):
-        Image.new("L", (60, 40)).save(folder / "voc/SegmentationClass" / name)
-    mutate = partial(mutate_text, tokens=(b"a", b"b", b"a.png", b"../a", *TABLE_TOKENS))
-    file = "voc/ImageSets/Segmentation/train.txt"
-    return SourceFile(folder, "masks", file, mutate, b"a\n2007_000032\n", b"a\r\n")
+_IMAGE_TOKENS = (
+    *(b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xda", b"\xff\xc0", b"\xff\xe1"),
+    *(b"Exif\0\0", b"MM\0*", b"II*\0", b"VP8X", b"65535 65535", b"99999 99999", b"irot\x03", b"imir\x01"),
+    *b"IDAT IHDR tRNS eXIf jp2c ftyp meta iloc ipma ispe av1C hvcC grid mif1 auxC".split(),
+)
 
 
-def imglab(folder: Path) -> Door:
-    """An XML file of dlib's imglab."""
-    good = (
-        b"<?xml version='1.0' encoding='UTF-8'?>\n<dataset><name>t</name><comment>c</comment><images>"
-        b"<image file='a.png' width='60' height='40'><box top='1' left='2' width='20' height='20' ignore='0'>"
-        b"<label>cat</label><part name='00' x='3' y='4'/><part name='01' x='5' y='6'/></box></image>"
-        b"<image file='b.png'><box top='1' left='2' width='9' height='9'><label>dog</label></box></image>"
-        b"</images></dataset>"
-    )
-    write_images(folder, "a.png", "b.png")
-    return SourceFile(folder, "imglab", "faces.xml", mutate_xml, good)
-
-
-def coco(folder: Path) -> Door:
-    """A JSON file of COCO."""
-    category = {"id": 7, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}
-    polygon = {"segmentation": [[1, 2, 9, 2, 9, 12], [1, 1, 2, 2]], "area": 40, "keypoints": [3, 4, 2, 0, 0, 0]}
-    runs = {"segmentation": {"counts": [31, 4, 2365], "size": [40, 60]}, "iscrowd": 1}
-    packed = {"segmentation": {"counts": "o04mY2", "size": [40, 60]}}
-    owner = {"image_id": 1, "category_id": 7, "bbox": [1, 2, 8, 10]}
-    good = {
-        "images": [{"id": 1, "file_name": "a.png", "height": 40, "width": 60}, {"id": "b", "file_name": "b.png"}],
-        "annotations": [{"id": i, **owner, **each} for i, each in enumerate((polygon, runs, packed, {}))],
-        "categories": [category, {"id": 9, "name": "dog"}],
-    }
-    write_images(folder, "a.png", "b.png")
-    return SourceFile(folder, "coco", "labels.json", mutate_json, json.dumps(good).encode())
-
+# --- lists and arrays ---------------------------------------------------------------------------------------------
 
 LISTS = {
     "csv": (
@@ -188,30 +247,9 @@ LISTS = {
     "tsv": (b'path\tlabel\r\na.png\t"x ""y"""\r\nb.png\tz\r\n', b"path\tlabel\na.png\t0\nb.png\t1\n"),
     "txt": (b"a.png 0\nb.png 1\nc.png 0\n", b"a.png\nb.png\n", b"path;label\na.png;x\nb.png;y\n", b"a.png, x\n"),
 }
-
-
-def list_of(suffix: str, folder: Path) -> Door:
-    """A list of images."""
-    write_images(folder, "a.png", "b.png", "c.png")
-    return SourceFile(folder, "list", f"list.{suffix}", mutate_table, *LISTS[suffix])
-
-
-# --- arrays -------------------------------------------------------------------------------------------------------
-
 _IDX = b"\0\0\x08\x03" + (4).to_bytes(4, "big") + (3).to_bytes(4, "big") * 2 + bytes(range(36))
 _IDX_TOKENS = (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\0\0\x0e\x04", b"\0\0\x0d\x01", b"\0\1\0\0")
-
-
-def idx(folder: Path) -> Door:
-    """A file of images in MNIST's format, with good labels beside it."""
-    mutate = partial(mutate_bytes, tokens=_IDX_TOKENS)
-    return _with_labels(SourceFile(folder, "idx", "mnist/train-images-idx3-ubyte", mutate, _IDX))
-
-
-def idx_gz(folder: Path) -> Door:
-    """The same, compressed."""
-    good = gzip.compress(_IDX, 1, mtime=0)
-    return _with_labels(SourceFile(folder, "idx", "mnist/train-images-idx3-ubyte.gz", mutate_gz, good))
+_IDX_LABELS = {"mnist/train-labels-idx1-ubyte": b"\0\0\x08\x01" + (4).to_bytes(4, "big") + bytes([0, 1, 2, 1])}
 
 
 def mutate_gz(random: Random, data: bytes) -> bytes:
@@ -221,36 +259,15 @@ def mutate_gz(random: Random, data: bytes) -> bytes:
     return mutate_bytes(random, data)
 
 
-def _with_labels(door: Door) -> Door:
-    labels = b"\0\0\x08\x01" + (4).to_bytes(4, "big") + bytes([0, 1, 2, 1])
-    (door.folder / "mnist/train-labels-idx1-ubyte").write_bytes(labels)
-    return door
-
-
 _NPY_TOKENS = (
     *(b"'|O'", b"'<f4'", b"'>c16'", b"'V8'", b"'M8[ns]'", b"True", b"()", b"(-1,)", b"(0,)", b"(3, 4, 4, 99999999)"),
     *(b"(9223372036854775807,)", b"(4294967296, 4294967296, 1)", b"\xff\xff", b"'descr'", b"__import__('os')", b"L"),
 )
-
-
-def _npy_bytes(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def npy(folder: Path) -> Door:
-    """A file of NumPy's."""
-    goods = [_npy_bytes(np.arange(48).astype(t).reshape(3, 4, 4)) for t in ("u1", "<f4", ">i2", "f8")]
-    goods.append(_npy_bytes(np.asfortranarray(np.zeros((2, 8, 6, 3), "u1"))))
-    return SourceFile(folder, "arrays", "image.npy", partial(mutate_bytes, tokens=_NPY_TOKENS), *goods)
-
-
-def npz(folder: Path) -> Door:
-    """An archive of NumPy's, changed as a whole or within a member."""
-    buffer = io.BytesIO()
-    np.savez(buffer, image=np.arange(48, dtype="u1").reshape(3, 4, 4), label=np.array([0, 1, 0]))
-    return SourceFile(folder, "arrays", "data.npz", mutate_npz, buffer.getvalue())
+_NPYS = (
+    *(npy(np.arange(48).astype(t).reshape(3, 4, 4)) for t in ("u1", "<f4", ">i2", "f8")),
+    npy(np.asfortranarray(np.zeros((2, 8, 6, 3), "u1"))),
+)
+_NPZ = npz(image=np.arange(48, dtype="u1").reshape(3, 4, 4), label=np.array([0, 1, 0]))
 
 
 def mutate_npz(random: Random, data: bytes) -> bytes:
@@ -274,63 +291,30 @@ def mutate_npz(random: Random, data: bytes) -> bytes:
 
 # --- packed data sets ---------------------------------------------------------------------------------------------
 
-
-def _png() -> bytes:
-    buffer = io.BytesIO()
-    Image.new("L", (60, 40), 90).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 _DESCRIBED = {"class": "cat", "boxes": [[1, 2, 3, 4]], "labels": [1], "classes": ["dog"], "keypoints": [[[1, None]]]}
-_TAR_TOKENS = (
-    b"0000000",
-    b"7777777",
-    b"\x80\0\0\1",
-    b"\xff" * 12,
-    b"ustar\x0000",
-    b"S",
-    b"L",
-    b"x",
-    b"1",
-    b"../",
-    b"\0" * 512,
-)
-
-
+_NUMBERED = {"boxes": [[1, 2, 3, 4]], "labels": [1], "keypoints": [[[1, 2], [None, None]]]}
+_TAR_TOKENS = b"\x80\0\0\1", b"\xff" * 12, b"\0" * 512, *b"0000000 7777777 ustar\x0000 S L x 1 ../".split()
 _NAMED = {
     "label": LabelField(classes=("cat", "dog")).dump(),
     "objects": ObjectsField.of(
         "boxes", "labels", "keypoints", classes=("cat", "dog"), keypoints=("l_eye", "r_eye"), flip_pairs=((0, 1),)
     ).dump(),
 }
+_SAMPLE = ("a.png", _PNG), ("a.cls", b"0")
+_FILES = {"cat/a.png": _PNG, "cat/b.png": _PNG, "dog/c.png": _PNG, "readme.txt": b"x"}
+_TAR = tar(*_FILES.items())
+_SIZES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\1\0\0\0", b"\xff\xff\xff\x7f", b"\0\0\1\0")
+_MDS_ROWS = [row(0), row(1)]
 
 
-def webdataset(folder: Path) -> Door:
-    """An archive of samples, in each of the formats of tar, and with names that are too long for a header."""
-    goods = []
+def _webdatasets() -> list[bytes]:
+    """In each of the formats of tar, and with names that are too long for a header."""
+    found = []
     for format in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
-            long = "b" if format == tarfile.USTAR_FORMAT else "\u00e9" * 120
-            members = {"a.png": _png(), "a.cls": b"0", "a.json": json.dumps(_DESCRIBED).encode()}
-            for name, data in {**members, f"{long}.jpg": _png(), f"{long}.cls": b"cat"}.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-        goods.append(buffer.getvalue())
-    return SourceFile(folder, "webdataset", "train-000000.tar", mutate_tar, *goods)
-
-
-def webdataset_fields(folder: Path) -> Door:
-    """The names beside a good archive."""
-    described = json.dumps({"boxes": [[1, 2, 3, 4]], "labels": [1], "keypoints": [[[1, 2], [None, None]]]}).encode()
-    (folder / "set").mkdir()
-    with tarfile.open(folder / "set/train-000000.tar", "w") as archive:
-        for name, data in {"a.png": _png(), "a.cls": b"0", "a.json": described}.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return SourceFile(folder, "webdataset", "set/FIELDS", mutate_json, json.dumps(_NAMED).encode())
+        long = "b" if format == tarfile.USTAR_FORMAT else "\u00e9" * 120
+        described = ("a.json", json.dumps(_DESCRIBED).encode())
+        found.append(tar(*_SAMPLE, described, (f"{long}.jpg", _PNG), (f"{long}.cls", b"cat"), format=format))
+    return found
 
 
 def mutate_tar(random: Random, data: bytes) -> bytes:
@@ -344,40 +328,139 @@ def mutate_tar(random: Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def parquet(folder: Path) -> Door:
-    """A file of Parquet with labels, objects and numbers."""
+def mutate_compressed(random: Random, data: bytes, module: ModuleType) -> bytes:
+    """A compressed tar archive, changed before it was compressed or afterwards."""
+    if random.random() < 0.5:
+        return bytes(module.compress(mutate_tar(random, module.decompress(data))))
+    return mutate_bytes(random, data)
+
+
+def _parquets() -> list[bytes]:
+    """With labels, objects and numbers."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    rows = [
+        {
+            "bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [i % 2], "keypoints": [[[1.0, 2.0], [3.0, 4.0]]],
+            "visibility": [[1, 2]], "polygons": [[[[1.0, 2.0], [3.0, 2.0], [3.0, 4.0]]]], "rle": [[1, 2, 2397]],
+        }
+        for i in range(3)
+    ]  # fmt: skip
     columns = {
-        "image": pa.array([{"bytes": _png(), "path": f"{i}.png"} for i in range(3)]),
+        "image": pa.array([{"bytes": _PNG, "path": f"{i}.png"} for i in range(3)]),
         "label": pa.array([0, 1, None]),
-        "objects": pa.array(
-            [
-                {
-                    "bbox": [[1.0, 2.0, 3.0, 4.0]],
-                    "category": [i % 2],
-                    "keypoints": [[[1.0, 2.0], [3.0, 4.0]]],
-                    "visibility": [[1, 2]],
-                    "polygons": [[[[1.0, 2.0], [3.0, 2.0], [3.0, 4.0]]]],
-                    "rle": [[1, 2, 2397]],
-                }
-                for i in range(3)
-            ]
-        ),
+        "objects": pa.array(rows),
         "n": pa.array([1.5, 2.5, 3.5]),
     }
     label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
     metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}, "label": label}}})}
     metadata["tsds"] = json.dumps({"objects": _NAMED["objects"]})
-    goods = []
+    table, found = pa.table(columns).replace_schema_metadata(metadata), []
     for compression in ("none", "zstd"):
         buffer = io.BytesIO()
-        table = pa.table(columns).replace_schema_metadata(metadata)
         pq.write_table(table, buffer, row_group_size=2, compression=compression, store_schema=compression == "none")
-        goods.append(buffer.getvalue())
-    tokens = (b"\xff\xff\xff\xff\x0f", b"PAR1", b"image", b"bytes", b"ClassLabel", b"\0", b"\x15\x02", b"\x7f")
-    return SourceFile(folder, "parquet", "train-00000.parquet", partial(mutate_bytes, tokens=tokens), *goods)
+        found.append(buffer.getvalue())
+    return found
+
+
+def _hdf5s() -> list[bytes]:
+    """An array, a compressed one, and the bytes of files."""
+    import h5py
+
+    found = []
+    for kind in ("plain", "gzip", "files"):
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w") as file:
+            if kind == "files":
+                dataset = file.create_dataset("images", (2,), h5py.vlen_dtype(np.uint8))
+                for i in range(2):
+                    dataset[i] = np.frombuffer(_PNG, np.uint8)
+            else:
+                options = {"chunks": (2, 5, 7), "compression": "gzip"} if kind == "gzip" else {}
+                file.create_dataset("images", data=np.arange(140, dtype=np.uint8).reshape(4, 5, 7), **options)
+            file["labels"] = np.arange(2 if kind == "files" else 4) % 2
+            file["labels"].attrs["classes"] = ["cat", "dog"]
+        found.append(buffer.getvalue())
+    return found
+
+
+def _zips() -> list[bytes]:
+    found = []
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", compression) as archive:
+            for name, data in _FILES.items():
+                archive.writestr(name, data)
+        found.append(buffer.getvalue())
+    return found
+
+
+_DATUM = bytes([8, 1, 16, 2, 24, 3, 34, 6, *range(6), 40, 0])
+_FLOATS = bytes([8, 1, 16, 1, 24, 2, 53, 0, 0, 0, 63, 53, 0, 0, 128, 63, 40, 0])
+
+
+class LmdbValue(SourceFile):
+    """A Datum of Caffe in a database of one page."""
+
+    def enter(self, data: bytes) -> None:
+        super().enter(one_page(data[:4000]))
+
+
+def several_pages(datum: bytes) -> bytes:
+    """LMDB's data file as its own library writes it, with branches, and values that fill pages of their own."""
+    import lmdb
+
+    large = bytes([8, 1, 16, 50, 24, 90, 34, 148, 35, *bytes(4500), 40, 0])
+    with tempfile.TemporaryDirectory() as folder:
+        with lmdb.open(f"{folder}/a", subdir=False, map_size=1 << 24) as database, database.begin(write=True) as put:
+            for i in range(120):
+                put.put(b"%06d" % i, large if i % 20 == 0 else datum)
+        return Path(folder, "a").read_bytes()
+
+
+def mutate_pages(random: Random, data: bytes, tokens: Sequence[bytes]) -> bytes:
+    """Any bytes changed, or some near the beginnings of pages, where the tree is."""
+    if random.random() < 0.5 or len(data) < 4096:
+        return mutate_bytes(random, data, tokens)
+    changed = bytearray(data)
+    for _ in range(random.randint(1, 8)):
+        changed[random.randrange(len(data) // 4096) * 4096 + random.randrange(64)] = random.randrange(256)
+    return bytes(changed)
+
+
+def one_page(value: bytes) -> bytes:
+    """LMDB's data file with one value: two pages that say where the tree is, and its root."""
+    tree = struct.pack("<IHHQQQQQ", 4096, 0, 1, 0, 1, 0, 1, 2)
+    free = struct.pack("<IHHQQQQQ", 4096, 8, 0, 0, 0, 0, 0, 2**64 - 1)
+    pages = [
+        struct.pack("<QHHHH", i, 0, 8, 0, 0) + struct.pack("<IIQQ", 0xBEEFC0DE, 1, 0, 1 << 20) + free + tree
+        + struct.pack("<QQ", 2, i)
+        for i in range(2)
+    ]  # fmt: skip
+    node = struct.pack("<HHHH", len(value), 0, 0, 1) + b"k" + value
+    place = 4096 - len(node) - len(node) % 2
+    leaf = struct.pack("<QHHHHH", 2, 0, 2, 18, place, place)
+    return b"".join(page.ljust(4096, b"\0") for page in (*pages, leaf.ljust(place, b"\0") + node))
+
+
+def _mutate_in_place(random: Random, data: bytes, tokens: tuple[bytes, ...]) -> bytes:
+    """Bytes changed, mostly without a change of their number, which an index says too."""
+    changed = mutate_bytes(random, data, tokens)
+    return changed if random.random() < 0.1 else changed[: len(data)].ljust(len(data), b"\0")
+
+
+def mds_index(folder: Path) -> Door:
+    """The index beside good shards."""
+    index = write_mds(folder / "mds", COLUMNS, _MDS_ROWS, [row(2)]) / "index.json"
+    return SourceFile(folder, "mds", "mds/index.json", mutate_json, [index.read_bytes()])
+
+
+def mds(folder: Path) -> Door:
+    """A shard of MDS beside a good index."""
+    write_mds(folder / "mds", COLUMNS, _MDS_ROWS)
+    mutate = partial(_mutate_in_place, tokens=_SIZES)
+    return SourceFile(folder, "mds", "mds/shard.00000.mds", mutate, [shard(COLUMNS, _MDS_ROWS)])
 
 
 # --- lists of names -----------------------------------------------------------------------------------------------
@@ -405,9 +488,6 @@ KEYPOINTS = (
     b"\n".join(b"%d" % i for i in range(1, 69)),
 )
 
-classes = partial(NamesFile, read=read_classes, goods=CLASSES)
-keypoints = partial(NamesFile, read=read_keypoints, goods=KEYPOINTS)
-
 
 class FileNames(Door):
     """Names of a class folder and of an image in it; they are converted, and are stored as class and key."""
@@ -423,7 +503,7 @@ class FileNames(Door):
         source, out = self.folder / "source", self.folder / "out.tsds"
         for path in (source, out):
             shutil.rmtree(path, ignore_errors=True)
-        write_images(source / "dog", "a.png")
+        write(source / "dog", {"a.png": _PNG})
         folder = os.fsencode(source) + b"/" + (b"_" if name in (b"", b".", b"..") else name)
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103  # names are bytes
         shutil.copy(os.fsencode(source / "dog/a.png"), folder + b"/" + name + b".png")
@@ -433,35 +513,6 @@ class FileNames(Door):
 
 
 # --- images -------------------------------------------------------------------------------------------------------
-
-_IMAGE_TOKENS = (
-    *(
-        b"\xff\xff\xff\xff",
-        b"\0\0\0\0",
-        b"\x7f\xff\xff\xff",
-        b"\x80\0\0\0",
-        b"IDAT",
-        b"IHDR",
-        b"tRNS",
-        b"eXIf",
-        b"\xff\xda",
-    ),
-    *(b"\xff\xc0", b"\xff\xe1", b"Exif\0\0", b"MM\0*", b"II*\0", b"VP8X", b"65535 65535", b"99999 99999", b"jp2c"),
-    *(
-        b"ftyp",
-        b"meta",
-        b"iloc",
-        b"ipma",
-        b"ispe",
-        b"irot\x03",
-        b"imir\x01",
-        b"av1C",
-        b"hvcC",
-        b"grid",
-        b"mif1",
-        b"auxC",
-    ),
-)
 
 
 def image_bases() -> list[bytes]:
@@ -514,3 +565,114 @@ class ImageFile(Door):
             with contextlib.suppress(SourceError):
                 oriented_size(open_image(data, max_pixels=1_000_000))
             decode_image(data, max_pixels=1_000_000)
+
+
+# --- all of them --------------------------------------------------------------------------------------------------
+
+_PAGES = partial(
+    mutate_pages, tokens=(b"\xff\xff\xff\xff\x0f", b"\x22", b"\x35", b"\x28", b"\x38\1", b"\x80", b"\0", b"\x7f")
+)
+_VOC_IMAGES = " ".join(f"voc/JPEGImages/{name}.png" for name in _VOC_NAMES)
+_YOLO_IMAGES = "set/images/train/a.png set/images/train/b.png"
+_DOORS_OF_FILES: Mapping[str, MakeDoor] = {
+    "voc-annotation": source(
+        "voc", "voc/Annotations/a.xml", mutate_xml, VOC, images="voc/JPEGImages/a.png voc/JPEGImages/b.png",
+        beside={name: _VOC_SET[name] for name in ["voc/Annotations/b.xml"]},
+    ),
+    "voc-list": source(
+        "voc", "voc/ImageSets/Main/train.txt", words(b" 1", b" -1", numbers="a b a.xml ../a"),
+        b"a\n2007_000032\n", b"a 1\nb -1\n", b"a\r\nb\r\n", images=_VOC_IMAGES,
+        beside={**_VOC_SET, "voc/ImageSets/Main/val.txt": "b\n"},
+    ),
+    "mask": source("masks", "city/masks/a.png", inserts(*_IMAGE_TOKENS), _masks, images="city/images/a.png"),
+    "mask-list": source(
+        "masks", "voc/ImageSets/Segmentation/train.txt", words(numbers="a b a.png ../a"), b"a\n2007_000032\n", b"a\r\n",
+        images="voc/JPEGImages/a.png voc/JPEGImages/2007_000032.png",
+        beside=dict.fromkeys(
+            ("voc/SegmentationClass/a.png", "voc/SegmentationClass/2007_000032.png"),
+            png_bytes(np.zeros((40, 60), np.uint8)),
+        ),
+    ),
+    "coco": source("coco", "labels.json", mutate_json, json.dumps(_COCO).encode()),
+    "imglab": source("imglab", "faces.xml", mutate_xml, _IMGLAB),
+    "yolo-labels": source(
+        "yolo", "set/labels/train/a.txt", words(numbers=_NUMBERS), *_ROWS, images=_YOLO_IMAGES,
+        beside={"set/data.yaml": "train: images/train\nnames: [cat, dog]\n"},
+    ),
+    "yolo-config": source(
+        "yolo", "set/data.yaml", partial(mutate_text, tokens=(*_YAML_TOKENS, *NAMES)), *_YAMLS, images=_YOLO_IMAGES,
+        beside={"set/labels/train/a.txt": "0 0.5 0.5 0.2 0.4\n"},
+    ),
+    "labelme": source(
+        "labelme", "set/a.json", mutate_json, json.dumps(_LABELME).encode(), images="set/a.png set/b.png"
+    ),
+    "cvat": source(
+        "cvat", "set/annotations.xml", mutate_xml, _CVAT, images="set/images/Train/a.png set/images/b.png"
+    ),
+    "labelstudio": source(
+        "labelstudio", "set/export.json", mutate_json, json.dumps(_TASKS).encode(), images="set/a.png set/b.png"
+    ),
+    "pts": source(
+        "pts", "set/a.pts", words(b"version: 2", b"n_points: 4", numbers=_NUMBERS + " { }"), _PTS,
+        _PTS.replace(b"\n", b"\r\n"), images="set/a.png set/b.png", beside={"set/b.pts": _PTS},
+    ),
+    "dota": source(
+        "dota", "set/labelTxt/a.txt", words(b"gsd:", b" ship 2\n", b", ", numbers=_NUMBERS), _DOTA,
+        b"1, 2, 30, 4, 28, 28, 0, 26, ship\r\n", images="set/images/a.png set/images/b.png",
+        beside={"set/labelTxt/b.txt": _DOTA},
+    ),
+    "lmdb": source(
+        "lmdb", "set/data.mdb", _PAGES, lambda: [one_page(_DATUM), one_page(_FLOATS), several_pages(_DATUM)], images=""
+    ),
+    "lmdb-datum": partial(
+        LmdbValue, format="lmdb", file="set/data.mdb", mutate=_PAGES, goods=(_DATUM, _FLOATS)
+    ),
+    "hdf5": source(
+        "hdf5", "data.h5", inserts(b"\xff" * 8, b"\0" * 8, b"\x7f\xff", *b"TREE HEAP SNOD OHDR images GCOL".split()),
+        _hdf5s, images="",
+    ),
+    "mds": mds,
+    "mds-index": mds_index,
+    "zip": source(
+        "folders", "set.zip",
+        inserts(b"PK\1\2", b"PK\3\4", b"PK\5\6", b"PK\6\6", b"\xff" * 4, b"../", b"\x0e\0", bytes(4)), _zips,
+        images="",
+    ),
+    "tar": source("folders", "set.tar", mutate_tar, _TAR, images=""),
+    "tar-gz": source(
+        "folders", "set.tar.gz", partial(mutate_compressed, module=gzip), gzip.compress(_TAR, 1, mtime=0), images=""
+    ),
+    "tar-xz": source(
+        "folders", "set.tar.xz", partial(mutate_compressed, module=lzma), lzma.compress(_TAR, preset=0), images=""
+    ),
+    **{
+        f"list-{suffix}": source("list", f"list.{suffix}", mutate_table, *goods, images="a.png b.png c.png")
+        for suffix, goods in LISTS.items()
+    },
+    "webdataset": source("webdataset", "train-000000.tar", mutate_tar, _webdatasets, images=""),
+    "webdataset-fields": source(
+        "webdataset", "set/FIELDS", mutate_json, json.dumps(_NAMED).encode(), images="",
+        beside={"set/train-000000.tar": tar(*_SAMPLE, ("a.json", json.dumps(_NUMBERED).encode()))},
+    ),
+    "parquet": source(
+        "parquet", "train-00000.parquet",
+        inserts(b"\xff\xff\xff\xff\x0f", b"\x15\x02", b"\x7f", b"\0", *b"PAR1 image bytes ClassLabel".split()),
+        _parquets, images="",
+    ),
+    "idx": source(
+        "idx", "mnist/train-images-idx3-ubyte", inserts(*_IDX_TOKENS), _IDX, images="", beside=_IDX_LABELS
+    ),
+    "idx-gz": source(
+        "idx", "mnist/train-images-idx3-ubyte.gz", mutate_gz, gzip.compress(_IDX, 1, mtime=0), images="",
+        beside=_IDX_LABELS,
+    ),
+    "npy": source("arrays", "image.npy", inserts(*_NPY_TOKENS), *_NPYS, images=""),
+    "npz": source("arrays", "data.npz", mutate_npz, _NPZ, images=""),
+}  # fmt: skip
+SOURCE_DOORS: Mapping[str, MakeDoor] = {
+    **_DOORS_OF_FILES,
+    "classes": partial(NamesFile, read=read_classes, goods=CLASSES),
+    "keypoints": partial(NamesFile, read=read_keypoints, goods=KEYPOINTS),
+    "file-names": FileNames,
+    "image": ImageFile,
+}
