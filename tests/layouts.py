@@ -222,6 +222,32 @@ LAYOUTS: Mapping[str, Layout] = {
         },
         {"train": ["train/images/a.jpg"], "val": ["val/images/b.jpg"]},
     ),
+    "the pets of Oxford": (
+        {
+            "images/a.jpg": IMAGE,
+            "annotations/xmls/a.xml": xml("a.jpg"),
+            "annotations/list.txt": "a 1 1 1\n",
+        },
+        {"train": ["images/a.jpg"]},
+    ),
+    "Ultralytics, a configuration beside its folder": (
+        {
+            "two.yaml": "path: two\ntrain: images/train\nval: images/val\ntest:\nnames:\n  0: cat\n  1: dog\n",
+            **{f"two/images/{split}/a.jpg": IMAGE for split in ("train", "val")},
+            **{f"two/labels/{split}/a.txt": ROWS for split in ("train", "val")},
+        },
+        {split: [f"two/images/{split}/a.jpg"] for split in ("train", "val")},
+    ),
+    "Ultralytics, lists": (
+        {
+            "data.yaml": "path: .\ntrain: train.txt\nval: val.txt\nnames: {0: cat, 1: dog}\n",
+            **{f"images/{name}.jpg": IMAGE for name in "ab"},
+            **{f"labels/{name}.txt": ROWS for name in "ab"},
+            "train.txt": "./images/a.jpg\n",
+            "val.txt": "./images/b.jpg\n",
+        },
+        {"train": ["images/a.jpg"], "val": ["images/b.jpg"]},
+    ),
     "VOC, folders of splits": (
         {
             "train/annotations/a.xml": xml("a.jpg"),

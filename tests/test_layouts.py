@@ -30,7 +30,8 @@ def write_layout(root: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_is_converted_without_options(tmp_path: Path, name: str) -> None:
     summary = tsds.convert(write_layout(tmp_path / "pets", name), tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
-    assert summary.skipped == {}
+    assert (summary.skipped, tsds.verify(summary.path)) == ({}, [])
+    assert not any("mask" in note for note in summary.notes)  # annotations in XML are none
     store = tsds.open(tmp_path / "s.tsds")
     found = {split: [str(key) for key in store[split]["key"]] for split in store.splits}
     assert found == LAYOUTS[name][1]
