@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensorstore_ds as tsds
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.objects import LISTS, OBJECT_VALUES
@@ -261,6 +262,23 @@ def refused(path: Path, format: str = "auto", match: str | None = None, **option
     """The reason why a source is refused, in one line."""
     with pytest.raises(SourceError, match=match) as caught:
         open_source(path, format, SourceOptions(**options)).contents()
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+def converted(source: Any, **options: Any) -> tuple[tsds.Store, tsds.conversion.Summary]:
+    """A valid store of a source, made in this process beside it."""
+    folder = Path(source).parent
+    out = folder / f"{len(list(folder.iterdir()))}.tsds"
+    summary = tsds.convert(source, out, tsds.ConvertOptions(**{"workers": 0, **options}))
+    assert tsds.verify(out) == []
+    return tsds.open(out), summary
+
+
+def bad(source: Source, split: str, reference: Any) -> str:
+    """The reason why a sample cannot be read, in one line."""
+    with pytest.raises(SourceError) as caught:
+        source.read(split, reference)
     assert "\n" not in str(caught.value)
     return caught.value.reason
 

@@ -12,7 +12,6 @@ import os
 import pickle
 import shutil
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from labelling_files import Found, found, refused, write
+from labelling_files import Found, found, idx, npy, npz, refused, tar, write
 from layouts import HEIGHT, WIDTH
 from mask_sources import write_folders, write_voc
 from mds_files import image_bytes, write_mds
@@ -30,32 +29,14 @@ from stores import contents, interrupted, png_bytes
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
-from test_source_idx import IMAGES, LABELS, idx
+from test_source_idx import IMAGES, LABELS
 from test_source_perturbed import SOURCES, samples
 
 PNG = image_bytes(7)
 
 
-def packed_npz(**arrays: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def npy(array: Any, *, allow_pickle: bool = False) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=allow_pickle)
-    return buffer.getvalue()
-
-
-def tar(members: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
+def packed(members: Mapping[str, bytes]) -> bytes:
+    return tar(*members.items())
 
 
 def parquet(rows: int = 2, **more: Any) -> bytes:
@@ -122,8 +103,8 @@ _IDX = {
 #: Of each a valid source of files that are not text.
 BUILT: Mapping[str, Callable[[Path], None]] = {
     "parquet": files(**{"data/train-00000-of-00001.parquet": parquet, "data/test-00000-of-00001.parquet": parquet}),
-    "webdataset": files(**{"train-000000.tar": tar(_SAMPLE), "val-000000.tar": tar(_SAMPLE)}),
-    "npz": files(**{f"{split}.npz": packed_npz(images=IMAGES, labels=LABELS) for split in ("train", "test")}),
+    "webdataset": files(**{"train-000000.tar": packed(_SAMPLE), "val-000000.tar": packed(_SAMPLE)}),
+    "npz": files(**{f"{split}.npz": npz(images=IMAGES, labels=LABELS) for split in ("train", "test")}),
     "npy": files(**{"x_train.npy": npy(IMAGES), "y_train.npy": npy(LABELS)}),
     "hdf5": files(**{"train.h5": hdf5, "test.h5": hdf5}),
     "idx": files(**_IDX),
@@ -168,10 +149,10 @@ STRANGE: Mapping[str, bytes] = {
     "strange.pts": b"mood good\n",
     "strange.mat": b"MATLAB 5.0 MAT-file".ljust(128),
     "strange.npy": npy(np.arange(7)),
-    "strange.npz": packed_npz(mood=np.arange(7)),
+    "strange.npz": npz(mood=np.arange(7)),
     "strange.h5": b"\x89HDF\r\n\x1a\n".ljust(64),
     "strange.parquet": b"PAR1".ljust(64) + b"PAR1",
-    "strange.tar": tar({"mood.txt": b"good"}),
+    "strange.tar": packed({"mood.txt": b"good"}),
     "strange.zip": _ZIP.getvalue(),
     "strange.pkl": b"\x80\x04N.",
     "strange.png": image_bytes(99),
@@ -306,17 +287,21 @@ def _more() -> Iterator[tuple[str, str, Callable[[Path], object], str]]:
     yield adds("parquet", other, lambda: parquet(mood=_mood([{"a": 1}] * 2)), "mood", "a column of structs")
     yield adds("parquet", new, lambda: parquet(0), "val-00000", "no rows")
     yield adds("parquet", new, lambda: _table({"mood": [1, 2]}), "val-00000", "another schema")
-    yield adds("webdataset", "val-000000.tar", tar({**_SAMPLE, "a.mood": b"x"}), "val-000000.tar: a.mood", "a member")
-    yield adds("webdataset", "val-000000.tar", tar({**_SAMPLE, "a.seg.png": b"x"}), "a.seg.png", "a member of two dots")
-    yield adds("webdataset", "val-000000.tar", tar({**_SAMPLE, "b.json": b'{"mood": 1}'}), "mood", "in JSON")
-    yield adds("webdataset", "test-000000.tar", tar({}), "test-000000.tar", "no members")
-    yield adds("webdataset", "test-000000.tar", tar({"a.txt": b"good"}), "test-000000.tar", "no image")
-    yield adds("webdataset", "test-000000.tar", tar({"a.cls": b"1"}), "test-000000.tar", "a label alone")
-    yield adds("webdataset", "test-000000.tar", tar(_SAMPLE)[:1300], "test-000000.tar", "cut")
+    yield adds(
+        "webdataset", "val-000000.tar", packed({**_SAMPLE, "a.mood": b"x"}), "val-000000.tar: a.mood", "a member"
+    )
+    yield adds(
+        "webdataset", "val-000000.tar", packed({**_SAMPLE, "a.seg.png": b"x"}), "a.seg.png", "a member of two dots"
+    )
+    yield adds("webdataset", "val-000000.tar", packed({**_SAMPLE, "b.json": b'{"mood": 1}'}), "mood", "in JSON")
+    yield adds("webdataset", "test-000000.tar", tar(), "test-000000.tar", "no members")
+    yield adds("webdataset", "test-000000.tar", packed({"a.txt": b"good"}), "test-000000.tar", "no image")
+    yield adds("webdataset", "test-000000.tar", packed({"a.cls": b"1"}), "test-000000.tar", "a label alone")
+    yield adds("webdataset", "test-000000.tar", packed(_SAMPLE)[:1300], "test-000000.tar", "cut")
     for name, path in (("npz", "train.npz"), ("npz", "test.npz")):
         good = {"images": IMAGES, "labels": LABELS}
-        yield adds(name, path, packed_npz(**good, mood=np.arange(9)), "mood", f"an array in {path}")
-    yield adds("npz", "val.npz", packed_npz(images=IMAGES[:0], labels=LABELS[:0]), "val.npz", "no rows")
+        yield adds(name, path, npz(**good, mood=np.arange(9)), "mood", f"an array in {path}")
+    yield adds("npz", "val.npz", npz(images=IMAGES[:0], labels=LABELS[:0]), "val.npz", "no rows")
     yield adds("npy", "mood.npy", npy(np.arange(3)), "mood", "an array")
     yield adds("npy", "mood_train.npy", npy(np.array([{}, {}], object), allow_pickle=True), "mood_train", "objects")
     yield adds("npy", "x_val.npy", npy(IMAGES[:0]), "x_val", "no rows")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import zlib
 from pathlib import Path
@@ -10,12 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-import tensorstore_ds as tsds
-from labelling_files import classes, keys, refused, scan
-from tensorstore_ds.errors import SourceError
-from tensorstore_ds.sources import open_source
+from labelling_files import Found, converted, found, refused
+from stores import png_bytes
 
 h5py = pytest.importorskip("h5py")
 
@@ -33,12 +29,7 @@ def write(path: Path, **arrays: Any) -> Path:
 
 
 def files_of(images: np.ndarray) -> list[np.ndarray]:
-    found = []
-    for image in images:
-        buffer = io.BytesIO()
-        Image.fromarray(image).save(buffer, "PNG")
-        found.append(np.frombuffer(buffer.getvalue(), np.uint8))
-    return found
+    return [np.frombuffer(png_bytes(image), np.uint8) for image in images]
 
 
 def encoded(file: Any, name: str, images: np.ndarray) -> None:
@@ -47,12 +38,12 @@ def encoded(file: Any, name: str, images: np.ndarray) -> None:
         dataset[i] = data
 
 
-def images(source: Any, contents: Any, split: str = "train") -> np.ndarray:
-    return np.stack([source.read(split, row).image for row in contents.splits[split]])
+def scan(path: Path, **options: Any) -> Found:
+    return found(path, "hdf5", **options)
 
 
-def labels(source: Any, contents: Any, split: str = "train") -> list[int]:
-    return [source.read(split, row).label for row in contents.splits[split]]
+def images(got: Found, split: str = "train") -> np.ndarray:
+    return np.stack([each.image for each in got.samples[split]])
 
 
 @pytest.mark.parametrize("array", [GRAY, COLOR, COLOR.astype(">u2"), COLOR.astype("f4") / 7, GRAY > 90])
@@ -63,17 +54,16 @@ def test_arrays(tmp_path: Path, array: np.ndarray, options: dict[str, Any]) -> N
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("images", data=array, **options)
         file["labels"], file["weight"] = Y, np.arange(6) / 2
-    source, contents = scan(tmp_path / "a.h5", "hdf5")
-    np.testing.assert_array_equal(images(source, contents), array)
-    assert (labels(source, contents), classes(contents)) == (Y.tolist(), ("0", "1", "2"))
-    assert source.read("train", 3).arrays == {"weight": 1.5}
+    got = scan(tmp_path / "a.h5")
+    np.testing.assert_array_equal(images(got), array)
+    assert (got.labels, got.classes) == ({"train": Y.tolist()}, ["0", "1", "2"])
+    assert got.samples["train"][3].arrays == {"weight": 1.5}
 
 
 @pytest.mark.parametrize("x", ["images", "image", "X", "data", "features", "img"])
 @pytest.mark.parametrize("y", ["labels", "label", "y", "target", "targets"])
 def test_names(tmp_path: Path, x: str, y: str) -> None:
-    source, contents = scan(write(tmp_path / "a.hdf5", **{x: GRAY, y: Y[:, None]}), "hdf5")
-    assert labels(source, contents) == Y.tolist()
+    assert scan(write(tmp_path / "a.hdf5", **{x: GRAY, y: Y[:, None]})).labels == {"train": Y.tolist()}
 
 
 @pytest.mark.parametrize(
@@ -88,10 +78,9 @@ def test_names(tmp_path: Path, x: str, y: str) -> None:
 )
 def test_splits_by_names_and_groups(tmp_path: Path, names: tuple[str, ...]) -> None:
     arrays = zip(names, (GRAY, Y, GRAY[:3] + 1, Y[:3]), strict=True)
-    source, contents = scan(write(tmp_path / "a.h5", **dict(arrays)), "hdf5")
-    assert {name: len(rows) for name, rows in contents.splits.items()} == {"train": 6, "test": 3}
-    np.testing.assert_array_equal(images(source, contents, "test"), GRAY[:3] + 1)
-    assert labels(source, contents, "test") == Y[:3].tolist()
+    got = scan(write(tmp_path / "a.h5", **dict(arrays)))
+    assert got.labels == {"train": Y.tolist(), "test": Y[:3].tolist()}
+    np.testing.assert_array_equal(images(got, "test"), GRAY[:3] + 1)
 
 
 def test_splits_by_files(tmp_path: Path) -> None:
@@ -99,10 +88,9 @@ def test_splits_by_files(tmp_path: Path) -> None:
     for split, n in {"train": 6, "valid": 2}.items():
         write(tmp_path / f"in/pcam_split_{split}_x.h5", x=COLOR[:n])
         write(tmp_path / f"in/pcam_split_{split}_y.h5", y=Y[:n].reshape(-1, 1, 1, 1))
-    source, contents = scan(tmp_path / "in", "hdf5")
-    assert {name: len(rows) for name, rows in contents.splits.items()} == {"train": 6, "valid": 2}
-    assert labels(source, contents) == Y.tolist()
-    assert keys(source, contents)["valid"] == ["valid/00000", "valid/00001"]
+    got = scan(tmp_path / "in")
+    assert got.labels == {"train": Y.tolist(), "valid": Y[:2].tolist()}
+    assert got.keys["valid"] == ["valid/00000", "valid/00001"]
 
 
 def test_files_of_images(tmp_path: Path) -> None:
@@ -110,11 +98,9 @@ def test_files_of_images(tmp_path: Path) -> None:
         encoded(file, "images", COLOR)
         file["labels"] = Y
         file["labels"].attrs["class_names"] = ["ant", "bee", "cow"]
-    source, contents = scan(tmp_path / "a.h5", "hdf5")
-    assert classes(contents) == ("ant", "bee", "cow")
-    assert source.read("train", 2).image == files_of(COLOR)[2].tobytes()
-    tsds.convert(tmp_path / "a.h5", tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
-    train = tsds.open(tmp_path / "o.tsds")["train"]
+    got = scan(tmp_path / "a.h5")
+    assert (got.classes, got.pictures[2]) == (["ant", "bee", "cow"], files_of(COLOR)[2].tobytes())
+    train = converted(tmp_path / "a.h5", workers=2)[0]["train"]
     np.testing.assert_array_equal(np.stack([train["image"][i] for i in range(6)]), COLOR)
     assert train["label"][:].tolist() == Y.tolist()
 
@@ -126,33 +112,30 @@ def test_names_of_classes(tmp_path: Path, where: str) -> None:
             file[where] = np.array([b"ant", b"bee", b"cow"])
         else:
             (file if where == "root" else file["y"]).attrs["classes"] = ["ant", "bee", "cow"]
-    _, contents = scan(tmp_path / "a.h5", "hdf5")
-    assert classes(contents) == ("ant", "bee", "cow")
-    assert classes(scan(tmp_path / "a.h5", "hdf5", classes=("a", "b", "c"))[1]) == ("a", "b", "c")
+    assert scan(tmp_path / "a.h5").classes == ["ant", "bee", "cow"]
+    assert scan(tmp_path / "a.h5", classes=("a", "b", "c")).classes == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("names", [["dog", "cat", "ant", "cat", "dog", "ant"], [b"dog", b"cat", b"ant"] * 2])
 def test_labels_that_are_texts(tmp_path: Path, names: list[Any]) -> None:
     write(tmp_path / "a.h5", images=GRAY, labels=np.array(names, dtype=object if isinstance(names[0], str) else None))
-    source, contents = scan(tmp_path / "a.h5", "hdf5")
+    got = scan(tmp_path / "a.h5")
     texts = [each if isinstance(each, str) else each.decode() for each in names]
-    assert [classes(contents)[label] for label in labels(source, contents)] == texts
-    assert classes(contents) == ("ant", "cat", "dog")
+    assert (got.names, got.classes) == (texts, ["ant", "cat", "dog"])
 
 
 def test_channels_first(tmp_path: Path) -> None:
-    source, contents = scan(write(tmp_path / "a.h5", x=np.moveaxis(COLOR, 3, 1)), "hdf5")
-    np.testing.assert_array_equal(images(source, contents), COLOR)
+    np.testing.assert_array_equal(images(scan(write(tmp_path / "a.h5", x=np.moveaxis(COLOR, 3, 1)))), COLOR)
 
 
 def test_a_process_opens_the_file_anew(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=COLOR, chunks=(4, 5, 7, 3), compression="gzip")
-    source, contents = scan(tmp_path / "a.h5", "hdf5")
-    source.read("train", 0)
+    got = scan(tmp_path / "a.h5")  # which has read all
     child = os.fork()
     if not child:
-        os._exit(int(not np.array_equal(images(source, contents), COLOR)))
+        again = [got.source.read("train", each).image for each in got.contents.splits["train"]]
+        os._exit(int(not np.array_equal(again, COLOR)))
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -162,9 +145,9 @@ def test_nothing_leads_out_of_the_file(tmp_path: Path) -> None:
         file["images"] = h5py.ExternalLink("secret.h5", "images")
         file["data"] = COLOR
         file["x"] = h5py.SoftLink("/images")
-    source, contents = scan(tmp_path / "a.h5", "hdf5")
-    np.testing.assert_array_equal(images(source, contents), COLOR)
-    assert {problem.where for problem in contents.left_out} == {"a.h5:images", "a.h5:x"}
+    got = scan(tmp_path / "a.h5")
+    np.testing.assert_array_equal(images(got), COLOR)
+    assert {where for where, _ in got.left_out} == {"a.h5:images", "a.h5:x"}
     layout = h5py.VirtualLayout(GRAY.shape, GRAY.dtype)
     layout[:] = h5py.VirtualSource(tmp_path / "secret.h5", "images", GRAY.shape)
     with h5py.File(tmp_path / "virtual.h5", "w") as file:
@@ -191,9 +174,9 @@ def test_what_is_left_out(tmp_path: Path) -> None:
         file["notes"] = ["a"] * 6
         file["scalar"] = 5
         file.create_group("optimizer")["weights"] = np.ones(6)
-    _, contents = scan(tmp_path / "a.h5", "hdf5")
-    names = {problem.where.partition(":")[2] for problem in contents.left_out}
-    assert (names, dict(contents.fields)) == ({"three", "complex", "notes", "scalar", "optimizer"}, {})
+    got = scan(tmp_path / "a.h5")
+    names = {where.partition(":")[2] for where, _ in got.left_out}
+    assert (names, got.fields) == ({"three", "complex", "notes", "scalar", "optimizer"}, [])
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -203,9 +186,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     good = write(tmp_path / "good.h5", x=np.repeat(GRAY, 50, 0)).read_bytes()
     for size in (9, 100, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:size])
-        with pytest.raises(SourceError, match="expected an HDF5 file, found it damaged") as caught:
-            open_source(path).contents()
-        assert len(str(caught.value).splitlines()) == 1
+        refused(path, match="expected an HDF5 file, found it damaged")
 
 
 def test_a_damaged_chunk_is_the_samples_fault(tmp_path: Path) -> None:
@@ -215,8 +196,7 @@ def test_a_damaged_chunk_is_the_samples_fault(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "a.h5").read_bytes())
     data[place + 20] ^= 255
     (tmp_path / "a.h5").write_bytes(data)
-    options = tsds.ConvertOptions(workers=0, on_error="skip")
-    summary = tsds.convert(tmp_path / "a.h5", tmp_path / "o.tsds", options)
+    summary = converted(tmp_path / "a.h5", on_error="skip")[1]
     assert (summary.rows, summary.skipped) == ({"train": 5}, {"packed-file": 1})
 
 
@@ -229,18 +209,12 @@ def test_a_row_larger_than_the_memory(tmp_path: Path) -> None:
 def test_a_chunk_that_unpacks_to_more_than_its_data(tmp_path: Path) -> None:
     """HDF5 unpacks whatever a chunk has, here 600 times its size, and cuts it after that."""
     with h5py.File(tmp_path / "b.h5", "w") as file:
-        images = file.create_dataset("images", (4, 32, 32, 3), np.uint8, chunks=(1, 32, 32, 3), compression="gzip")
-        images.id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(range(256)) * 400_000, 1))
+        large = file.create_dataset("images", (4, 32, 32, 3), np.uint8, chunks=(1, 32, 32, 3), compression="gzip")
+        large.id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(range(256)) * 400_000, 1))
         file["labels"] = np.zeros(4, np.int64)
-    with pytest.raises(
-        SourceError, match=r"expected chunks of at most 68,992 bytes in the file, found one of \d"
-    ) as caught:
-        open_source(tmp_path / "b.h5", "hdf5").scan()
-    assert len(str(caught.value).splitlines()) == 1
+    refused(tmp_path / "b.h5", "hdf5", r"expected chunks of at most 68,992 bytes in the file, found one of \d")
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "a.h5", "w") as file:  # noise, which no filter makes smaller
         noise = rng.integers(0, 256, (4, 64, 64, 3), np.uint8)
         file.create_dataset("images", data=noise, chunks=(1, 64, 64, 3), compression="gzip", shuffle=True)
-    source = open_source(tmp_path / "a.h5", "hdf5")
-    (split,) = source.scan().splits.items()
-    assert np.array_equal(source.read(split[0], split[1][2]).image, noise[2])
+    np.testing.assert_array_equal(images(scan(tmp_path / "a.h5")), noise)

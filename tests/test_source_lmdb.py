@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from PIL import Image
 
-import tensorstore_ds as tsds
-from labelling_files import classes, keys, reasons, refused, scan
+from labelling_files import Found, converted, found, refused
+from stores import png_bytes
 from tensorstore_ds.annex.sources.lmdb.database import read_entries
 from tensorstore_ds.annex.sources.lmdb.datum import read_datum
-from tensorstore_ds.sources.base import Sample
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -35,9 +32,7 @@ def pixels(i: int, shape: tuple[int, ...] = (10, 12, 3)) -> np.ndarray:
 
 
 def png(i: int, shape: tuple[int, ...] = (10, 12, 3)) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels(i, shape)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return png_bytes(pixels(i, shape))
 
 
 def varint(value: int) -> bytes:
@@ -62,9 +57,8 @@ def datum(array: np.ndarray | bytes, label: int | None = None, *, packed: bool =
     return body + (b"\x38\x01" if isinstance(array, bytes) else b"")
 
 
-def read_all(path: Path, split: str = "train", **options: Any) -> list[Sample]:
-    source, contents = scan(path, "lmdb", **options)
-    return [source.read(split, reference) for reference in contents.splits[split]]
+def scan(path: Path, entries: Mapping[bytes, bytes] | None = None, **options: Any) -> Found:
+    return found(write(path, entries) if entries else path, "lmdb", **options)
 
 
 def numbered(labels: list[str], first: int = 1) -> dict[bytes, bytes]:
@@ -94,38 +88,34 @@ def test_entries_are_those_that_the_library_reads(tmp_path: Path, subdir: bool, 
 
 def test_numbered_images_with_texts(tmp_path: Path) -> None:
     entries = numbered(["hello", "Straße", "12"]) | {b"lexicon-000000001": b"x", b"lexicon-000000002": b"x"}
-    path = write(tmp_path / "words", entries)
-    source, contents = scan(path, "lmdb")
-    assert list(contents.fields) == ["text"]
-    assert keys(source, contents) == {"train": [f"image-00000000{i}" for i in (1, 2, 3)]}
-    assert [each.texts["text"] for each in read_all(path)] == [("hello",), ("Straße",), ("12",)]
-    assert [each.image for each in read_all(path)] == [png(i) for i in (1, 2, 3)]
-    assert [problem.message for problem in contents.left_out] == ["not stored: 2 entries whose keys are lexicon-...."]
+    got = scan(tmp_path / "words", entries)
+    assert (got.fields, got.keys) == (["text"], {"train": [f"image-00000000{i}" for i in (1, 2, 3)]})
+    assert got.texts == [{"text": ("hello",)}, {"text": ("Straße",)}, {"text": ("12",)}]
+    assert got.pictures == [png(i) for i in (1, 2, 3)]
+    assert [each.message for each in got.contents.left_out] == ["not stored: 2 entries whose keys are lexicon-...."]
 
 
 def test_numbered_images_with_class_numbers_or_names(tmp_path: Path) -> None:
-    path = write(tmp_path / "numbers", numbered(["1", "0", "2", "0"], first=0))
-    assert classes(scan(path, "lmdb")[1]) == ("0", "1", "2")
-    assert [each.label for each in read_all(path)] == [1, 0, 2, 0]
-    assert [each.label for each in read_all(path, classes=("a", "b", "c"))] == [1, 0, 2, 0]
-    path = write(tmp_path / "names", numbered(["dog", "cat"]))
-    assert [each.label for each in read_all(path, classes=("cat", "dog"))] == [1, 0]
+    got = scan(tmp_path / "numbers", numbered(["1", "0", "2", "0"], first=0))
+    assert (got.classes, got.labels) == (["0", "1", "2"], {"train": [1, 0, 2, 0]})
+    assert scan(tmp_path / "numbers", classes=("a", "b", "c")).labels == got.labels
+    assert scan(tmp_path / "names", numbered(["dog", "cat"]), classes=("cat", "dog")).labels == {"train": [1, 0]}
 
 
 def test_keys_with_folders(tmp_path: Path) -> None:
     entries = {b"cat/1.png": png(1), b"dog/2.png": png(2), b"__len__": pickle.dumps(2), b"__keys__": b"\x80\x04x"}
-    path = write(tmp_path / "in", entries)
-    source, contents = scan(path, "lmdb")
-    assert (classes(contents), keys(source, contents)) == (("cat", "dog"), {"train": ["cat/1.png", "dog/2.png"]})
-    assert [each.label for each in read_all(path)] == [0, 1]
-    assert not scan(write(tmp_path / "mixed", entries | {b"3.png": png(3)}), "lmdb")[1].fields
+    got = scan(tmp_path / "in", entries)
+    assert (got.classes, got.keys, got.labels) == (
+        ["cat", "dog"],
+        {"train": ["cat/1.png", "dog/2.png"]},
+        {"train": [0, 1]},
+    )
+    assert not scan(tmp_path / "mixed", entries | {b"3.png": png(3)}).fields
 
 
 def test_keys_that_are_no_texts_become_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", {bytes([0, i]): png(i) for i in range(3)})
-    source, contents = scan(path, "lmdb")
-    assert keys(source, contents) == {"train": ["train/00000", "train/00001", "train/00002"]}
-    assert [each.image for each in read_all(path)] == [png(i) for i in range(3)]
+    got = scan(tmp_path / "in", {bytes([0, i]): png(i) for i in range(3)})
+    assert (got.keys, got.pictures) == ({"train": [f"train/0000{i}" for i in range(3)]}, [png(i) for i in range(3)])
 
 
 @pytest.mark.parametrize("names", [("a_train_lmdb", "a_val_lmdb"), ("train.lmdb", "val.lmdb"), ("x/train", "x/val")])
@@ -136,31 +126,22 @@ def test_splits(tmp_path: Path, names: tuple[str, str], subdir: bool) -> None:
     for i, name in enumerate(names):
         name = name if subdir or name.endswith(".lmdb") else f"{name}.mdb"
         write(tmp_path / "in" / name, {b"a/0": png(i), b"b/1": png(9)}, subdir=subdir)
-    source, contents = scan(tmp_path / "in", "lmdb")
-    assert keys(source, contents) == {"train": ["a/0", "b/1"], "val": ["a/0", "b/1"]}
-    assert source.read("val", contents.splits["val"][0]).image == png(1)
+    got = scan(tmp_path / "in")
+    assert got.keys == {"train": ["a/0", "b/1"], "val": ["a/0", "b/1"]}
+    assert got.pictures == [png(0), png(9), png(1), png(9)]
 
 
 def test_datum_of_caffe(tmp_path: Path) -> None:
     gray, color, floats = pixels(1, (1, 5, 4)), pixels(2, (3, 5, 4)), np.float32(pixels(3, (2, 5, 4))) / 7
-    entries = {
-        b"00000000_a.jpg": datum(gray, 1),
-        b"00000001_b.jpg": datum(color, 0),
-        b"00000002_c.jpg": datum(floats, 2),
-        b"00000003_d.jpg": datum(floats, 2, packed=True),
-        b"00000004_e.jpg": datum(png(5), 1),
-    }
-    path = write(tmp_path / "in", entries)
-    _, contents = scan(path, "lmdb")
-    assert classes(contents) == ("0", "1", "2")
-    found = read_all(path)
-    assert [each.label for each in found] == [1, 0, 2, 2, 1]
-    np.testing.assert_array_equal(found[0].image, gray.transpose(1, 2, 0))
-    np.testing.assert_array_equal(found[1].image, np.moveaxis(color, 0, 2)[:, :, ::-1])
-    np.testing.assert_array_equal(found[2].image, np.moveaxis(floats, 0, 2))
-    np.testing.assert_array_equal(found[3].image, np.moveaxis(floats, 0, 2))
-    assert found[4].image == png(5) and not contents.notes
-    assert "BGR" in scan(write(tmp_path / "bgr", {b"0": datum(color, 0)}), "lmdb")[1].notes[0]
+    made = (datum(gray, 1), datum(color, 0), datum(floats, 2), datum(floats, 2, packed=True), datum(png(5), 1))
+    got = scan(tmp_path / "in", {b"%08d.jpg" % i: each for i, each in enumerate(made)})
+    assert (got.classes, got.labels, got.notes) == (["0", "1", "2"], {"train": [1, 0, 2, 2, 1]}, [])
+    *arrays, file = got.pictures
+    expected = gray.transpose(1, 2, 0), np.moveaxis(color, 0, 2)[:, :, ::-1], *[np.moveaxis(floats, 0, 2)] * 2
+    for array, each in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(array, each)
+    assert file == png(5)
+    assert "BGR" in scan(tmp_path / "bgr", {b"0": datum(color, 0)}).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -179,38 +160,22 @@ def test_values_that_are_no_images(tmp_path: Path, value: bytes, words: str) -> 
 
 
 def test_bad_samples(tmp_path: Path) -> None:
-    entries = numbered(["a", "b", "c", "d"])
+    entries = numbered(["a", "b", "c", "d"]) | {b"label-000000003": b"\xff", b"image-000000004": b"no image"}
     del entries[b"label-000000002"]
-    entries[b"label-000000003"] = b"\xff"
-    entries[b"image-000000004"] = b"no image"
     path = write(tmp_path / "in", entries)
-    _, contents = scan(path, "lmdb")
-    assert reasons(contents.problems) == [("image-000000002", "no-label"), ("image-000000003", "annotation")]
-    summary = tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0, on_error="skip"))
+    assert scan(path).problems == [("image-000000002", "no-label"), ("image-000000003", "annotation")]
+    summary = converted(path, on_error="skip")[1]
     assert (summary.rows, summary.skipped) == ({"train": 1}, {"no-label": 1, "annotation": 1, "not-an-image": 1})
-    _, contents = scan(write(tmp_path / "datum", {b"0": datum(pixels(1, (1, 5, 4)), 0), b"1": b"\x08"}), "lmdb")
-    assert [problem.reason for problem in contents.problems] == ["packed-file"]
-
-
-def test_the_store(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", {f"{'ab'[i % 2]}/{i}.png".encode(): png(i) for i in range(9)}, subdir=False)
-    tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
-    train = tsds.open(tmp_path / "o.tsds")["train"]
-    for row, key in enumerate(train["key"]):
-        i = int(key.split("/")[1][0])
-        np.testing.assert_array_equal(train["image"][row], pixels(i))
-        assert train["label"][row] == i % 2
+    got = scan(tmp_path / "datum", {b"0": datum(pixels(1, (1, 5, 4)), 0), b"1": b"\x08"})
+    assert [reason for _, reason in got.problems] == ["packed-file"]
 
 
 def test_databases_that_are_not_read(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "named"), max_dbs=2) as env, env.begin(write=True) as transaction:
         transaction.put(b"a", png(1), db=env.open_db(b"images", transaction))
     write(tmp_path / "empty", {})
-    for name, words in {
-        "named": "a database in the database",
-        "empty": "expected images, found none",
-    }.items():
-        refused(tmp_path / name, match=words)
+    refused(tmp_path / "named", match="a database in the database")
+    refused(tmp_path / "empty", match="expected images, found none")
 
 
 def test_damaged_files(tmp_path: Path) -> None:
@@ -224,16 +189,13 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 @given(
-    st.integers(1, 4),
-    st.integers(1, 9),
-    st.integers(1, 9),
+    st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)),
     st.none() | st.integers(-(2**31), 2**31 - 1),
-    st.booleans(),
-    st.booleans(),
+    *[st.booleans()] * 2,
 )
-def test_any_datum(channels: int, height: int, width: int, label: int | None, floats: bool, packed: bool) -> None:
-    array = pixels(3, (channels, height, width))
+def test_any_datum(shape: tuple[int, ...], label: int | None, floats: bool, packed: bool) -> None:
+    array = pixels(3, shape)
     found = read_datum(memoryview(datum(array.astype("<f4") if floats else array, label, packed=packed)))
     assert found.label == label
     expected = np.moveaxis(array, 0, 2)
-    np.testing.assert_array_equal(found.image(), expected[:, :, ::-1] if channels == 3 else expected)
+    np.testing.assert_array_equal(found.image(), expected[:, :, ::-1] if shape[0] == 3 else expected)

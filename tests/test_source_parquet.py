@@ -21,7 +21,6 @@ from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.format.schema import ArraySpec, Keypoints
 from tensorstore_ds.sources import open_source
-from test_export import COUNTS, SEEDS, assert_same, detection
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -85,22 +84,6 @@ def test_labels_paths_and_numbers(tmp_path: Path) -> None:
     assert tsds.verify(tmp_path / "o.tsds") == []
 
 
-@settings(max_examples=15, deadline=None)
-@given(COUNTS, SEEDS, st.booleans(), st.booleans(), st.sampled_from(["parquet", "huggingface"]))
-def test_a_store_there_and_back(
-    tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, named: bool, outlines: bool, to: str
-) -> None:
-    folder = tmp_path_factory.mktemp("parquet")
-    store = detection(folder / "s.tsds", counts, seed, keypoints=3 * named, outlines=outlines)
-    assert tsds.export(store.path, folder / "out", to).left_out == {}
-    tsds.convert(folder / "out", folder / "again.tsds", tsds.ConvertOptions(workers=0))
-    again = tsds.open(folder / "again.tsds")
-    assert tsds.verify(again.path) == []
-    field: Any = store["train"].fields["objects"]
-    assert again["train"].fields["objects"] == field
-    assert_same(store, again, *field.values)
-
-
 def test_columns_of_objects_and_their_types(tmp_path: Path) -> None:
     """Two polygons of an object, a hidden keypoint, runs; and the names of keypoints where people look for them."""
     nan = [np.nan, np.nan]
@@ -136,17 +119,6 @@ def test_columns_of_objects_and_their_types(tmp_path: Path) -> None:
     }
     named = json.loads(table.schema.metadata[b"tsds"])["objects"]
     assert (named["keypoints"], named["flip_pairs"]) == (["nose", "left_eye", "right_eye"], [[1, 2]])
-
-
-def test_labels_there_and_back(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), np.uint8)
-    samples = [(image, label) for image, label in zip(pixels, (1, -1, 0, 1), strict=True)]
-    store = store_of(tmp_path / "s.tsds", samples, ("c", "a", "never"))
-    tsds.export(store.path, tmp_path / "out", "parquet")
-    tsds.convert(tmp_path / "out", tmp_path / "again.tsds", tsds.ConvertOptions(workers=0))
-    again = tsds.open(tmp_path / "again.tsds")
-    assert again["train"].fields["label"] == store["train"].fields["label"]
-    assert_same(store, again)
 
 
 def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:

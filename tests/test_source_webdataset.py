@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 import tracemalloc
@@ -15,8 +14,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
-from labelling_files import Case, Has, case, check, found, refused, write
-from stores import png_bytes, store_of
+from labelling_files import Case, Has, case, check, found, refused, tar, write
+from stores import png_bytes
 from tensorstore_ds import packed_strings
 from tensorstore_ds.annex.sources.webdataset import WebDatasetSource
 from tensorstore_ds.errors import SourceError
@@ -24,25 +23,13 @@ from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import SourceOptions
-from test_export import COUNTS, SEEDS, assert_same, detection
+from test_export import assert_same
 
 Members = Sequence[tuple[str, bytes] | tarfile.TarInfo]
 
 
 def png(value: int = 0) -> bytes:
     return png_bytes(np.full((20, 30, 3), (value, 0, 0), np.uint8))
-
-
-def tar(*members: tuple[str, bytes] | tarfile.TarInfo, format: int = tarfile.GNU_FORMAT) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
-        for member in members:
-            info, data = (
-                (member, b"") if isinstance(member, tarfile.TarInfo) else (tarfile.TarInfo(member[0]), member[1])
-            )
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 def described(name: str, values: object) -> tuple[str, bytes]:
@@ -160,24 +147,6 @@ def test_what_is_read(name: str, tmp_path: Path) -> None:
     check(CASES[name], tmp_path, "webdataset")
 
 
-@settings(max_examples=15, deadline=None)
-@given(COUNTS, SEEDS, st.booleans(), st.booleans(), st.sampled_from([0, 0, 2]))
-def test_a_store_there_and_back(
-    tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, named: bool, outlines: bool, workers: int
-) -> None:
-    """The names of classes that no sample has, and those of keypoints, with their pairs, are there again."""
-    folder = tmp_path_factory.mktemp("web")
-    store = detection(folder / "s.tsds", counts, seed, keypoints=3 * named, outlines=outlines)
-    assert tsds.export(store.path, folder / "web", "webdataset").left_out == {}
-    out = folder / "again.tsds"
-    tsds.convert(folder / "web", out, tsds.ConvertOptions(workers=workers))
-    again = tsds.open(out)
-    assert tsds.verify(out) == []
-    field: Any = store["train"].fields["objects"]
-    assert again["train"].fields["objects"] == field
-    assert_same(store, again, *field.values)
-
-
 FIELDS = {
     "label": LabelField(classes=("1", "0", " b ")),
     "objects": ObjectsField.of(
@@ -239,19 +208,6 @@ def test_exported_names_with_dots_do_not_meet(tmp_path: Path) -> None:
     tsds.export(tmp_path / "s.tsds", tmp_path / "web", "webdataset")
     tsds.convert(tmp_path / "web", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
     assert_same(tsds.open(tmp_path / "s.tsds"), tsds.open(tmp_path / "o.tsds"))
-
-
-@pytest.mark.parametrize("encoding", ["raw", "source"])
-def test_labels_there_and_back(tmp_path: Path, encoding: str) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), np.uint8)
-    store = store_of(tmp_path / "s.tsds", list(zip(images, (2, -1, 0, 1), strict=True)), ("c", "a", "b"))
-    tsds.export(store.path, tmp_path / "web", "webdataset")
-    tsds.convert(tmp_path / "web", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0, encoding=encoding))
-    again = tsds.open(tmp_path / "o.tsds")
-    assert again["train"].fields["label"] == store["train"].fields["label"]
-    assert list(again["train"]["label"]) == [2, -1, 0, 1]
-    if encoding == "raw":
-        assert_same(store, again)
 
 
 def member(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
