@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -14,17 +16,21 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
 
+import tensorstore_ds as tsds
 from stores import detections, store_of
+from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, shared_nbytes
-from tensorstore_ds.loading.collate import COLLATES, map_tensors, settle
+from tensorstore_ds.loading.collate import COLLATES, PADDED_LABEL, map_tensors, settle
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.device import DevicePrefetcher
+from tensorstore_ds.loading.device import DevicePrefetcher, with_index
 from tensorstore_ds.loading.epoch import Ahead, LoaderStats, Position
 from tensorstore_ds.loading.fields import detection_image
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.packing import pack
+from tensorstore_ds.loading.resident import choose
 
 gpu = pytest.mark.gpu
 #: Ways to a batch: options of the data set, and of the loader.
@@ -114,6 +120,144 @@ def test_gaps_between_the_rows_of_a_larger_tensor_are_not_packed() -> None:
     found = packed.over(packed.pieces)
     assert torch.equal(found["part"], whole[:, 2:5]) and found["part"].is_contiguous()
     assert torch.equal(found["bits"], whole > 30) and found["none"].shape == (0, 10) and found["one"] == 33
+
+
+# --- contents, and data that stay on a device
+
+
+@pytest.mark.parametrize("how", COLLATES)
+def test_objects_are_those_of_the_samples(path: Path, how: Any) -> None:
+    samples = detections(11)
+    for number, batch in enumerate(DataLoader(StoreDataset(path), 4, collate=how, num_threads=2)):
+        expected, found = samples[4 * number : 4 * number + 4], batch["objects"]
+        boxes, labels = ([sample[name] for sample in expected] for name in ("boxes", "labels"))
+        if how == "list":
+            found = {name: torch.cat([each[name] for each in found]) for name in found[0]}
+        elif how == "padded":
+            assert found["mask"].sum(1).tolist() == list(map(len, labels))
+            assert (found["labels"][~found["mask"]] == PADDED_LABEL).all()
+            found = {name: values[found["mask"]] for name, values in found.items() if name != "mask"}
+        np.testing.assert_allclose(found["boxes"], np.concatenate(boxes), rtol=1e-6)
+        assert found["labels"].tolist() == np.concatenate(labels).tolist()
+
+
+@pytest.mark.parametrize("fields", [["label"], ["key", "label"], ["label", "image"]])
+def test_tuples_have_the_fields_that_are_loaded(tmp_path: Path, fields: list[str]) -> None:
+    samples = [{"image": np.full((4, 6, 3), i, np.uint8), "label": i % 2} for i in range(5)]
+    dataset = StoreDataset(store_of(tmp_path / "s.tsds", samples, ["a", "b"]), fields=fields, return_as="tuple")
+    (batch,) = DataLoader(dataset, 5)
+    for i in range(5):
+        assert all(np.array_equal(values[i], value) for values, value in zip(batch, dataset[i], strict=True))
+
+
+@pytest.mark.parametrize(("shape", "other"), [((3, 4, 5), (3, 4, 6)), ((3, 4, 5), (3, 5, 5)), ((2,), (3,))])
+def test_tensors_of_transforms_are_stacked_or_listed(path: Path, shape: Any, other: Any) -> None:
+    def batch_of(*shapes: Any) -> Any:
+        samples = [torch.rand(shape) for shape in shapes]
+        given = iter(samples)
+        dataset = StoreDataset(path, transform=lambda _: {"x": next(given)}).subset(range(3))
+        return samples, next(iter(DataLoader(dataset, 3, num_threads=1)))["x"]
+
+    samples, found = batch_of(shape, shape, shape)
+    assert torch.equal(found, torch.stack(samples))
+    samples, found = batch_of(shape, other, shape)
+    assert isinstance(found, list) and all(map(torch.equal, found, samples))
+    with pytest.raises(ValueError, match="expected as many channels in all of a batch, found 3, 1, 3"):
+        batch_of((3, 4, 5), (1, 4, 5), (3, 4, 5))
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "transform" not in WAYS[way][0] and "collate_fn" not in way])
+def test_batches_of_data_kept_on_the_device_are_the_same(path: Path, way: str) -> None:
+    kept = loader_of(path, way, device="cpu", residency="device")
+    for found, expected in zip(kept, loader_of(path, way), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_cannot_be_kept_on_a_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(message: str, dataset: Any = None, **options: Any) -> None:
+        given = {"batch_size": 10, "residency": "device", "device": "cpu", **options}
+        with pytest.raises(tsds.OptionError, match=message):
+            DataLoader(dataset or StoreDataset(path), **given)
+
+    refused(r'`residency="device"`: expected a device .* Pass `device`', device=None)
+    refused("transform batches on the device", StoreDataset(path, transform=dict))
+    monkeypatch.setattr("tensorstore_ds.loading.resident.free_nbytes", lambda device: 10**9)
+    gpu, workers = torch.device("cuda", 0), {"num_workers": 1}
+    assert choose("auto", StoreDataset(path), gpu) == "device"
+    for options, given, message in (
+        (workers, {"workers": 1}, "worker processes read the store themselves. Use `num_workers=0`"),
+        ({"batch_size": None}, {"in_batches": False}, "only whole batches are gathered there. Pass a `batch_size`"),
+    ):
+        refused(f'`residency="device"`: {message}', **options)
+        assert choose("auto", StoreDataset(path), gpu, **given) == "page-cache"
+    for dataset, found in (
+        (TensorDataset(torch.zeros(4)), "a TensorDataset"),
+        (Subset(tsds.MixedDataset([path]), [0]), "a Subset: mix subsets"),
+    ):
+        for residency in ("device", "devise"):
+            refused(f"a StoreDataset, for `residency='{residency}'`, found {found}", dataset, residency=residency)
+        assert DataLoader(dataset, residency="auto").residency == "page-cache"
+    assert DataLoader(Subset(StoreDataset(path), [0]), residency="page-cache").residency == "page-cache"
+    monkeypatch.setattr("tensorstore_ds.loading.resident.free_nbytes", lambda _: 1000)
+    expected = r'expected 4,776 bytes free on cpu, found 1,000\. .* `residency="page-cache"`'
+    with pytest.raises(ResidencyError, match=expected):
+        list(DataLoader(StoreDataset(path), 10, residency="device", device="cpu"))
+
+
+def test_auto_says_what_it_picked(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tensorstore_ds"):
+        loader = DataLoader(StoreDataset(path), 10, residency="auto", device="cpu")
+    assert loader.residency == "page-cache"
+    assert f"residency: page-cache; the split has {StoreDataset(path).nbytes} bytes" in caplog.text
+
+
+def test_only_copies_to_cuda_may_be_under_way_when_a_batch_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def to(tensor: Tensor, device: torch.device, non_blocking: bool = False) -> Tensor:
+        asked.append((device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(Tensor, "to", to)
+    for device in ("mps", "xpu", "cpu"):
+        list(DevicePrefetcher([torch.zeros(3)], device))
+    assert asked == [("mps", False), ("xpu", False), ("cpu", False)]
+
+
+def test_a_device_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 2)
+    for name, index in (("xpu", 2), ("xpu:0", 0), ("cpu", None), ("meta", None)):
+        assert with_index(torch.device(name)).index == index
+
+
+@gpu
+@pytest.mark.parametrize("residency", ["page-cache", "device"])
+def test_held_batches_on_a_gpu_never_change_and_memory_does_not_grow(path: Path, residency: Any) -> None:
+    expected = [[batch["image"] for batch in epoch] for epoch in [loader_of(path, "packed dict")] * 3]  # an epoch each
+    loader = loader_of(path, "packed dict", device="cuda", residency=residency)
+    assert loader.device == torch.device("cuda", torch.cuda.current_device())
+    found = [[batch["image"] for batch in epoch] for epoch in [loader] * 3]
+    for mine, its in zip(found, expected, strict=True):
+        assert all(torch.equal(image.cpu(), other) for image, other in zip(mine, its, strict=True))
+    reserved = []
+    for _ in range(5):
+        for batch in loader:
+            del batch
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[1] == reserved[4]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_another_gpu_than_the_current_one_leaves_that_alone(path: Path) -> None:
+    code = (
+        "import sys, torch, tensorstore_ds as tsds\n"
+        "loader = tsds.DataLoader(tsds.StoreDataset(sys.argv[1]), 10, device='cuda:1')\n"
+        "assert all(batch['image'].device.index == 1 for batch in loader)\n"
+        "assert [torch._C._cuda_hasPrimaryContext(n) for n in (0, 1)] == [False, True]\n"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=True)
 
 
 @gpu

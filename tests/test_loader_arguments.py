@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import data
-from torchvision import tv_tensors
 
 import tensorstore_ds as tsds
 from stores import detections, store_of
@@ -65,12 +64,6 @@ def test_a_loader_says_what_it_does(labelled: Path) -> None:
     assert "2 batches, SequentialSampler" in repr(
         tsds.DataLoader(dataset, batch_sampler=data.BatchSampler(data.SequentialSampler(dataset), 6, False))
     )
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_options_that_torch_has_added(labelled: Path, workers: int) -> None:
-    loader = tsds.DataLoader(tsds.StoreDataset(labelled), 4, num_workers=workers, in_order=False, pin_memory_device="")
-    assert sorted(int(v) for batch in loader for v in batch["image"][:, 0, 0, 0]) == list(range(ROWS))
 
 
 class Stream(data.IterableDataset[int]):
@@ -261,12 +254,6 @@ def test_tuples_with_two_masks_are_refused() -> None:
         tsds.RandomCrop(2)((images, mask, mask))
     with pytest.raises(ValueError, match="found NoneType"):
         tsds.RandomCrop(2)(())
-
-
-def test_one_sample_at_a_time(labelled: Path) -> None:
-    samples = list(tsds.DataLoader(tsds.StoreDataset(labelled), batch_size=None))
-    assert [int(sample["label"]) for sample in samples] == [i % 3 for i in range(ROWS)]
-    assert samples[0]["image"].shape == (1, 6, 5) and not isinstance(samples[0]["image"], tv_tensors.Image)
 
 
 @pytest.mark.parametrize(
