@@ -1,4 +1,4 @@
-"""The data module of Lightning: batches are those of a loop over this library's loader."""
+"""Lightning with this library's loader and data module: batches are those of a loop over the loader."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ pytestmark = [
         "ignore:.*LeafSpec.. is deprecated:FutureWarning",
         "ignore:The dirpath has changed from",
         "ignore:You defined a `validation_step` but have no `val_dataloader`",
+        "ignore:.*does not have many workers",
+        "ignore:You requested to overfit but enabled train dataloader shuffling",
     ),
 ]
 
@@ -97,6 +99,41 @@ def trainer(**options: Any) -> Any:
     return lightning.Trainer(**quiet, **{"enable_checkpointing": False, "num_sanity_val_steps": 0, **options})
 
 
+# --- the loader ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_fit_sees_every_epoch_of_a_loader(path: Path, limit: int | None) -> None:
+    model, loader = recorder(), tsds.DataLoader(tsds.StoreDataset(path), 8, shuffle=True)
+    trainer(max_epochs=3, limit_train_batches=limit).fit(model, loader)
+    assert model.seen["train"] == looped(path, epochs=3, shuffle=True)[:: 3 if limit else 1]
+
+
+def test_overfitting_turns_shuffling_off(path: Path) -> None:
+    model = recorder()
+    loader = tsds.DataLoader(tsds.StoreDataset(path), 8, shuffle=True)
+    trainer(max_epochs=2, overfit_batches=1).fit(model, loader)
+    assert model.seen["train"] == [list(range(8))] * 2
+
+
+@pytest.mark.parametrize("more", [0, 100])
+def test_predict_makes_the_loader_again_and_keeps_its_settings(path: Path, more: int) -> None:
+    def added(batch: Any, rows: Any, epoch: int) -> Any:
+        return {**batch, "image": batch["image"] + more}
+
+    options: dict[str, Any] = {"num_threads": 3, "collate": "padded", "seed": 5, "prefetch_factor": 4}
+    given = tsds.DataLoader(tsds.StoreDataset(path), 8, batch_transform=added if more else None, **options)
+    alone = trainer()
+    assert alone.predict(recorder(), given) == [[row + more for row in batch] for batch in looped(path)]
+    made = alone.predict_dataloaders
+    assert type(made) is tsds.DataLoader and made is not given
+    for name in (*options, "residency", "device", "batch_transform", *([] if more else ["collate_fn"])):
+        assert getattr(made, name) == getattr(given, name), name
+
+
+# --- the data module ----------------------------------------------------------------------------------------------
+
+
 def test_every_stage_gets_the_batches_of_a_loop(parts: Path) -> None:
     model, data = recorder(), module_of(parts, 8, predict_split="test", seed=3)
     trainer(max_epochs=2).fit(model, data)
@@ -157,21 +194,22 @@ def test_plans_and_batch_transforms_have_the_results_of_a_loop(parts: Path) -> N
 
 
 @pytest.mark.parametrize("step", [2, 3, 4])  # within an epoch, at its end, within the next one
-@pytest.mark.parametrize("weighted", [False, True])
-def test_goes_on_at_the_very_next_batch(path: Path, tmp_path: Path, step: int, weighted: bool) -> None:
+@pytest.mark.parametrize("how", ["loader", "module", "weighted module"])
+def test_goes_on_at_the_very_next_batch(path: Path, tmp_path: Path, step: int, how: str) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    weights = tsds.class_balanced_weights if weighted else None
+    weights = tsds.class_balanced_weights if how == "weighted module" else None
 
-    def saving(folder: str) -> Any:
+    def fitted(folder: str, saved: Path | None = None, **options: Any) -> list[list[int]]:
         checkpoint = ModelCheckpoint(tmp_path / folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
-        return trainer(max_epochs=3, enable_checkpointing=True, callbacks=[checkpoint])
+        loader = tsds.DataLoader(tsds.StoreDataset(path), 8, shuffle=True, **options)
+        data = loader if how == "loader" else module_of(path, 8, weights=weights, **options)
+        model, run = recorder(), trainer(max_epochs=3, enable_checkpointing=True, callbacks=[checkpoint])
+        run.fit(model, data, ckpt_path=saved, weights_only=False)
+        return model.seen["train"]  # type: ignore[no-any-return]
 
-    whole, rest = recorder(), recorder()
-    saving("whole").fit(whole, module_of(path, 8, weights=weights))
-    saved = tmp_path / "whole" / f"step={step}.ckpt"
-    saving("rest").fit(rest, module_of(path, 8, weights=weights, num_threads=1), ckpt_path=saved, weights_only=False)
-    assert len(whole.seen["train"]) == 9 and whole.seen["train"][step:] == rest.seen["train"]
+    whole = fitted("whole")
+    assert len(whole) == 9 and fitted("rest", tmp_path / "whole" / f"step={step}.ckpt", num_threads=1) == whole[step:]
 
 
 def test_hyperparameters_are_kept_in_checkpoints(path: Path, tmp_path: Path) -> None:
@@ -217,19 +255,11 @@ def test_a_loader_of_a_subclass_needs_no_split(parts: Path) -> None:
     assert trainer().predict(recorder(), Own(parts, 8)) == looped(parts, "val")
 
 
-def test_the_library_loads_no_framework() -> None:
-    code = (
-        "import sys, tensorstore_ds, tensorstore_ds.annex.adapters; tensorstore_ds.DataLoader\n"
-        "print(*{'lightning', 'timm', 'transformers', 'ultralytics', 'rfdetr', 'detectron2'} & sys.modules.keys())"
-    )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout == "\n"
-
-
-def test_a_missing_framework_is_one_line() -> None:
+def test_the_library_loads_no_framework_and_one_that_is_missing_is_one_line() -> None:
     names = ("lightning", "timm", "transformers")
     code = (
-        "import importlib, sys\n"
+        "import importlib, sys, tensorstore_ds, tensorstore_ds.annex.adapters; tensorstore_ds.DataLoader\n"
+        "print(*{'lightning', 'timm', 'transformers', 'ultralytics', 'rfdetr', 'detectron2'} & sys.modules.keys())\n"
         f"for name in {names}:\n"
         "    sys.modules[name] = None\n"
         "    try:\n        importlib.import_module(f'tensorstore_ds.annex.adapters.{name}')\n"
@@ -237,7 +267,7 @@ def test_a_missing_framework_is_one_line() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     place = "tensorstore_ds.annex.adapters"
-    assert run.stdout.splitlines() == [f"{place}.{n} needs {n}. Install it with: pip install {n}" for n in names]
+    assert run.stdout.splitlines() == ["", *(f"{place}.{n} needs {n}. Install it with: pip install {n}" for n in names)]
 
 
 def test_a_module_that_a_framework_misses_itself_is_named() -> None:

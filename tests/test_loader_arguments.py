@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import data
+from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
 from stores import detections, store_of
@@ -28,14 +30,9 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return store_of(tmp_path_factory.mktemp("objects") / "s.tsds", detections(ROWS), ["ant", "bee"]).path
-
-
-@pytest.fixture(scope="module")
-def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    ramp = np.arange(30, dtype=np.uint8).reshape(6, 5) % 3
-    samples = [{"image": np.stack([ramp * 10 + i] * 3, 2), "mask": ramp, "label": i % 3} for i in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("masked") / "s.tsds", samples, ["a", "b", "c"]).path
+    """Images of 5 x 6 with objects, a mask, and a label."""
+    samples = [{**sample, "mask": sample["image"][..., 0] % 2} for sample in detections(150, shape=(5, 6, 3))]
+    return store_of(tmp_path_factory.mktemp("objects") / "s.tsds", samples, ["ant", "bee"]).path
 
 
 # --- torch's own --------------------------------------------------------------------------------------------------
@@ -66,21 +63,17 @@ def test_a_loader_says_what_it_does(labelled: Path) -> None:
     )
 
 
-class Stream(data.IterableDataset[int]):
+class Counted(data.IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(10))
 
-
-class Counted(Stream):
     def __len__(self) -> int:
         return 10
 
 
-def test_data_sets_that_are_iterated() -> None:
-    assert torch.cat(list(tsds.DataLoader(Stream(), 4))).tolist() == list(range(10))
+def test_a_state_asks_for_no_length_of_a_data_set_that_is_iterated() -> None:
     loader = tsds.DataLoader(Counted(), 4)
-    iterator = iter(loader)
-    next(iterator)
+    next(iter(loader))
     loader.state_dict()
     assert loader._IterableDataset_len_called is None  # torch warns of a wrong length once somebody has asked for it
 
@@ -144,10 +137,9 @@ TRANSFORMS = {
 @pytest.mark.parametrize("batch_size", [3, 100])
 @pytest.mark.parametrize("names", [*([name] for name in TRANSFORMS), ["flip", "shift", "jitter", "twice", "normalize"]])
 def test_batches_transformed_by_threads_are_those_transformed_by_hand(
-    tmp_path: Path, names: list[str], batch_size: int
+    objects: Path, names: list[str], batch_size: int
 ) -> None:
-    samples = [{**sample, "mask": sample["image"][..., 0] % 2} for sample in detections(150, shape=(5, 6, 3))]
-    dataset = tsds.StoreDataset(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"]))
+    dataset = tsds.StoreDataset(objects)
     steps = tsds.Compose([TRANSFORMS[name] for name in names], seed=3)
     stored = dataset.split["image"][:].copy()
 
@@ -223,29 +215,21 @@ def same(sample: Any) -> Any:
 
 @pytest.mark.parametrize("return_as", ["dict", "tuple"])
 @pytest.mark.parametrize("collate", COLLATES)
-def test_objects_move_along_or_are_refused(objects: Path, return_as: Any, collate: Any) -> None:
-    dataset = tsds.StoreDataset(objects, return_as=return_as)
+def test_objects_and_masks_move_along_or_are_refused(objects: Path, return_as: Any, collate: Any) -> None:
+    dataset = tsds.StoreDataset(objects, return_as=return_as, fields=["image", "objects"])
     flip = tsds.RandomHorizontalFlip(1.0, flip_pairs=())
-    plain = tsds.DataLoader(dataset, 4, collate=collate)
-    loader = tsds.DataLoader(dataset, 4, collate=collate, batch_transform=flip)
+    plain, loader = (tsds.DataLoader(dataset, 40, collate=collate, batch_transform=each) for each in (None, flip))
     if collate != "packed":
         with pytest.raises(ValueError, match='Load with `collate="packed"`'):
             list(loader)
         return
     for moved, still in zip(loader, plain, strict=True):
-        after, before = ((b["objects"] if return_as == "dict" else b[1]) for b in (moved, still))
-        width = dataset[0]["image"].shape[-1] if return_as == "dict" else dataset[0][0].shape[-1]
-        torch.testing.assert_close(after["boxes"][:, [2, 0]], width - before["boxes"][:, [0, 2]])
-
-
-def test_masks_move_along_in_a_tuple(masked: Path) -> None:
-    dataset = tsds.StoreDataset(masked, return_as="tuple", fields=tsds.StoreDataset(masked).fields)
-    flip = tsds.RandomHorizontalFlip(1.0, flip_pairs=())
-    names = [name for name in dataset.fields if name != "image"]
-    for _images, *others in tsds.DataLoader(dataset, 4, batch_transform=flip):
-        mask = others[names.index("mask")]
-        assert torch.equal(mask[0].flip(-1), torch.from_numpy(np.array(dataset.split["mask"][0])))
-        assert others[names.index("label")].ndim == 1
+        after, before = (batch["objects"] if return_as == "dict" else batch[1] for batch in (moved, still))
+        torch.testing.assert_close(after["boxes"][:, [2, 0]], 6 - before["boxes"][:, [0, 2]])
+    dataset = tsds.StoreDataset(objects, return_as=return_as, fields=["image", "mask"])
+    (batch,) = tsds.DataLoader(dataset, 150, batch_transform=flip)
+    mask = batch["mask"] if return_as == "dict" else batch[1]
+    assert np.array_equal(mask.flip(-1), dataset.split["mask"][:])
 
 
 def test_tuples_with_two_masks_are_refused() -> None:
@@ -256,16 +240,43 @@ def test_tuples_with_two_masks_are_refused() -> None:
         tsds.RandomCrop(2)(())
 
 
+NO_COUNT = "`batch_size`: expected a whole number, at least 1, or None"
+NO_FUNCTION = r"^`batch_transform`: expected a function that is called as batch_transform\(batch, rows, epoch\), found "
+
+
+class OfOneArgument(torch.nn.Module):
+    def forward(self, batch: Any) -> Any:
+        return batch
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"collate": "stack"}, "`collate`: expected one of list, padded, packed, found 'stack'"),
+        ({"residency": "disk"}, "`page-cache` is RAM that all processes share, found 'disk'"),
         ({"batch_transform": [tsds.RandomCrop(2)]}, "expected a callable, such as Compose .* found a list"),
+        ({"batch_transform": lambda batch: batch}, NO_FUNCTION),
+        ({"batch_transform": lambda batch, rows, *, epoch: batch}, NO_FUNCTION),
+        ({"batch_transform": OfOneArgument()}, NO_FUNCTION),
+        ({"batch_transform": v2.RandomHorizontalFlip()}, "RandomHorizontalFlip, which takes one argument: give it to"),
         ({"batch_size": None, "batch_transform": tsds.RandomCrop(2)}, "expected batches, found `batch_size=None`"),
+        (
+            {"decode": v2.RandomResizedCrop(4)},
+            r"torchvision.s RandomResizedCrop: use tsds\.transforms\.RandomResizedCrop",
+        ),
+        ({"num_threads": 0}, "`num_threads`: expected an integer, at least 1, found 0"),
         ({"num_threads": "2"}, "`num_threads`: expected an integer, at least 1, found '2'"),
         ({"device": "cuda:7"}, "`device`: expected one that this machine has, found cuda:7"),
         ({"device": "gpu"}, r"found gpu \(torch has no device of this name\)\. Use "),
         ({"sampler": tsds.WeightedSampler([1, 2, 3])}, "`sampler`: expected a weight for each of 12 samples, found 3"),
         ({"sampler": data.WeightedRandomSampler([1, 2, 3], 3)}, "expected a weight for each of 12 samples, found 3"),
+        *(
+            (
+                {"batch_size": wrong},
+                f"^{re.escape(f'`batch_size`: expected a whole number, at least 1, or None, found {wrong!r}.')}$",
+            )
+            for wrong in ("32", [32], b"3")
+        ),
     ],
 )
 def test_arguments_that_are_refused_when_the_loader_is_made(
@@ -275,20 +286,6 @@ def test_arguments_that_are_refused_when_the_loader_is_made(
         tsds.DataLoader(tsds.StoreDataset(labelled), **arguments)
 
 
-class OfOneArgument(torch.nn.Module):
-    def forward(self, batch: Any) -> Any:
-        return batch
-
-
-@pytest.mark.parametrize("wrong", [lambda batch: batch, lambda batch, rows, *, epoch: batch, OfOneArgument(), same])
-def test_batch_transforms_that_do_not_take_rows_and_epoch(labelled: Path, wrong: Any) -> None:
-    expected = (
-        r"^`batch_transform`: expected a function that is called as batch_transform\(batch, rows, epoch\), found "
-    )
-    with pytest.raises(tsds.OptionError, match=expected):
-        tsds.DataLoader(tsds.StoreDataset(labelled), 4, batch_transform=wrong)
-
-
 @pytest.mark.parametrize(
     "right", [lambda batch, rows, epoch: epoch, lambda batch, *draw: draw[1], lambda b, r=None, e=7, more=1: e]
 )
@@ -296,40 +293,22 @@ def test_batch_transforms_that_take_rows_and_epoch(labelled: Path, right: Any) -
     assert list(tsds.DataLoader(tsds.StoreDataset(labelled), ROWS, batch_transform=right)) == [0]
 
 
-def test_batch_transforms_are_for_stores(labelled: Path) -> None:
-    tensors = data.TensorDataset(torch.zeros(4))
-    with pytest.raises(tsds.OptionError, match="whose rows it draws by, found a TensorDataset"):
-        tsds.DataLoader(tensors, batch_transform=tsds.RandomCrop(2))
-
-
-def test_what_is_no_data_set(labelled: Path) -> None:
-    store = tsds.open(labelled)
+def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
+    store, tensors = tsds.open(labelled), data.TensorDataset(torch.zeros(4))
     for wrong in (str(labelled), labelled, store, store["train"]):
         with pytest.raises(tsds.OptionError, match=r"`dataset`: expected a data set, such as StoreDataset\(path"):
             tsds.DataLoader(wrong)  # type: ignore[arg-type]
-
-
-def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
-    from torchvision.transforms import v2
-
-    dataset = tsds.StoreDataset(labelled)
-
+    with pytest.raises(tsds.OptionError, match="whose rows it draws by, found a TensorDataset"):
+        tsds.DataLoader(tensors, batch_transform=tsds.RandomCrop(2))
     for state in ("x", None, 3):
         with pytest.raises(
-            tsds.OptionError, match="expected the dict that state_dict\\(\\) of a loader returned, found a "
+            tsds.OptionError, match=r"expected the dict that state_dict\(\) of a loader returned, found a "
         ):
-            tsds.DataLoader(dataset, 4).load_state_dict(state)  # type: ignore[arg-type]
-    with pytest.raises(
-        tsds.OptionError, match=r"torchvision.s RandomResizedCrop: use tsds\.transforms\.RandomResizedCrop"
-    ):
-        tsds.DataLoader(dataset, 4, decode=v2.RandomResizedCrop(4))  # type: ignore[arg-type]
-    with pytest.raises(tsds.OptionError, match="RandomHorizontalFlip, which takes one argument: give it to"):
-        tsds.DataLoader(dataset, 4, batch_transform=v2.RandomHorizontalFlip())
+            tsds.DataLoader(tsds.StoreDataset(labelled), 4).load_state_dict(state)  # type: ignore[arg-type]
     with pytest.raises(tsds.OptionError, match=r"found a Split: use StoreDataset\(store, 'train'\)"):
-        tsds.StoreDataset(tsds.open(dataset.path)["train"])  # type: ignore[arg-type]
-    crop = tsds.RandomCrop(2)
+        tsds.StoreDataset(store["train"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="pass a crop or Resize to the loader as `decode`, use `collate_images"):
-        crop({"image": [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)]})
+        tsds.RandomCrop(2)({"image": [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)]})
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -381,11 +360,3 @@ def test_subsets_of_detection_sets(tmp_path: Path, collate: Any) -> None:
         np.testing.assert_allclose(torch.cat(boxes), expected, rtol=1e-6)
     with pytest.raises(tsds.OptionError, match=r"found a Subset: mix subsets, MixedDataset\(\{dataset.subset"):
         tsds.DataLoader(part, 3, decode=tsds.Resize((4, 4)))
-
-
-@pytest.mark.parametrize("batch_size", ["32", [32], b"3"])
-def test_a_batch_size_that_is_no_count(labelled: Path, batch_size: Any) -> None:
-    expected = f"`batch_size`: expected a whole number, at least 1, or None, found {batch_size!r}."
-    with pytest.raises(tsds.OptionError) as caught:
-        tsds.DataLoader(tsds.StoreDataset(labelled), batch_size=batch_size)
-    assert str(caught.value) == expected
