@@ -108,15 +108,6 @@ def test_packed_formats_are_not_read_in_archives(tmp_path: Path) -> None:
         open_source(archive)
 
 
-def test_a_plan_and_what_goes_on(tmp_path: Path) -> None:
-    archive = zipped(class_folders(tmp_path / "data", "cat", "dog"), tmp_path / "data")
-    out, options = tmp_path / "o.tsds", tsds.ConvertOptions(shard_nbytes=1)
-    tsds.clusters.plan(archive, out, options, tasks=2)
-    for task in range(2):
-        tsds.clusters.convert_task(out, task, workers=0)
-    assert tsds.clusters.commit(out).rows == {"train": 6}
-
-
 def test_names_and_folders(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.ZIP", "w") as archive:
         for name in ("a.txt", "b/c.txt", "b/d/e.txt", "b.txt", "./f//g.txt", "back\\slash.txt"):
@@ -316,11 +307,6 @@ def test_no_room_to_decompress(tmp_path: Path, temporary: Path, monkeypatch: pyt
     with pytest.raises(tsds.errors.ConversionError, match=r"does not fit decompressed.*set TMPDIR to a larger disk\.$"):
         tsds.convert(archive, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
     assert list(temporary.iterdir()) == []
-
-
-def test_archives_that_are_not_read_say_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "a.7z").write_bytes(b"7z" * 99)
-    assert "unpack it, and name the folder" in command("convert", tmp_path / "a.7z", tmp_path / "o.tsds").output
 
 
 def test_a_compressed_web_dataset_is_refused(tmp_path: Path, temporary: Path) -> None:

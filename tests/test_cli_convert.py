@@ -18,6 +18,7 @@ from PIL import Image
 
 import tensorstore_ds
 from small_stores import VALID, class_folders, tsds, voc
+from stores import interrupted
 from tensorstore_ds import ConvertOptions, Keypoints
 
 TSDS = [sys.executable, "-m", "tsds_cli"]
@@ -39,31 +40,28 @@ def convert(source: Path, *arguments: object) -> tensorstore_ds.Store:
 # --- options ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--format", "voc"], {"format": "voc"}),
-        (["--layout", "zarr"], {"layout": "zarr"}),
-        (["--encoding", "jpeg"], {"encoding": "jpeg"}),
-        (["--quality", "50"], {"quality": 50}),
-        (["--size", "224"], {"size": (224, 224)}),
-        (["--size", "480x640"], {"size": (480, 640)}),
-        (["--fit", "crop"], {"fit": "crop"}),
-        (["--color", "gray"], {"color": "gray"}),
-        (["--images", "pictures"], {"images": Path("pictures")}),
-        (["--split-into", "train=0.75,val=0.25"], {"split_into": {"train": 0.75, "val": 0.25}}),
-        (["--split-into", "train=75%,val=25%"], {"split_into": {"train": 0.75, "val": 0.25}}),
-        (["--seed", "7"], {"seed": 7}),
-        (["--shard-size", "500MB"], {"shard_nbytes": 500_000_000}),
-        (["--workers", "3"], {"workers": 3}),
-        (["--on-error", "skip"], {"on_error": "skip"}),
-        (["--max-pixels", "1000"], {"max_pixels": 1000}),
-        (["--license", "CC0-1.0"], {"license": "CC0-1.0"}),
-        (["--citation", "Us, 2025"], {"citation": "Us, 2025"}),
-    ],
-)
+#: Flags, and the options that they are.
+FLAGS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "--format voc --layout zarr --encoding jpeg --quality 50 --size 224 --fit crop --color gray --images pictures",
+        {"format": "voc", "layout": "zarr", "encoding": "jpeg", "quality": 50, "size": (224, 224), "fit": "crop",
+         "color": "gray", "images": Path("pictures")},
+    ),
+    (
+        "--size 480x640 --seed 7 --split-into train=0.75,val=0.25 --shard-size 500MB --workers 3",
+        {"size": (480, 640), "seed": 7, "split_into": {"train": 0.75, "val": 0.25}, "shard_nbytes": 500_000_000,
+         "workers": 3},
+    ),
+    (
+        "--split-into train=75%,val=25% --on-error skip --max-pixels 1000 --license CC0-1.0",
+        {"split_into": {"train": 0.75, "val": 0.25}, "on_error": "skip", "max_pixels": 1000, "license": "CC0-1.0"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "expected"), FLAGS)
 def test_every_option_reaches_the_library(
-    arguments: list[str], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    flags: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
 
@@ -72,32 +70,20 @@ def test_every_option_reaches_the_library(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tensorstore_ds.convert", run)
-    tsds("convert", "src", "out", *arguments)
-    assert seen == [Path("src"), Path("out"), ConvertOptions(**expected)]
-    assert ConvertOptions(**expected) != ConvertOptions()
+    tsds("convert", "src", "out", *flags.split(), "--citation", "Us, 2025")
+    assert seen == [Path("src"), Path("out"), ConvertOptions(citation="Us, 2025", **expected)]
+    assert all(getattr(ConvertOptions(), name) != value for name, value in expected.items())
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--size", "0"],
-        ["--size", "12x"],
-        ["--size", "big"],
-        ["--quality", "96"],
-        ["--seed", "-1"],
-        ["--shard-size", "0"],
-        ["--shard-size", "4 potatoes"],
-        ["--split-into", "train"],
-        ["--split-into", "train=0.5,train=0.5"],
-        ["--split-into", "train=much"],
-        ["--workers", "-1"],
-        ["--max-pixels", "0"],
-    ],
-)
-def test_a_malformed_value_is_wrong_usage(arguments: list[str]) -> None:
-    done = tsds("convert", "src", "out", *arguments)
+@pytest.mark.parametrize("arguments", [
+    "--size 0", "--size 12x", "--size big", "--quality 96", "--seed -1", "--shard-size 0", "--shard-size 4potatoes",
+    "--split-into train", "--split-into train=0.5,train=0.5", "--split-into train=much", "--workers -1",
+    "--max-pixels 0",
+])  # fmt: skip
+def test_a_malformed_value_is_wrong_usage(arguments: str) -> None:
+    done = tsds("convert", "src", "out", *arguments.split())
     assert done.exit_code == 2
-    assert f"Invalid value for '{arguments[0]}'" in done.stderr
+    assert f"Invalid value for '{arguments.split()[0]}'" in done.stderr
 
 
 def test_a_store_is_made_and_described(photos: Path) -> None:
@@ -112,20 +98,17 @@ def test_a_store_is_made_and_described(photos: Path) -> None:
     assert len(tensorstore_ds.open(out)["train"]) == 10
 
 
-def test_classes_come_in_the_order_of_a_file(photos: Path, tmp_path: Path) -> None:
+def test_classes_come_in_the_order_of_a_file_or_of_names(photos: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("dog\ncat\nbird\n", "utf-8")
-    assert convert(photos, "--classes", names)["train"].fields["label"].classes == ("dog", "cat", "bird")
-
-
-def test_classes_can_be_named_without_a_file(photos: Path, tmp_path: Path) -> None:
-    assert convert(photos, "--classes", "dog, cat,bird")["train"].fields["label"].classes == ("dog", "cat", "bird")
-    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", tmp_path / "names")
-    assert (done.exit_code, "the class list cannot be used" in done.stderr) == (1, True)
-    line = tmp_path / "line.txt"
-    line.write_text("dog, cat", "utf-8")
-    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", line)
+    for given in (names, "dog, cat,bird"):
+        assert convert(photos, "--classes", given)["train"].fields["label"].classes == ("dog", "cat", "bird")
+        shutil.rmtree(tmp_path / "out.tsds")
+    names.write_text("dog, cat", "utf-8")
+    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", names)
     assert "The list has one name, 'dog, cat': write one name per line." in done.stderr
+    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", tmp_path / "nothing")
+    assert (done.exit_code, "the class list cannot be used" in done.stderr) == (1, True)
 
 
 def test_keypoints_come_in_the_order_of_a_file(tmp_path: Path) -> None:
@@ -140,16 +123,6 @@ def test_keypoints_come_in_the_order_of_a_file(tmp_path: Path) -> None:
     names.write_text("right\nleft\n", "utf-8")
     field = convert(source, "--keypoints", names)["train"].fields["objects"]
     assert Keypoints(field.keypoints).names == ("right", "left")
-
-
-def test_images_may_lie_elsewhere(tmp_path: Path) -> None:
-    source = voc(tmp_path / "voc", "a", "b")
-    (source / "JPEGImages").rename(tmp_path / "pictures")
-    assert len(convert(source / "Annotations", "--images", tmp_path / "pictures")["train"]) == 2
-
-
-def test_shard_size(photos: Path) -> None:
-    assert len(convert(photos, "--shard-size", 12 * 10 * 3 * 4).manifest.splits["train"].shards) == 3
 
 
 def test_json_says_what_was_done(photos: Path, tmp_path: Path) -> None:
@@ -178,11 +151,8 @@ def test_a_bad_sample_stops_the_conversion(photos: Path, tmp_path: Path) -> None
 def test_skipped_samples_are_counted_and_named(photos: Path, tmp_path: Path) -> None:
     (photos / "cat" / "7.png").write_text("not an image")
     done = tsds("convert", photos, tmp_path / "out.tsds", "--workers", 0, "--on-error", "skip")
-    assert done.exit_code == 0
-    assert "skipped: 1 image (not-an-image 1)" in done.stdout
     listed = tmp_path / "out.tsds" / "skipped.jsonl"
-    assert str(listed) in done.stdout
-    assert json.loads(listed.read_text())["where"] == "cat/7.png"
+    assert done.exit_code == 0 and "skipped: 1 image (not-an-image 1)" in done.stdout and str(listed) in done.stdout
 
 
 def test_what_the_source_leaves_out_is_counted(tmp_path: Path) -> None:
@@ -320,17 +290,9 @@ def test_images_and_boxes_that_were_skipped_are_counted_apart(tmp_path: Path) ->
 def test_a_conversion_does_not_go_on_with_shards_in_which_boxes_were_left_out(tmp_path: Path) -> None:
     source = voc(tmp_path / "voc", "a", "b", "c", boxes=[("cat", 1, 2, 8, 9), ("cat", 5, 5, 5, 9)])
     options = ConvertOptions(workers=0, shard_nbytes=1, on_error="skip")
-
-    def stop(progress: tensorstore_ds.conversion.Progress) -> None:
-        if progress.done >= 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tensorstore_ds.convert(source, tmp_path / "s.tsds", options, progress=stop)
+    interrupted(source, tmp_path / "s.tsds", 2, options)
     with pytest.raises(tensorstore_ds.OptionError, match="another conversion"):
-        tensorstore_ds.convert(
-            source, tmp_path / "s.tsds", ConvertOptions(workers=0, shard_nbytes=1, on_error="skip-image")
-        )
+        tensorstore_ds.convert(source, tmp_path / "s.tsds", options, on_error="skip-image")
 
 
 def test_dry_run_says_how_images_of_differing_sizes_are_kept(photos: Path, tmp_path: Path) -> None:
@@ -453,15 +415,6 @@ def test_progress_is_drawn_on_a_terminal(many: Path, tmp_path: Path) -> None:
     assert b"\x1b" not in stdout
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [*TSDS, "info", str(VALID / "detection.tsds")]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=30)
-    os.close(writer)
-    assert done.stderr == b""
-
-
 def test_a_closed_stdout_is_no_error() -> None:
     code = f"import os, sys; os.close(1); os.execv(sys.executable, {[*TSDS, 'info', str(VALID / 'detection.tsds')]!r})"
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=30)
@@ -540,52 +493,35 @@ def test_a_dry_run_of_what_the_disk_cannot_hold_is_refused(photos: Path, monkeyp
     assert (done.exit_code, "free on this disk, found 1.0 kB" in done.stderr) == (1, True)
 
 
-def annotated(root: Path, name: str, objects: str, more: str = "", image: str = "") -> Path:
-    """Add a gray image of 10 x 12 pixels (height x width) with a Pascal VOC annotation."""
-    for folder in ("Annotations", "JPEGImages"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    Image.new("L", (12, 10)).save(root / "JPEGImages" / f"{image or name}.png")
-    text = f"<annotation><filename>{image or name}.png</filename>{more}{objects}</annotation>"
-    (root / "Annotations" / f"{name}.xml").write_text(text, "utf-8")
-    return root
-
-
-BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>8</xmax><ymax>9</ymax></bndbox>"
-CAT = f"<object><name>cat</name>{BOX}</object>"
-
-
 def test_one_xml_file_as_the_source(tmp_path: Path) -> None:
-    root = annotated(tmp_path / "voc", "a", CAT)
+    root = voc(tmp_path / "voc", "a")
     done = tsds("convert", root / "Annotations" / "a.xml", tmp_path / "s.tsds")
     assert f"the Pascal VOC annotation of one image: convert the folder {root}." in done.stderr
     (tmp_path / "all.xml").write_text("<annotations><picture/></annotations>")
     done = tsds("convert", tmp_path / "all.xml", tmp_path / "s.tsds")
-    assert (
-        "expected <image> elements, as CVAT for images 1.1 has them, found none. The root <annotations>" in done.stderr
-    )
+    found = "expected <image> elements, as CVAT for images 1.1 has them, found none. The root <annotations>"
+    assert found in done.stderr
 
 
 def test_a_size_in_the_message_is_that_of_the_turned_image(tmp_path: Path) -> None:
-    size = "<size><width>12</width><height>10</height></size>"
-    root = annotated(tmp_path / "voc", "a", CAT, size)
+    root = voc(tmp_path / "voc", "a")
+    annotation = root / "Annotations" / "a.xml"
+    size = "<size><width>12</width><height>10</height></size></annotation>"
+    annotation.write_text(annotation.read_text().replace("</annotation>", size))
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("L", (12, 10)).save(root / "JPEGImages" / "a.png", exif=exif)
-    done = tsds("convert", root, tmp_path / "s.tsds")
-    assert (
-        "is for an image of 10x12 (height x width), the image is 12x10 as its EXIF orientation shows it" in done.stderr
-    )
+    told = "is for an image of 10x12 (height x width), the image is 12x10 as its EXIF orientation shows it"
+    assert told in tsds("convert", root, tmp_path / "s.tsds").stderr
     Image.new("L", (10, 12)).save(root / "JPEGImages" / "a.png")
     assert "the image is 12x10." in tsds("convert", root, tmp_path / "s.tsds").stderr
 
 
 @pytest.mark.parametrize(("size", "is_told"), [("12x10", True), ("10x12", False), ("11x12", False), ("24x20", True)])
-def test_height_and_width_that_are_mixed_up(photos: Path, tmp_path: Path, size: str, is_told: bool) -> None:
-    shutil.rmtree(photos)
-    for i in range(2):
-        annotated(photos, str(i), CAT)  # 10 x 12
+def test_height_and_width_that_are_mixed_up(tmp_path: Path, size: str, is_told: bool) -> None:
+    source = voc(tmp_path / "voc", "a", "b")  # 10 x 12
     for more in ([], ["--dry-run"]):
-        done = tsds("convert", photos, tmp_path / "s.tsds", "--size", size, "--workers", 0, *more)
+        done = tsds("convert", source, tmp_path / "s.tsds", "--size", size, "--workers", 0, *more)
         assert ("if height and width were mixed up" in done.output) == is_told
 
 
@@ -606,11 +542,10 @@ def test_images_that_a_list_does_not_find(tmp_path: Path) -> None:
     (tmp_path / "lists" / "l.csv").write_text("path,label\nsub/b.png,x\n")
     (tmp_path / "photos" / "sub").mkdir(parents=True)
     Image.new("L", (9, 9)).save(tmp_path / "photos" / "sub" / "b.png")
-    source = tmp_path / "lists" / "l.csv"
-    done = tsds("convert", source, tmp_path / "s.tsds", "--workers", 0)
+    words = ("convert", tmp_path / "lists" / "l.csv", tmp_path / "s.tsds", "--workers", 0)
+    done = tsds(*words)
     place = tmp_path / "lists" / "sub" / "b.png"
     advice = "If the images are in another folder, name it with --images."
     shown = place if len(str(place)) <= 100 else f"...{str(place)[-100:]}"
     assert done.stderr == f"tsds: sub/b.png: {shown}: cannot be read: No such file or directory. {advice}\n"
-    done = tsds("convert", source, tmp_path / "s.tsds", "--workers", 0, "--images", tmp_path / "photos")
-    assert done.exit_code == 0
+    assert tsds(*words, "--images", tmp_path / "photos").exit_code == 0

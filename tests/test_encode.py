@@ -27,6 +27,12 @@ def saved(image, format="PNG", **options):
     return buffer.getvalue()
 
 
+def exif_with(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 @pytest.mark.parametrize(
     ("mode", "shape", "dtype"),
     [
@@ -103,19 +109,15 @@ def test_orientation_is_applied(orientation, format):
         7: np.rot90(RGB, 2).transpose(1, 0, 2),
         8: np.rot90(RGB),
     }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
     options = {"quality": 100, "subsampling": 0} if format == "JPEG" else {}
-    data = saved(Image.fromarray(RGB), format, exif=exif, **options)
+    data = saved(Image.fromarray(RGB), format, exif=exif_with(orientation), **options)
     pixels = decode_image(data)
     np.testing.assert_allclose(pixels.astype(int), shown, atol=4 if format == "JPEG" else 0)
     assert oriented_size(open_image(data)) == shown.shape[:2]
 
 
 def test_orientation_comes_before_boxes():
-    exif = Image.Exif()
-    exif[0x0112] = 6  # 9x7 is shown as 7x9
-    data = saved(Image.fromarray(RGB), "PNG", exif=exif)
+    data = saved(Image.fromarray(RGB), "PNG", exif=exif_with(6))  # 9x7 is shown as 7x9
     objects = {"boxes": np.array([[6.0, 1, 9, 5]])}  # inside of the shown image only
     encoded = encode_sample(Sample("k", data, objects=objects, annotated_size=(7, 9)), ImageOptions())
     assert encoded.size == (7, 9)
@@ -191,21 +193,6 @@ def test_source_encoding_keeps_every_byte():
     assert encode_sample(Sample("k", data), ImageOptions(encoding="source")).image == data
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"encoding": "source", "size": (8, 8)}, "leave out `size`"),
-        ({"encoding": "source", "color": "rgb"}, "leave out `size` and `color`"),
-        ({"encoding": "jpeg", "color": "rgba"}, "JPEG has no alpha"),
-        ({"quality": 0}, "1 to 95"),
-        ({"size": (0, 5)}, "`size`: expected 1 or more, found 0x5"),
-    ],
-)
-def test_options_that_contradict_each_other(options, message):
-    with pytest.raises(OptionError, match=message):
-        ImageOptions(**options)
-
-
 def test_a_keypoint_has_two_coordinates_or_none():
     def encoded(*point):
         objects = {"keypoints": np.array([[point, (1, 2)]], np.float64), "difficult": np.array([3], np.uint8)}
@@ -264,13 +251,17 @@ def test_chroma_is_kept_where_it_is_asked_for():
     [
         ({"encoding": "source", "max_side": 9}, "leave out `max_side`"),
         ({"encoding": "source", "size": (9, 9)}, "leave out `size`"),
+        ({"encoding": "source", "size": (9, 9), "color": "rgb"}, "leave out `size` and `color`"),
+        ({"encoding": "jpeg", "color": "rgba"}, "JPEG has no alpha"),
+        ({"quality": 0}, "1 to 95"),
+        ({"size": (0, 5)}, "`size`: expected 1 or more, found 0x5"),
         ({"size": (9, 9), "max_side": 9}, "leave out one of them"),
         ({"max_side": 0}, "`max_side`: expected 1 or more"),
         ({"subsampling": "4:1:1"}, "`subsampling`: expected one of 4:2:0, 4:4:4"),
         ({"check": "none"}, "`check`: expected one of"),
     ],
 )
-def test_options_of_size_and_check_that_are_refused(options, message):
+def test_options_that_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         ImageOptions(**options)
 
@@ -286,12 +277,6 @@ def test_what_a_check_decodes():
     assert encode_sample(Sample("k", turned), ImageOptions(encoding="source", check="headers")).shape == (130, 90, 3)
     cut = encode_sample(Sample("k", data[:-9]), ImageOptions(encoding="source", check="headers"))
     assert cut.image == data[:-9]
-
-
-def exif_with(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 @pytest.mark.parametrize("without", [False, True])

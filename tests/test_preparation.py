@@ -80,14 +80,6 @@ def test_files_kept_as_they_are_stay_gray_and_color(mixed, tmp_path):
     assert "images_of" not in split.statistics["image"]
 
 
-def test_gray_among_color_is_rgb_in_jpeg_too(mixed, tmp_path):
-    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(encoding="jpeg", workers=0))
-    assert summary.notes == (NOTE,)
-    tsds.convert(mixed, tmp_path / "rgb.tsds", ConvertOptions(encoding="jpeg", color="rgb", workers=0))
-    assert files(tmp_path / "s.tsds") == files(tmp_path / "rgb.tsds")
-    assert len(tsds.open(tmp_path / "s.tsds")["train"].statistics["image"]["mean"]) == 3
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_gray_after_color_is_stored_as_rgb_without_a_survey(tmp_path, workers):
     for i, channels in enumerate([3, 1, 3, 1, 1, 3]):
@@ -101,21 +93,6 @@ def test_gray_after_color_is_stored_as_rgb_without_a_survey(tmp_path, workers):
     tsds.convert(tmp_path / "images", tmp_path / "rgb.tsds", replace(options, color="rgb"))
     assert files(tmp_path / "s.tsds") == files(tmp_path / "rgb.tsds")
     assert stages.count("scan") == 1
-
-
-@pytest.mark.slow
-def test_a_mixed_conversion_stopped_anywhere_ends_in_the_same_bytes(mixed, tmp_path):
-    tsds.convert(mixed, tmp_path / "whole.tsds", IN_SHARDS)
-    whole = files(tmp_path / "whole.tsds")
-    after, resumed = 1, []
-    while stopped(mixed, tmp_path / f"{after}.tsds", after, IN_SHARDS):
-        summary = tsds.convert(mixed, tmp_path / f"{after}.tsds", IN_SHARDS)
-        assert files(tmp_path / f"{after}.tsds") == whole, after
-        assert [note for note in summary.notes if "converted again" not in note] == [NOTE]
-        resumed.append(summary.resumed)
-        after += 1
-    assert max(resumed[:7]) == 0  # shards of gray rows are of no use
-    assert max(resumed) == 15  # those in RGB are
 
 
 def test_images_that_are_mixed_no_longer_are_gray_again(mixed, tmp_path):
@@ -224,23 +201,6 @@ def test_an_array_of_too_many_pixels(tmp_path):
     assert caught.value.reason == "too-many-pixels"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("encoding", ["auto", "raw"])
-def test_a_conversion_of_differing_sizes_stopped_anywhere_ends_in_the_same_bytes(mixed, tmp_path, encoding):
-    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
-    options = replace(IN_SHARDS, encoding=encoding)
-    summary = tsds.convert(mixed, tmp_path / "whole.tsds", options)
-    whole = files(tmp_path / "whole.tsds")
-    after, resumed = 1, []
-    while stopped(mixed, tmp_path / f"{after}.tsds", after, options):
-        again = tsds.convert(mixed, tmp_path / f"{after}.tsds", options)
-        assert files(tmp_path / f"{after}.tsds") == whole, after
-        assert tuple(note for note in again.notes if "converted again" not in note) == summary.notes
-        resumed.append(again.resumed)
-        after += 5
-    assert max(resumed) > 8
-
-
 def test_other_options_do_not_lose_what_was_surveyed(mixed, tmp_path):
     (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
     out = tmp_path / "s.tsds"
@@ -248,17 +208,6 @@ def test_other_options_do_not_lose_what_was_surveyed(mixed, tmp_path):
     with pytest.raises(tsds.OptionError, match="finished shards of another conversion"):
         tsds.convert(mixed, out, replace(IN_SHARDS, encoding="source"))
     assert tsds.convert(mixed, out, IN_SHARDS).resumed > 0
-
-
-def test_16_bit_images_among_others(mixed, tmp_path):
-    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
-    with pytest.raises(tsds.SourceError) as caught:
-        tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, color="rgb"))
-    assert (
-        "6x5 (15), 9x9 (1, test/bee/3.png); and of differing colors: gray (14), color (1, test/bee/1.png), 16-bit gray "
-        "(1, test/bee/3.png). Write all"
-    ) in str(caught.value)
-    assert caught.value.reason == "shapes-differ"
 
 
 @pytest.mark.parametrize("check", ["full", "headers"])

@@ -12,7 +12,6 @@ from PIL import Image
 import tensorstore_ds as tsds
 from stores import class_folders, contents, interrupted, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.workspace import Workspace
 
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 30 bytes a shard
 
@@ -243,11 +242,6 @@ def test_a_file_system_without_locks(folders, out, monkeypatch, number):
     monkeypatch.setattr(fcntl, "flock", flock)
     (note,) = tsds.convert(folders, out, IN_SHARDS).notes
     assert "has no locks" in note and tsds.verify(out) == []
-
-
-def test_a_lock_that_is_held_is_said(folders, out):
-    with Workspace(out), pytest.raises(tsds.errors.ConversionError, match="another conversion is writing here"):
-        tsds.convert(folders, out, IN_SHARDS)
 
 
 # --- what it goes on from ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from stores import contents
 
 #: Some dozen shards.
 OPTIONS = tsds.ConvertOptions(shard_nbytes=1_500_000, size=(128, 128), color="rgb", layout="zarr", workers=1)
@@ -34,16 +35,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The store of one process, and at what time; every other must be equal to the byte."""
-    out = tmp_path_factory.mktemp("expected") / "o.tsds"
-    tsds.convert(source, out, OPTIONS)
-    return contents(out)
+    """The store of one process: every other must be equal to the byte."""
+    return contents(tsds.convert(source, tmp_path_factory.mktemp("expected") / "o.tsds", OPTIONS).path)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def environment(source: Path) -> None:
-    """The same time in every store, and a disk that can be slow; workers inherit both."""
-    os.environ["SOURCE_DATE_EPOCH"] = "1700000000"
+    """A disk that can be slow; workers inherit it."""
     os.environ["TSDS_TESTS_DISK"] = str(source.parent)
     slow = str(Path(__file__).parent / "slow_disk")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (slow, os.environ.get("PYTHONPATH"))))
@@ -55,11 +53,6 @@ def slow_disk(source: Path) -> Iterator[None]:
     (source.parent / "slow").touch()
     yield
     (source.parent / "slow").unlink()
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """The files of a store."""
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

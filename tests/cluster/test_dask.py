@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 import tensorstore_ds as tsds
-from cluster.conftest import FLAGS, OPTIONS, busy_with_a_shard, contents, kill, wait_for
+from cluster.conftest import FLAGS, OPTIONS, busy_with_a_shard, kill, wait_for
+from stores import contents
 
 pytest.importorskip("distributed", reason="Dask is not here: pip install '.[dask]'")
 pytestmark = pytest.mark.timeout(180)

@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.conftest import FLAGS, busy_with_a_shard, contents, wait_for
+from cluster.conftest import FLAGS, busy_with_a_shard, wait_for
 from cluster.network import Node, nodes
+from stores import contents
 
 pytest.importorskip("distributed", reason="Dask is not here: pip install '.[dask]'")
 pytestmark = pytest.mark.timeout(240)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import tensorstore_ds as tsds
-from cluster.conftest import OPTIONS, contents
+from cluster.conftest import OPTIONS
+from stores import contents
 
 TSDS = (sys.executable, "-m", "tsds_cli")
 

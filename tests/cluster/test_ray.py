@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 import tensorstore_ds as tsds
-from cluster.conftest import OPTIONS, busy_with_a_shard, contents, wait_for
+from cluster.conftest import OPTIONS, busy_with_a_shard, wait_for
+from stores import contents
 
 ray: Any = pytest.importorskip("ray", reason="Ray is not here: pip install '.[ray]'")
 pytestmark = [

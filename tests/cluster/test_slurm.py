@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import tensorstore_ds as tsds
-from cluster.conftest import FLAGS, OPTIONS, contents
+from cluster.conftest import FLAGS, OPTIONS
 from cluster.slurm_nodes import Slurm, slurm_cluster
+from stores import contents
 
 pytestmark = pytest.mark.timeout(300)
 
