@@ -122,16 +122,6 @@ def test_resized_crops_lie_inside_with_the_area_asked_for(
 
 
 @quick
-@given(st.integers(1, 40), st.integers(1, 40), st.data())
-def test_resize_weights_of_a_part_add_up(length: int, size: int, data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, length - 1))
-    extent = data.draw(st.integers(1, length - start))
-    weights = augment_pixels.resize_weights(torch.tensor([float(start)]), torch.tensor([float(extent)]), length, size)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(1, size))
-    assert not weights[..., :start].any() and not weights[..., start + extent :].any()
-
-
-@quick
 @given(seeds, sizes, st.data(), st.sampled_from([1, 3]), formats)
 def test_a_crop_of_the_images_own_size_is_a_shift(
     seed: int, size: tuple[int, int], data: st.DataObject, channels: int, memory: Any
@@ -245,21 +235,6 @@ def test_mirroring_equals_torchvision_and_swaps_keypoints(
         assert torch.equal(after["labels"], before["labels"])
 
 
-@pytest.mark.parametrize(("p", "expected"), [(0, False), (1, True)])
-def test_mirroring_never_and_always(p: float, expected: bool) -> None:
-    flip = RandomHorizontalFlip(p)
-    assert (flip.make_params(flip.keys(torch.arange(1000), 3), (4, 4))["flip"] == expected).all()
-
-
-def test_mirroring_twice_changes_nothing() -> None:
-    flip = RandomHorizontalFlip(1, [(0, 2)])
-    batch = {"image": images(0, (8, 5)), "objects": objects(0, (8, 5))}
-    again = flip(flip(batch))
-    assert torch.equal(again["image"], batch["image"])
-    for name, value in batch["objects"].values.items():
-        torch.testing.assert_close(again["objects"].values[name], value, equal_nan=True)
-
-
 def test_keypoints_are_not_mirrored_without_pairs() -> None:
     batch = {"image": images(0, (8, 5)), "objects": objects(0, (8, 5))}
     with pytest.raises(ValueError, match="expected `flip_pairs` for objects with keypoints"):
@@ -300,20 +275,3 @@ def test_a_crop_of_the_whole_width_may_lie_anywhere() -> None:
     crop = RandomResizedCrop((10, 20), scale=(0.5, 0.5), ratio=(2, 2))
     tops = crop({"image": lines}, torch.arange(60), 0)["image"][:, 0, 0, 0].round()
     assert len(tops.unique()) > 5
-
-
-def test_defaults_are_those_of_torchvision() -> None:
-    ours, theirs = RandomResizedCrop(6), v2.RandomResizedCrop(6)
-    assert (tuple(ours.scale), tuple(ours.ratio)) == (tuple(theirs.scale), tuple(theirs.ratio))
-
-
-@pytest.mark.parametrize(("keypoints", "is_refused"), [(1, False), (2, True), (3, True)])
-def test_pairs_are_asked_for_where_keypoints_could_change_places(keypoints: int, is_refused: bool) -> None:
-    packed = PackedObjects(torch.tensor([0, 1]), {"keypoints": torch.ones(1, keypoints, 2)})
-    batch = {"image": torch.zeros(1, 3, 4, 4), "objects": packed}
-    if is_refused:
-        with pytest.raises(ValueError, match="expected `flip_pairs`"):
-            RandomHorizontalFlip(1.0)(batch, torch.arange(1), 0)
-    else:
-        found = RandomHorizontalFlip(1.0)(batch, torch.arange(1), 0)["objects"]
-        assert found.values["keypoints"].tolist() == [[[3.0, 1.0]]]

@@ -25,26 +25,21 @@ def test_the_limit_is_that_of_pillow() -> None:
     assert MAX_PIXELS == 89_478_485
 
 
-@pytest.mark.parametrize("suffix", ["png", "bmp", "jpeg"])
-def test_the_memory_that_decoding_takes_is_announced(suffix: str) -> None:
+def file_of(suffix: str) -> bytes:
     file = io.BytesIO()
     Image.fromarray(drawn(30, 70)).save(file, suffix)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "image",
+    [*map(file_of, ("png", "bmp", "jpeg")), oriented(drawn(30, 70), 6), Image.fromarray(drawn(30, 70))],
+    ids=["png", "bmp", "jpeg", "turned", "opened"],
+)
+def test_the_memory_that_decoding_takes_is_announced(image: Any) -> None:
     announced: list[int] = []
-    decode_image(file.getvalue(), on_decode=announced.append)
+    assert sorted(decode_image(image, on_decode=announced.append).shape) == [3, 30, 70]
     assert announced == [30 * 70 * 10]
-
-
-def test_the_memory_of_a_turned_image_is_announced() -> None:
-    announced: list[int] = []
-    pixels = decode_image(oriented(drawn(30, 70), 6), on_decode=announced.append)
-    assert pixels.shape == (70, 30, 3)
-    assert announced == [30 * 70 * 10]
-
-
-def test_a_pil_image_is_announced() -> None:
-    announced: list[int] = []
-    decode_image(Image.fromarray(np.zeros((7, 9, 3), np.uint8)), on_decode=announced.append)
-    assert announced == [7 * 9 * 10]
 
 
 def with_exif(data: bytes, exif: bytes) -> bytes:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -21,8 +20,6 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.imaging.placement import fit_box
-from tensorstore_ds.imaging.resizing import resize_nearest
 from tensorstore_ds.sources.base import Sample
 from training_stores import one_line
 
@@ -41,31 +38,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # --- samples ----------------------------------------------------------------------------------------------------
-
-
-@settings(deadline=None)
-@given(*[st.integers(1, 40)] * 4, st.sampled_from(["pad", "crop", "stretch"]))
-def test_resizing_takes_the_nearest_as_pillow_does(height, width, to_height, to_width, fit):
-    mask = RNG.integers(0, 200, (height, width), np.uint8)
-    placement = fit_box((height, width), (to_height, to_width), fit)
-    resized = Image.fromarray(mask).resize(placement.resized[::-1], Image.Resampling.NEAREST, box=placement.box)
-    expected = np.full((to_height, to_width), 255, np.uint8)
-    top, left = placement.offset
-    expected[top : top + resized.height, left : left + resized.width] = np.asarray(resized)
-    found = resize_nearest(mask, placement, 255)
-    box = placement.box
-    rows = between_pixels(box[1], box[3], placement.resized[0], top, to_height)
-    columns = between_pixels(box[0], box[2], placement.resized[1], left, to_width)
-    same = (found == expected) | rows[:, None] | columns
-    assert same.all()
-
-
-def between_pixels(start: float, stop: float, count: int, offset: int, size: int) -> np.ndarray:
-    """(size,) whether the center of each result lies between two pixels, either of which is the nearest."""
-    centers = start + (np.arange(count) + 0.5) * ((stop - start) / count)
-    found = np.zeros(size, bool)
-    found[offset : offset + count] = np.abs(centers - np.rint(centers)) < 1e-6
-    return found
 
 
 def encoded(mask, image=None, options=None, field=None, **sample):
@@ -278,18 +250,6 @@ def test_what_a_crop_adds_is_ignored(dtype, ignored, mask_fill):
 def test_a_fill_beyond_the_numbers_of_int16():
     found = tsds.RandomCrop(26, padding=3, mask_fill=40_000)(batch_of(torch.uint16), torch.arange(4), 0)["mask"]
     assert (found.to(torch.int64) == 40_000).any()
-
-
-def test_resized_crops_take_the_nearest_as_pillow_does():
-    transform = tsds.RandomResizedCrop((13, 7), seed=2)
-    batch = batch_of()
-    found = transform(batch, torch.arange(4), 0)["mask"]
-    boxes = transform.make_params(transform.keys(torch.arange(4), 0), (20, 24))["boxes"]
-    for mask, (top, left, height, width), result in zip(batch["mask"], boxes.tolist(), found, strict=True):
-        part = Image.fromarray(mask[top : top + height, left : left + width].numpy())
-        expected = np.asarray(part.resize((7, 13), Image.Resampling.NEAREST))
-        ties = between_pixels(0, height, 13, 0, 13)[:, None] | between_pixels(0, width, 7, 0, 7)
-        assert ((result.numpy() == expected) | ties).all()
 
 
 def test_masks_of_another_size_are_refused():

@@ -55,6 +55,7 @@ from tensorstore_ds.seeding import fold
 #: Heights and widths of images in use, whose halves, quarters and eighths are sizes in use too; and odd ones.
 USUAL = [(224, 224), (256, 256), (512, 512), (512, 768), (768, 512), (1024, 1024), (480, 640), (640, 480), (500, 375)]
 USUAL += [(375, 500), (333, 500), (1024, 768), (2048, 2048), (448, 448)]
+TINY = [(1, 1), (1, 40), (50, 3), (2, 60), (64, 64), (9, 8), (40, 1), (7, 7), (33, 200), (8, 8)]
 ODD = [(197, 301), (511, 257), (64, 31), (17, 23), (260, 90), (33, 200)]
 SIZES = USUAL + ODD
 SHORT = [16, 32, 64, 112, 120, 128, 224, 240, 256]  #: what images are resized to
@@ -108,6 +109,7 @@ def annotated(number: int, pixels: NDArray[np.uint8], *, mask: bool) -> dict[str
 def decoded(file: bytes) -> Tensor:
     """(C, H, W) of an image file, upright."""
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(file)))
+    image = image.convert("RGB") if image.mode == "CMYK" else image
     return torch.from_numpy(np.array(image)).reshape(image.height, image.width, -1).permute(2, 0, 1).contiguous()
 
 
@@ -127,8 +129,10 @@ def file_of(number: int, pixels: NDArray[np.uint8]) -> bytes:
         ("JPEG", {"quality": 90, "exif": exif}),
         ("JPEG", {"quality": 90, "exif": exif, "restart_marker_blocks": 1}),
         ("JPEG", {"quality": 90, "progressive": True}),
+        ("JPEG", {"quality": 90, "restart_marker_blocks": 1}),  # of four colors
     ]
     form, options = kinds[number % len(kinds)]
+    image = image.convert("CMYK") if number % len(kinds) == 9 else image
     image.save(buffer, form, **options)
     return buffer.getvalue()
 
@@ -162,13 +166,15 @@ def truths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Truth]:
     files = stored_files(path)
     found["smart"] = Truth(path, [decoded(f) for f in files], samples, [f[:2] == b"\xff\xd8" for f in files])
     assert 0 < sum(found["smart"].is_jpeg) < len(SIZES)
-    files = [file_of(i, pixels) for i, pixels in enumerate(mixed)]
-    images = [decoded(file) for file in files]
-    of_files = [annotated(i, image.permute(1, 2, 0).numpy(), mask=False) for i, image in enumerate(images)]
-    of_files = [{**sample, "image": file} for sample, file in zip(of_files, files, strict=True)]
-    images = [image.expand(3, -1, -1) for image in images]  # gray ones among others come as RGB
-    path = convert("source", of_files, encoding="source")
-    found["source"] = Truth(path, images, of_files, [file[:2] == b"\xff\xd8" for file in files])
+    tiny = [photograph(i, size) for i, size in enumerate(TINY)]
+    for name, pixels in (("source", mixed), ("tiny", tiny)):
+        files = [file_of(i, each) for i, each in enumerate(pixels)]
+        images = [decoded(file) for file in files]
+        of_files = [annotated(i, image.permute(1, 2, 0).numpy(), mask=False) for i, image in enumerate(images)]
+        of_files = [{**sample, "image": file} for sample, file in zip(of_files, files, strict=True)]
+        images = [image.expand(3, -1, -1) for image in images]  # gray ones among others come as RGB
+        path = convert(name, of_files, encoding="source")
+        found[name] = Truth(path, images, of_files, [file[:2] == b"\xff\xd8" for file in files])
     for name, channels in (("raw", 3), ("raw gray", 1)):
         same = [photograph(i, ONE_SIZE, channels) for i in range(9)]
         samples = [annotated(i, each, mask=True) for i, each in enumerate(same)]
@@ -592,6 +598,49 @@ def _check_batch(
     if "objects_dropped" in members:
         assert batch["objects_dropped"].tolist() == dropped
     return near
+
+
+STEPS = {
+    "crop": tsds.RandomResizedCrop((40, 56), scale=(0.05, 1.0), seed=3),
+    "padded crop": tsds.RandomCrop((40, 30), padding=20, fill=7, seed=1),
+    "validation": tsds.Compose([tsds.Resize(96), tsds.CenterCrop((80, 84))]),
+    "training": tsds.Compose([tsds.RandomResizedCrop(48), tsds.RandomHorizontalFlip(flip_pairs=PAIRS)], seed=2),
+    "stretched": tsds.Resize((48, 40)),
+    "limited": tsds.Resize(30, max_size=50),
+    "middle": tsds.CenterCrop((33, 70), fill=5),
+    "padded": tsds.transforms.Pad((1, 2, 3, 4), fill=9),
+    "mirrored": tsds.RandomHorizontalFlip(1.0, flip_pairs=PAIRS),
+    "letterbox": tsds.transforms.Letterbox(64),
+    "moved": tsds.Compose([tsds.RandomHorizontalFlip(flip_pairs=PAIRS), tsds.transforms.Pad(2), tsds.CenterCrop(18)]),
+}
+
+
+@pytest.mark.parametrize("plan", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("store", ["source", "tiny", "raw", "raw gray", "raw in batches"])
+def test_steps_are_torchvisions(truths: dict[str, Truth], store: str, plan: Any) -> None:
+    """Images of files of all sorts and sizes, and batches, in several epochs."""
+    name, in_batch = store.removesuffix(" in batches"), store.endswith("in batches")
+    count = len(truths[name].images)
+    case = {
+        "store": name,
+        "fields": None,
+        "rows": [row for row in range(count) if row not in range(9, 14)],
+        "plan": plan,
+        "in_batch": in_batch,
+        "of_dataset": False,
+        "return_as": "dict",
+        "loader": {
+            "batch_size": 7,
+            "shuffle": True,
+            "drop_last": False,
+            "seed": 0,
+            "collate": "packed",
+            "collate_images": "list",
+            "size_divisor": 1,
+        },
+    }
+    for epoch in range(3):
+        check(truths, {**case, "epoch": epoch})
 
 
 phases = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]  # to explain takes minutes

@@ -21,7 +21,7 @@ from labelling_files import write
 from small_stores import tsds as command
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.imaging.oriented import oriented_faults, smallest_rectangle
+from tensorstore_ds.imaging.oriented import oriented_faults
 
 CLASSES = ("ship", "large plane")
 HEIGHT, WIDTH = 48, 64
@@ -271,25 +271,6 @@ def test_yolo_tells_how_four_corners_are_read(tmp_path: Path) -> None:
     assert not tsds.convert(yolo(tmp_path, OBB, "task: obb\n"), tmp_path / "t.tsds", workers=0).notes
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("0 .1 .1 .2 .1 .2 .2", r"line 1: expected a class and 4 corners, x and y, as task: obb says, found 7 numbers"),
-        ("0 .1 .1 .2 .1 .2 .2 .1 nan", r"line 1: expected numbers, found 'nan'"),
-        ("0 10 10 20 10 20 20 10 20", r"line 1: expected fractions of the image from 0 to 1"),
-        (
-            "0 .1 .1 .5 .5 .5 .1 .1 .5",
-            r"object 1 of 1 in labels/a.txt: the oriented box \(.*\) has sides below 0, or cor",
-        ),
-        ("0 .1 .1 .2 .2 .4 .4 .3 .3", r"object 1 of 1 in labels/a.txt: the oriented box \(.*\) has no area"),
-    ],
-)
-def test_faults_in_yolo(row: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=message) as raised:
-        converted(yolo(tmp_path, f"{row}\n", "task: obb\n"))
-    assert len(raised.value.problems) == 1
-
-
 def test_a_turned_box_of_yolo_may_reach_over_the_edge(tmp_path: Path) -> None:
     box = np.array([4, 24, 30, 6, 0.4])
     row = " ".join(f"{value:.10f}" for value in (turned(box) / (WIDTH, HEIGHT)).reshape(-1))
@@ -313,23 +294,6 @@ def test_robndbox_of_rolabelimg(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["boxes"], [[*corners.min(0), *corners.max(0)]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("inside", "message"),
-    [
-        (robndbox(angle="x"), "object 1: expected angle, a number, found 'x'"),
-        (robndbox(angle="nan"), "object 1: expected cx, cy, w, h and angle of <robndbox>, finite numbers"),
-        (robndbox(cx="inf"), "finite numbers.*found inf 20 20 10 0.5"),
-        (robndbox(h=-3), "w and h not below 0, found 30 20 20 -3 0.5"),
-        (robndbox() * 2, "expected one <robndbox>, found 2"),
-        (robndbox(w=0), r"the oriented box \(.*\) has no area"),
-    ],
-)
-def test_faults_of_robndbox(inside: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=message) as raised:
-        converted(voc(tmp_path, inside))
-    assert len(raised.value.problems) == 1
-
-
 def labelme(root: Path, *shapes: dict[str, Any]) -> Path:
     data = {"version": "5", "shapes": [{"label": "a", **shape} for shape in shapes], "imagePath": "a.png"}
     return picture(root / "labelme", "a.png", {"a.json": json.dumps(data)})
@@ -345,34 +309,64 @@ def test_rotation_of_x_anylabeling(tmp_path: Path) -> None:
     same(found["oriented_boxes"], [*boxes, (7, 7, 6, 4, 0)])
 
 
-@pytest.mark.parametrize("count", [3, 5])
-def test_a_rotation_has_four_points(count: int, tmp_path: Path) -> None:
+def of_yolo(root: Path, row: str) -> tsds.Store:
+    return converted(yolo(root, f"{row}\n", "task: obb\n"))
+
+
+def of_voc(root: Path, inside: str) -> tsds.Store:
+    return converted(voc(root, inside))
+
+
+def of_labelme(root: Path, count: int) -> tsds.Store:
     points = [[float(i), float(i * i)] for i in range(count)]
-    with pytest.raises(SourceError, match=f"shape 1: expected the points of a rotation, found {count}"):
-        converted(labelme(tmp_path, {"shape_type": "rotation", "points": points}))
+    return converted(labelme(root, {"shape_type": "rotation", "points": points}))
+
+
+def of_samples(root: Path, value: Any) -> tsds.Store:
+    values = {"boxes": np.array([[0.0, 0, 20, 20]]), "oriented_boxes": np.array(value, float)}
+    return store_of(root / "s.tsds", [{"image": PIXELS, "objects": values}])
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("make", "given", "message"),
     [
-        ([[1, 2, 3, 4, float("nan")]], r"the oriented box \(1, 2, 3, 4, nan\) is not finite"),
-        ([[1, 2, -3, 4, 0]], "has sides below 0"),
-        ([[9, 9, 0, 4, 0.5]], "has no area"),
         (
+            of_yolo,
+            "0 .1 .1 .2 .1 .2 .2",
+            r"line 1: expected a class and 4 corners, x and y, as task: obb says, found 7 numbers",
+        ),
+        (of_yolo, "0 .1 .1 .2 .1 .2 .2 .1 nan", r"line 1: expected numbers, found 'nan'"),
+        (of_yolo, "0 10 10 20 10 20 20 10 20", r"line 1: expected fractions of the image from 0 to 1"),
+        (
+            of_yolo,
+            "0 .1 .1 .5 .5 .5 .1 .1 .5",
+            r"object 1 of 1 in labels/a.txt: the oriented box \(.*\) has sides below 0, or cor",
+        ),
+        (of_yolo, "0 .1 .1 .2 .2 .4 .4 .3 .3", r"object 1 of 1 in labels/a.txt: the oriented box \(.*\) has no area"),
+        (of_voc, robndbox(angle="x"), "object 1: expected angle, a number, found 'x'"),
+        (of_voc, robndbox(angle="nan"), "object 1: expected cx, cy, w, h and angle of <robndbox>, finite numbers"),
+        (of_voc, robndbox(cx="inf"), "finite numbers.*found inf 20 20 10 0.5"),
+        (of_voc, robndbox(h=-3), "w and h not below 0, found 30 20 20 -3 0.5"),
+        (of_voc, robndbox() * 2, "expected one <robndbox>, found 2"),
+        (of_voc, robndbox(w=0), r"the oriented box \(.*\) has no area"),
+        (of_labelme, 3, "shape 1: expected the points of a rotation, found 3"),
+        (of_labelme, 5, "shape 1: expected the points of a rotation, found 5"),
+        (of_samples, [[1, 2, 3, 4, float("nan")]], r"the oriented box \(1, 2, 3, 4, nan\) is not finite"),
+        (of_samples, [[1, 2, -3, 4, 0]], "has sides below 0"),
+        (of_samples, [[9, 9, 0, 4, 0.5]], "has no area"),
+        (
+            of_samples,
             [[[1, 1], [9, 9], [9, 1], [1, 9]]],
             "expected corners in order around each oriented box, found others as object 1",
         ),
-        ([[1, 2, 3, 4]], r"expected oriented_boxes of shape \(M, 5\) or \(M, 4, 2\), found \(1, 4\)"),
-        ([[[1, 1], [9, 9], [9, 1]]], r"expected oriented_boxes of shape"),
+        (of_samples, [[1, 2, 3, 4]], r"expected oriented_boxes of shape \(M, 5\) or \(M, 4, 2\), found \(1, 4\)"),
+        (of_samples, [[[1, 1], [9, 9], [9, 1]]], r"expected oriented_boxes of shape"),
     ],
 )
-def test_faults_of_samples(value: Any, message: str, tmp_path: Path) -> None:
-    given = {
-        "image": PIXELS,
-        "objects": {"boxes": np.array([[0.0, 0, 20, 20]]), "oriented_boxes": np.array(value, float)},
-    }
-    with pytest.raises(SourceError, match=message):
-        store_of(tmp_path / "s.tsds", [given])
+def test_faults_are_named(make: Any, given: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=message) as raised:
+        make(tmp_path, given)
+    assert len(raised.value.problems) == 1
 
 
 def test_without_boxes_their_hulls_are_the_boxes(tmp_path: Path) -> None:
@@ -429,19 +423,6 @@ def area_at(points: np.ndarray, angle: float) -> float:
     """Of the rectangle around points whose sides have this direction."""
     turned_back = (points[:, 0] + 1j * points[:, 1]) * np.exp(-1j * angle)
     return float(np.ptp(turned_back.real) * np.ptp(turned_back.imag))
-
-
-@pytest.mark.parametrize("corners", [3, 4, 5, 12])
-def test_the_smallest_rectangle_is_that_of_all_angles(corners: int) -> None:
-    rng = np.random.default_rng(corners)
-    for _ in range(20):
-        points = rng.uniform(0, 40, (corners, 2))
-        found = smallest_rectangle(points)
-        sides = np.hypot(*(found[1] - found[0])), np.hypot(*(found[2] - found[1]))
-        direction = math.atan2(*(found[1] - found[0])[::-1])
-        assert sides[0] * sides[1] == pytest.approx(area_at(points, direction))
-        searched = min(area_at(points, angle) for angle in np.linspace(0, math.pi / 2, 2000))
-        assert sides[0] * sides[1] <= searched * (1 + 1e-4)
 
 
 def polygons(root: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Where images come to lie when they are fitted to a size, and boxes at the edges of images."""
+"""Where images and their objects are after they were fitted to a size, and boxes at the edges of images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.imaging.placement import Placement, box_faults, clip, fit_box, shrink
+from tensorstore_ds.conversion.encode import place_objects
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.imaging.placement import FITS, Fit, Placement, box_faults, clip, fit_box, shrink
+from tensorstore_ds.imaging.resizing import resize
 
 SIDES = st.integers(1, 300)
 
@@ -93,3 +96,65 @@ def test_boxes_are_cut_off_at_the_edges() -> None:
     boxes = np.array([(-5, -6, 50, 60), (1, 2, 3, 4), (39, 19, 41, 21)], np.float64)
     expected = [[0, 0, 40, 20], [1, 2, 3, 4], [39, 19, 40, 20]]
     np.testing.assert_array_equal(clip(boxes, (20, 40)), expected)
+
+
+# --- objects of a sample
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_a_bright_rectangle_stays_inside_its_box(fit: Fit) -> None:
+    """The oracle is the picture itself: resize a rectangle, and find it where its box says."""
+    pixels = np.zeros((80, 120, 1), np.uint8)
+    pixels[24:56, 48:72] = 255
+    placement = fit_box((80, 120), (40, 40), fit)
+    stored = resize(pixels, placement)[:, :, 0]
+    objects, problems = place_objects("k", {"boxes": np.array([[48.0, 24, 72, 56]])}, (80, 120), placement)
+    assert not problems
+    rows, columns = np.nonzero(stored > 127)
+    found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    np.testing.assert_allclose(objects["boxes"][0], found, atol=0.51)
+
+
+def test_a_bad_box_takes_its_object_along_and_is_named() -> None:
+    objects = {
+        "boxes": np.array([[0.0, 0, 4, 4], [3, 3, 3, 9], [2, 2, 30, 5]]),
+        "labels": np.array([7, 8, 9]),
+        "keypoints": np.arange(12, dtype=float).reshape(3, 2, 2),
+    }
+    kept, problems = place_objects("a.jpg", objects, (10, 10), None)
+    assert kept["labels"].tolist() == [7, 9]
+    assert kept["boxes"].tolist() == [[0, 0, 4, 4], [2, 2, 10, 5]]  # clipped to the image
+    assert kept["keypoints"][:, 0, 0].tolist() == [0, 8]
+    assert [(p.where, p.reason) for p in problems] == [("a.jpg", "box-empty")]
+    assert "object 2 of 3:" in problems[0].message
+    assert "(3, 3, 3, 9)" in problems[0].message
+
+
+def test_a_box_that_the_crop_cuts_off_is_dropped_and_a_landmark_keeps_its_place() -> None:
+    placement = fit_box((10, 30), (10, 10), "crop")  # keeps columns 10 to 20
+    objects = {"boxes": np.array([[0.0, 0, 9, 9], [12, 1, 40, 9]]), "keypoints": np.array([[[1.0, 1]], [[25, 5]]])}
+    kept, problems = place_objects("k", objects, (10, 30), placement)
+    assert kept["boxes"].tolist() == [[2, 1, 10, 9]]
+    assert kept["keypoints"].tolist() == [[[15, 5]]]
+    assert [p.reason for p in problems] == ["box-cropped"]
+
+
+def test_a_box_of_which_the_crop_leaves_too_little_is_dropped_if_that_is_wanted() -> None:
+    placement = ConvertOptions(size=(10, 10), fit="crop", min_visibility=0.5).placement((10, 30))  # columns 10 to 20
+    boxes = np.array([[5.0, 0, 15, 9], [4, 0, 15, 9], [12, 1, 14, 9], [19, 1, 90, 9], [np.nan, 0, 1, 1]])
+    kept, problems = place_objects("k", {"boxes": boxes}, (10, 30), placement)
+    assert kept["boxes"].tolist() == [[0, 0, 5, 9], [2, 1, 4, 9]]  # half of a box is enough
+    assert [p.reason for p in problems] == ["box-cropped", "box-cropped", "box-nan"]
+    clipped, _ = place_objects(
+        "k", {"boxes": np.array([[18.0, 0, 90, 5]])}, (10, 20), fit_box((10, 20), (10, 20), "crop")
+    )
+    assert clipped["boxes"].tolist() == [[18, 0, 20, 5]]
+    whole = ConvertOptions(size=(10, 20), fit="crop", min_visibility=1).placement((10, 20))
+    clipped, problems = place_objects("k", {"boxes": np.array([[18.0, 0, 90, 5]])}, (10, 20), whole)
+    assert clipped["boxes"].tolist() == [[18, 0, 20, 5]] and not problems  # the rest was never in the image
+
+
+def test_absent_landmarks_stay_absent() -> None:
+    objects = {"keypoints": np.array([[[np.nan, np.nan], [2, 2]]])}
+    kept, _ = place_objects("k", objects, (4, 4), fit_box((4, 4), (8, 8), "stretch"))
+    np.testing.assert_array_equal(kept["keypoints"], [[[np.nan, np.nan], [4, 4]]])

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import DataLoader as TorchLoader, DistributedSampler
-from torchvision import ops
 
 import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
 from stores import Samples, png_bytes, smart_store, store_of
 from tensorstore_ds.annex import tiles as tiles_module
 from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.tiling import count_tiles, size_of, tile_corners, tile_overlap
 
 SIZE, OVERLAP = (48, 40), 0.25
 SIZES = [(100, 130), (48, 40), (31, 200), (200, 30), (131, 77)]
@@ -98,6 +98,48 @@ def quiet(*arguments: Any, **options: Any) -> tsds.Tiles:
         return tsds.Tiles(*arguments, **options)
 
 
+# --- places
+
+
+def starts_in_words(length: int, size: int, overlap: float) -> list[int]:
+    """A stride at a time, until a tile reaches the end; that one is moved inwards."""
+    starts, at = [], 0
+    while at + size < length:
+        starts.append(at)
+        at += max(1, round(size * (1 - overlap)))
+    return [*starts, max(0, length - size)]
+
+
+@pytest.mark.parametrize("overlap", [(0.0, 0.0), (0.2, 0.5), (0.25, 0.1), (0.99, 0.9)])
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 16), (40, 64)])
+def test_corners_are_those_of_the_rule(size: tuple[int, int], overlap: tuple[float, float]) -> None:
+    sizes = [(1, 1), (7, 5), (8, 6), (40, 40), (41, 100), (64, 3), (16, 32)]
+    want = [
+        (image, y, x)
+        for image, (height, width) in enumerate(sizes)
+        for y in starts_in_words(height, size[0], overlap[0])
+        for x in starts_in_words(width, size[1], overlap[1])
+    ]
+    found = tile_corners(sizes, size, overlap)
+    assert found.dtype == np.int64 and tile_corners(np.empty((0, 2)), size).shape == (0, 3)
+    assert found.tolist() == [list(each) for each in want]
+    assert count_tiles(sizes, size, overlap).prod(axis=1).tolist() == np.bincount(found[:, 0]).tolist()
+
+
+@pytest.mark.parametrize(
+    "overlap", [1, 1.5, -0.1, float("nan"), float("inf"), "0.2", None, (0.1,), (0.1, 1), [0, 0, 0]]
+)
+def test_overlaps_that_are_none_are_refused(overlap: Any) -> None:
+    with pytest.raises(OptionError, match=r"overlap.*\[0, 1\)"):
+        tile_overlap(overlap)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "640", None, (3,), (3, 0), (1, 2, 3), 2**15 + 1])
+def test_sizes_that_are_none_are_refused(size: Any) -> None:
+    with pytest.raises(OptionError, match="size"):
+        size_of(size)
+
+
 # --- pixels
 
 
@@ -113,19 +155,6 @@ def test_tiles_have_the_pixels_of_the_decoded_image(folder: Path, kind: str) -> 
     np.testing.assert_array_equal(batch.columns["tile"].numpy(), tiles.positions)
     assert tiles[3]["image"].shape == (3, *SIZE)
     np.testing.assert_array_equal(tiles[3]["image"].permute(1, 2, 0).numpy(), want[3])
-
-
-@pytest.mark.parametrize("kind", ["jpeg", "source, entries", "source, png", "raw"])
-def test_pasted_tiles_are_the_image(folder: Path, kind: str) -> None:
-    dataset = stored(folder, kind)
-    tiles = quiet(dataset, SIZE, OVERLAP)
-    pasted = [np.zeros((*size, 3), np.uint8) for size in SIZES]
-    for batch in tsds.DataLoader(tiles, batch_size=8, shuffle=True, seed=3, num_threads=3):
-        for image, (row, y, x) in zip(batch["image"].permute(0, 2, 3, 1).numpy(), batch["tile"].tolist(), strict=True):
-            place = pasted[row][y : y + SIZE[0], x : x + SIZE[1]]
-            place[...] = image[: place.shape[0], : place.shape[1]]
-    for row, found in enumerate(pasted):
-        np.testing.assert_array_equal(found, whole_of(dataset, row))
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 3), ("float32", 3), ("uint16", 1)])
@@ -503,32 +532,6 @@ def test_predictions_are_merged_as_in_a_double_loop(folder: Path, match: Any, ag
         assert found["masks"].shape == (len(kept), 1, 2, 2)
         for name, value in by_positions[row].items():
             assert torch.equal(value, found[name])
-
-
-def test_what_lies_in_tiles_is_merged_into_what_is_stored(folder: Path) -> None:
-    """A model that sees all of what is there: each object is found once, whole, if some tile shows all of it."""
-    dataset = stored(folder, "raw")
-    tiles = tsds.Tiles(dataset, 64, 0.5, min_visibility=1)
-    predictions, where = [], []
-    for batch in tsds.DataLoader(tiles, 3):
-        where += batch["tile"]
-        predictions += [{**each, "scores": torch.ones(len(each["labels"]))} for each in batch["objects"]]
-    merged = tsds.merge_tiles(predictions, torch.stack(where), 0.99)
-    for row, found in merged.items():
-        stored_boxes = dataset.split["objects"][row]["boxes"]
-        shown = [
-            box
-            for box in stored_boxes.tolist()
-            if any(
-                box[0] >= x and box[1] >= y and box[2] <= x + 64 and box[3] <= y + 64
-                for image, y, x in tiles.positions.tolist()
-                if image == row
-            )
-        ]
-        if shown:
-            overlap = ops.box_iou(torch.tensor(shown), found["boxes"]).max(1).values
-            assert (overlap > 0.98).all()
-        assert len(found["boxes"]) <= len(shown)
 
 
 def test_a_part_at_the_edge_goes_with_ios() -> None:

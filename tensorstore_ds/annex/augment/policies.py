@@ -73,12 +73,13 @@ class Policy(Warp):
 
     def __init__(
         self,
-        num_magnitude_bins: int,
-        interpolation: Interpolation,
-        fill: float,
-        mask_fill: int | None,
-        min_visibility: float,
-        seed: int,
+        num_magnitude_bins: int = 31,
+        interpolation: Interpolation = "nearest",
+        fill: float = 0,
+        *,
+        mask_fill: int | None = None,
+        min_visibility: float = 0.0,
+        seed: int = 0,
     ) -> None:
         super().__init__(interpolation, fill, mask_fill, min_visibility, seed)
         if not isinstance(num_magnitude_bins, Integral) or num_magnitude_bins < 2:
@@ -201,7 +202,9 @@ class RandAugment(Policy):
         min_visibility: float = 0.0,
         seed: int = 0,
     ) -> None:
-        super().__init__(num_magnitude_bins, interpolation, fill, mask_fill, min_visibility, seed)
+        super().__init__(
+            num_magnitude_bins, interpolation, fill, mask_fill=mask_fill, min_visibility=min_visibility, seed=seed
+        )
         if not isinstance(num_ops, Integral) or num_ops < 0:
             raise refusal("num_ops", "a whole number of at least 0", num_ops)
         if not isinstance(magnitude, Integral) or not 0 <= magnitude < num_magnitude_bins:
@@ -232,18 +235,6 @@ class TrivialAugment(Policy):
     """
 
     SHEAR, ANGLE, CHANGE, BITS = 0.99, 135.0, 0.99, 6
-
-    def __init__(
-        self,
-        num_magnitude_bins: int = 31,
-        interpolation: Interpolation = "nearest",
-        fill: float = 0,
-        *,
-        mask_fill: int | None = None,
-        min_visibility: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(num_magnitude_bins, interpolation, fill, mask_fill, min_visibility, seed)
 
     def _moves(self, size: Size) -> tuple[float, float]:
         return 32.0, 32.0
