@@ -26,7 +26,7 @@ STYLE = """
 
 
 def layers() -> list[list[str]]:
-    """Names of modules, from the highest layer to the lowest, with those of the annexes where these stand."""
+    """Names of modules, from the highest layer to the lowest, with the annexes in their layers."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     whole, inner, _ = (
         contract

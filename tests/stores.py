@@ -105,9 +105,14 @@ def smart_store(path: Path, samples: Any, **options: Any) -> Path:
     return path
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file by its path."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def contents(store: Path, *differing: str) -> dict[str, bytes]:
     """The bytes of every file by its path, without what says when the store was made, and some other texts."""
-    files = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    files = files_of(store)
     names = "|".join(("created", "tsds_sha256", *differing)).encode()
     files["zarr.json"] = re.sub(rb'"(' + names + rb')": "[^"]*"', b"", files["zarr.json"])
     return files

@@ -9,58 +9,80 @@ import tensorstore_ds
 from small_stores import VALID, tsds
 
 STORE = VALID / "classification.tsds"
+SHA256 = tensorstore_ds.open(STORE).sha256
 
 
-def test_the_file_and_what_to_do_next(tmp_path: Path) -> None:
-    out = tmp_path / "x.tsds.zip"
-    done = tsds("pack", STORE, out)
-    assert (done.exit_code, done.stderr) == (0, "")
-    first, last = done.stdout.splitlines()
-    assert first == f"{out}  {out.stat().st_size / 1000:.1f} kB, the store {tensorstore_ds.open(STORE).sha256}"
-    assert last.endswith(f"info {out}")
-    done = tsds("verify", out)
-    assert (done.exit_code, done.stdout) == (0, f"OK: 1 file, {out.stat().st_size / 1000:.1f} kB\n")
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    return tensorstore_ds.pack(STORE, tmp_path / "x.tsds.zip").path
 
 
-def test_json(tmp_path: Path) -> None:
-    out = tmp_path / "x.tsds.zip"
-    sha256 = tensorstore_ds.open(STORE).sha256
-    found = json.loads(tsds("pack", STORE, out, "--sha256", sha256, "--json").stdout)
-    assert found == {"path": str(out), "sha256": sha256, "nbytes": out.stat().st_size}
+def test_what_is_made_and_what_to_do_next(packed: Path, tmp_path: Path) -> None:
+    size = f"{packed.stat().st_size / 1000:.1f} kB"
+    for command, source, shown, verified in (
+        ("pack", STORE, size, f"OK: 1 file, {size}\n"),
+        ("unpack", packed, "", "OK: "),
+    ):
+        out = tmp_path / command
+        done = tsds(command, source, out)
+        assert (done.exit_code, done.stderr) == (0, "")
+        first, last = done.stdout.splitlines()
+        assert first.startswith(f"{out}  {shown}") and first.endswith(f", the store {SHA256}")
+        assert last.endswith(f"info {out}")
+        done = tsds("verify", out)
+        assert done.exit_code == 0 and done.stdout.startswith(verified)
+
+
+def test_json(packed: Path, tmp_path: Path) -> None:
+    for command, source, nbytes in (
+        ("pack", STORE, packed.stat().st_size),
+        ("unpack", packed, tensorstore_ds.open(STORE).nbytes),
+    ):
+        out = tmp_path / command
+        found = json.loads(tsds(command, source, out, "--sha256", SHA256, "--json").stdout)
+        assert found == {"path": str(out), "sha256": SHA256, "nbytes": nbytes}
 
 
 @pytest.mark.parametrize("command", ["info", "stats", "warm", "evict"])
-def test_commands_take_the_file(command: str, tmp_path: Path) -> None:
-    out = tmp_path / "x.tsds.zip"
-    tsds("pack", STORE, out)
-    done = tsds(command, out, "--json")
+def test_commands_take_the_file(command: str, packed: Path) -> None:
+    done = tsds(command, packed, "--json")
     assert done.exit_code == 0
     found, expected = json.loads(done.stdout), json.loads(tsds(command, STORE, "--json").stdout)
     assert found.keys() == expected.keys()
-    if command == "stats":
-        assert found == expected
-    done = tsds("preview", out, "--out", tmp_path / "preview.png")
-    assert done.exit_code == 0
+    assert command != "stats" or found == expected
 
 
-def test_errors_are_one_line(tmp_path: Path) -> None:
-    out = tmp_path / "x.tsds.zip"
+def test_a_preview_of_the_file(packed: Path, tmp_path: Path) -> None:
+    assert tsds("preview", packed, "--out", tmp_path / "preview.png").exit_code == 0
+
+
+def test_errors_are_one_line(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
     out.write_text("mine")
     done = tsds("pack", STORE, out)
     assert (done.exit_code, done.stdout) == (1, "")
     expected = "expected a new path, found a file. Choose another path, or remove this one first."
     assert done.stderr == f"tsds: {out}: {expected}\n"
     done = tsds("info", out)
-    assert done.exit_code == 1
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith(f"tsds: {out}: this is not a store: it is a file, but no ZIP file of a store")
-    assert done.stderr.count("\n") == 1
     assert tsds("pack", STORE, tmp_path / "y", "--sha256", "0" * 64).exit_code == 1
+    done = tsds("unpack", STORE, tmp_path / "out")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"tsds: {STORE}: expected a packed store, found a folder. It can be used as it is.\n"
+    packed.write_bytes(packed.read_bytes()[:-1])
+    done = tsds("unpack", packed, tmp_path / "out")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert not (tmp_path / "out").exists()
 
 
-def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["pack", "unpack", "warm"])
+def test_ctrl_c(command: str, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorstore_ds.pack", stop)
-    done = tsds("pack", STORE, tmp_path / "x.zip")
-    assert (done.exit_code, done.stderr) == (130, f"tsds: interrupted; {tmp_path / 'x.zip'} was not made\n")
+    monkeypatch.setattr(f"tensorstore_ds.{command}", stop)
+    out = [] if command == "warm" else [tmp_path / "x"]
+    done = tsds(command, packed if command == "unpack" else STORE, *out)
+    said = "".join(f"; {each} was not made" for each in out)
+    assert (done.exit_code, done.stderr) == (130, f"tsds: interrupted{said}\n")

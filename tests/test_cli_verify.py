@@ -44,12 +44,6 @@ def test_an_invalid_store_is_found_out(reason: str) -> None:
     assert done.stdout.startswith(f"{reason}: ")
 
 
-def test_no_such_store(tmp_path: Path) -> None:
-    done = tsds("verify", tmp_path / "nothing")
-    assert done.exit_code == 1
-    assert "nothing" in done.stdout and "Traceback" not in done.stdout
-
-
 def test_json() -> None:
     found = json.loads(tsds("verify", VALID / "minimal.tsds", "--json").stdout)
     assert found["ok"] is True and found["problems"] == []

@@ -90,12 +90,3 @@ def test_what_cannot_be_warmed_is_one_line(tmp_path: Path) -> None:
         done = tsds("warm", *arguments)
         assert done.exit_code == 1
         assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
-
-
-def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tensorstore_ds.warm", interrupt)
-    done = tsds("warm", VALID / "minimal.tsds")
-    assert (done.exit_code, done.stderr) == (130, "tsds: interrupted\n")

@@ -23,7 +23,7 @@ from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
 from small_stores import VALID
-from stores import detections, no_room, store_of
+from stores import detections, files_of, no_room, store_of
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.reading import packed_files
@@ -53,10 +53,6 @@ def data_start(data: bytes, info: zipfile.ZipInfo) -> int:
     header = data[info.header_offset :]
     assert header[:4] == b"PK\x03\x04"
     return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-
-
-def files_of(path: Path) -> dict[str, bytes]:
-    return {each.relative_to(path).as_posix(): each.read_bytes() for each in path.rglob("*") if each.is_file()}
 
 
 # --- what is in it ------------------------------------------------------------------------------------------------
@@ -270,19 +266,18 @@ def test_what_exists_stays(folder: Path, packed: Path, tmp_path: Path) -> None:
         tsds.pack(folder, tmp_path / "x.zip", sha256="0" * 64)
 
 
-def test_room_is_looked_at_first(folder: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("free", "said"), [(1000, r"free on this disk, found 1\.0 kB"), (10**9, "No space left on device")]
+)
+def test_a_full_disk_is_one_line(
+    folder: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    """It is noticed beforehand or, if others fill the disk meanwhile, while files are written."""
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    for run, source in ((tsds.pack, folder), (tsds.unpack, packed)):
-        with pytest.raises(tsds.errors.OutputError, match=r"free on this disk, found 1\.0 kB\. Make room"):
-            run(source, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_is_one_line(folder: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
     monkeypatch.setattr(module._Advance, "__call__", no_room)
     for run, source in ((tsds.pack, folder), (tsds.unpack, packed)):
-        with pytest.raises(tsds.errors.OutputError, match=r"No space left on device\. Make room"):
+        with pytest.raises(tsds.errors.OutputError, match=rf"{said}\. Make room"):
             run(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -319,9 +314,7 @@ def test_the_folder_of_another_unpack_stays(packed: Path, tmp_path: Path) -> Non
 # --- files that are meant to harm ---------------------------------------------------------------------------------
 
 
-def rewritten(
-    packed: Path, target: Path, change: Callable[[zipfile.ZipInfo, bytes], list[tuple[zipfile.ZipInfo, bytes]]]
-) -> Path:
+def rewritten(packed: Path, target: Path, change: Change) -> Path:
     """A packed store with other members, at multiples of 4096 bytes as before."""
     with zipfile.ZipFile(packed) as source, zipfile.ZipFile(target, "w") as archive:
         for info in source.infolist():
@@ -347,46 +340,44 @@ def test_names_that_lead_out_are_not_written(packed: Path, tmp_path: Path) -> No
         with pytest.raises(tsds.FormatError, match="this file is not listed"):
             tsds.unpack(path, tmp_path / "in" / "out")
         assert list((tmp_path / "in").iterdir()) == []
-        assert len(tsds.open(path)["train"]["image"]) == len(
-            tsds.open(packed)["train"]["image"]
-        )  # such a file is passed over
+        assert len(tsds.open(path)["train"]) == len(tsds.open(packed)["train"])  # such a file is passed over
 
 
-def test_links_duplicates_and_compressed_members(packed: Path, tmp_path: Path) -> None:
-    name = "train/00000/size/c/0/0"
+def as_link(info: zipfile.ZipInfo, data: bytes) -> Members:
+    info.external_attr = 0o120777 << 16
+    return [(info, data)]
 
-    def link(info: zipfile.ZipInfo, data: bytes) -> Members:
-        if info.filename == name:
-            info.external_attr = 0o120777 << 16
-        return [(info, data)]
 
-    def twice(info: zipfile.ZipInfo, data: bytes) -> Members:
-        own = zipfile.ZipInfo(info.filename)
-        return [(info, data), (own, data)] if info.filename == name else [(info, data)]
+def deflated(info: zipfile.ZipInfo, data: bytes) -> Members:
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return [(info, data)]
 
-    def deflated(info: zipfile.ZipInfo, data: bytes) -> Members:
-        if info.filename == name:
-            info.compress_type = zipfile.ZIP_DEFLATED
-        return [(info, data)]
 
-    def missing(info: zipfile.ZipInfo, data: bytes) -> Members:
-        return [] if info.filename == name else [(info, data)]
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("train/00000/size/c/0/0", as_link, "symlink"),
+        ("train/00000/size/c/0/0", lambda info, data: [(info, data), (zipfile.ZipInfo(info.filename), data)], "packed"),
+        ("train/00000/size/c/0/0", deflated, "packed"),
+        ("train/00000/size/c/0/0", lambda info, data: [], "missing-file"),
+        ("train/00000/size/c/0/0", lambda info, data: [(info, data + b"x")], "file-size"),
+        ("zarr.json", lambda info, data: [], "not-a-store"),
+    ],
+    ids=["link", "twice", "deflated", "missing", "longer", "rootless"],
+)
+def test_a_member_that_is_not_as_it_must_be(
+    name: str, change: Change, reason: str, packed: Path, tmp_path: Path
+) -> None:
+    def changed(info: zipfile.ZipInfo, data: bytes) -> Members:
+        return change(info, data) if info.filename == name else [(info, data)]
 
-    def longer(info: zipfile.ZipInfo, data: bytes) -> Members:
-        return [(info, data + b"x" if info.filename == name else data)]
-
-    def rootless(info: zipfile.ZipInfo, data: bytes) -> Members:
-        return [] if info.filename == "zarr.json" else [(info, data)]
-
-    reasons = {link: "symlink", twice: "packed", deflated: "packed", missing: "missing-file", longer: "file-size"}
-    for change, reason in {**reasons, rootless: "not-a-store"}.items():
-        with pytest.warns(UserWarning) if change is twice else open(os.devnull):
-            path = rewritten(packed, tmp_path / "bad.zip", change)
-        assert reason in {problem.reason for problem in tsds.verify(path)}, change
-        with pytest.raises(tsds.FormatError) as caught:
-            tsds.unpack(path, tmp_path / "out")
-        assert (caught.value.reason, str(caught.value).count("\n")) == (reason, 0), change
-        assert not (tmp_path / "out").exists()
+    path = rewritten(packed, tmp_path / "bad.zip", changed)
+    assert reason in {problem.reason for problem in tsds.verify(path)}
+    with pytest.raises(tsds.FormatError) as caught:
+        tsds.unpack(path, tmp_path / "out")
+    assert (caught.value.reason, str(caught.value).count("\n")) == (reason, 0)
+    assert not (tmp_path / "out").exists()
 
 
 def patched(packed: Path, target: Path, name: str, offset: int, value: bytes) -> Path:
@@ -492,13 +483,11 @@ def test_reading_a_part_is_like_reading_a_file(packed: Path, folder: Path) -> No
     with tsds.open(packed).open_file(name) as one, (folder / name).open("rb") as other:
         for _ in range(200):
             whence, n = int(rng.integers(3)), int(rng.integers(0, 3000))
-            move = (
-                n if whence == 0 else -min(n, other.tell()) if whence == 1 else -min(n, (folder / name).stat().st_size)
-            )
+            move = (n, -min(n, other.tell()), -min(n, (folder / name).stat().st_size))[whence]
             assert one.seek(move, whence) == other.seek(move, whence)
             assert one.read(n) == other.read(n)
             assert one.tell() == other.tell()
-        one.seek(0)
+        assert one.seek(-(10**9), io.SEEK_END) == 0  # its beginning, and no place before it
         assert one.read() == (folder / name).read_bytes()
         with pytest.raises(io.UnsupportedOperation):
             one.write(b"x")
@@ -516,11 +505,6 @@ def test_a_member_ends_before_the_next(more: int, reason: str, packed: Path, tmp
     with pytest.raises(tsds.FormatError) as caught:
         tsds.open(path)
     assert caught.value.reason == reason
-
-
-def test_no_place_in_a_part_is_before_its_beginning(packed: Path) -> None:
-    with tsds.open(packed).open_file("train/00000/image/c/0/0/0/0") as file:
-        assert file.seek(-(10**9), io.SEEK_END) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")

@@ -1,4 +1,4 @@
-"""Flags: their help, those of a dataclass of options, and those that several commands share."""
+"""Flags, their help, flags made from a dataclass of options, and flags that several commands share."""
 
 from __future__ import annotations
 

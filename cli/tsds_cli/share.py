@@ -36,7 +36,7 @@ def place(value: str) -> str:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Names such as ``image,label``, which the library compares with those of the store.
+    """Names such as ``image,label``, which the library compares with the store's names.
 
     >>> names("image, label")
     ('image', 'label')

@@ -76,7 +76,7 @@ WINDOW_MAX_NBYTES = 2**27
 
 
 def decompress_chunk(data: bytes, out: NDArray[np.uint8]) -> None:
-    """Unpack one Zstandard frame whose content size equals that of `out`. Raises ValueError for any other frame.
+    """Unpack one Zstandard frame whose content size equals the size of `out`. Raises ValueError for any other frame.
 
     The content size is checked first, and no more memory is used than `out` has: a frame of 98 kB can hold 3 GB.
     """

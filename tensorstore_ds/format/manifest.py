@@ -38,7 +38,7 @@ class Shard:
     """A part of a split.
 
     `lengths` are the number of values (M) of each table in this shard, and the number of items of each ragged value.
-    `nbytes` is the size of all files, `sha256` that of its ``zarr.json``, which lists the others. `number` is that of
+    `nbytes` is the size of all files, `sha256` the digest of its ``zarr.json``, which lists the others. `number` names
     its folder; None means its position among the shards of the split.
     """
 

@@ -98,7 +98,7 @@ def check_meant(data: bytes, digest: str, sha256: str | None, where: str = "zarr
 
 
 def is_root(data: bytes) -> bool:
-    """Whether these are the bytes of a root's ``zarr.json``, of any version, not those of a split or a shard."""
+    """Whether these are the bytes of a root's ``zarr.json``, of any version, not of a split or a shard."""
     try:
         attributes = load_object(data).get("attributes")
     except (ValueError, RecursionError):

@@ -43,7 +43,7 @@ DTYPES = (*(f"{t}{b}" for t in ("uint", "int") for b in (8, 16, 32, 64)), "float
 class ArraySpec:
     """One row of an array.
 
-    `layout` is that of this array, if it differs from the store's. With `is_ragged`, each row is a list of elements of
+    `layout` is this array's, if it differs from the store's. With `is_ragged`, each row is a list of elements of
     this dtype and shape, divided by `offsets`.
     """
 
@@ -74,7 +74,7 @@ class EncodedSample:
 
     `pixels` (H, W, C) are empty once unused, and `image` is None if pixels are stored. `shape` is (H, W, C), `size` the
     (height, width) before resizing. `restarts` (m,) uint32 are positions after restart markers, and `entries` (m, 3)
-    uint32 those of `find_entries`. `objects` are (M, ...) each, or lists of M arrays. `masks` (H, W), `arrays` and
+    uint32 as in `find_entries`. `objects` are (M, ...) each, or lists of M arrays. `masks` (H, W), `arrays` and
     `texts` are by field. `problems` are dropped boxes. `file_nbytes` is the size of the source's file, or 0. `parts` is
     a large image to encode by parts, with empty `pixels` and no `image`.
     """

@@ -50,7 +50,7 @@ class Statistics(dict[str, "Sums"]):
         return {name: summary for name, sums in self.items() if (summary := sums.summary())}
 
     def dump(self) -> dict[str, Any]:
-        """Return the sums as JSON, to store those of a finished shard on disk."""
+        """Return the sums as JSON, to store the sums of a finished shard on disk."""
         return {name: {"kind": sums.kind, **vars(sums)} for name, sums in self.items()}
 
     @classmethod

@@ -249,7 +249,7 @@ def _is_ignorable(value: object) -> bool:
 
 
 def _check_consolidated(files: StoreFiles, consolidated: Mapping[str, Any]) -> None:
-    """Whether metadata that the root repeats, for Zarr readers that fetch them at once, are those of their files."""
+    """Whether metadata that the root repeats, for Zarr readers that fetch them at once, are as in their files."""
     copies = consolidated.get("metadata")
     for path, copy in copies.items() if isinstance(copies, dict) else ():
         name = f"{path}/zarr.json"

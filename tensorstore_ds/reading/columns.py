@@ -458,7 +458,7 @@ class RaggedColumn:
         return offsets[rows], offsets[rows + 1]
 
     def _known(self, shards: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The offsets of several shards, of which only those of the ascending `shards` are certain to be filled in."""
+        """The offsets of several shards; only the ascending `shards` are certain to be filled in."""
         column, missing = self.offset_column, shards[self._is_missing[shards]]
         if (offsets := self._joined.get("offsets")) is None:
             check_fits(self._name, 8 * (len(self) + 1))

@@ -44,7 +44,7 @@ class Maps:
     """Keeps the number of this process's maps below `limit`, the system's largest number, or None.
 
     Other libraries map files as well, so all maps of the process are counted, but only once for many new ones. If they
-    are more than 3/4 of the limit, holders drop those of their maps that were not used recently. A map ends with the
+    are more than 3/4 of the limit, holders drop their maps that were not used recently. A map ends with the
     last array on it, so arrays of the user stay valid. One call uses at most `most_together` maps at the same time.
     """
 
@@ -151,7 +151,7 @@ def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset:
         else:
             if status.st_ino:  # some network drives number no files
                 _whole[identity] = mapped
-    # Not np.memmap: its own indexing is several times slower than that of a plain array.
+    # Not np.memmap: its own indexing is several times slower than a plain array's.
     return np.ndarray(shape, dtype, mapped, offset - start)
 
 

@@ -383,7 +383,7 @@ def no_store(url: str) -> FormatError:
 
 
 def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
-    """The files of the store at a URL: those of the mirror, if all are there.
+    """The files of the store at a URL, from the mirror if all are there.
 
     If the mirror has the root of `sha256`, the server is not asked. Raises `RemoteError` if the server refuses, or
     cannot be reached and the store was never opened, `FormatError` if there is no store or a different one,

@@ -6,7 +6,7 @@
       urls/HASH.json        which store was at a URL last
       DIGEST/zarr.json      the root of a store, as soon as it was opened
       DIGEST/origin.json    where it came from
-      DIGEST/lock           locked by those who have it open; its time is that of the last use
+      DIGEST/lock           locked by the processes that have it open; its time is the last use
       DIGEST/marks/...      which chunks of a file are there
       DIGEST/store.tsds/    its files; it has a zarr.json, and is a store, when all is there
       DIGEST/lost           a process found files missing since then
@@ -160,7 +160,7 @@ class Mirrored:
     def _link(self, other: Path, name: str, own: str, file: File) -> None:
         """Link the file `name` of another store as `own` if it has its whole length, and copy its marks.
 
-        The marks are read afterwards, so they are those of the linked file and do not include its holes.
+        The marks are read afterwards, so they belong to the linked file and do not include its holes.
         """
         source, target = other / STORE / name, self.folder / STORE / own
         with contextlib.suppress(OSError, NotImplementedError):

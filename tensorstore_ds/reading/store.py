@@ -97,7 +97,7 @@ def open(
 
 
 def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
-    """Open a store on this disk; `root` is that of `StoreFiles`."""
+    """Open a store on this disk; `root` as in `StoreFiles`."""
     files = find_files(path, sha256, root)
     files.meant = sha256
     problems = check_root_files(files.manifest) or check_data_files(files)

@@ -138,7 +138,7 @@ class FilesStore(ZarrStore):
         self._check_writable()
 
     def _names(self, prefix: str) -> Iterator[str]:
-        """All files, without those of most shards whose names cannot begin with the prefix."""
+        """All files, without most shards whose names cannot begin with the prefix."""
         yield _METADATA
         for split, entry in self._files.manifest.splits.items():
             yield f"{split}/{_METADATA}"

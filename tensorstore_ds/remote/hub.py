@@ -61,7 +61,7 @@ def resolved(url: str) -> tuple[str, str, dict[str, str]]:
 
     try:
         commit = client.dataset_info(place.name, revision=place.revision, timeout=_SECONDS).sha
-    except Exception as error:  # those of the HTTP library, too, which changes with the version
+    except Exception as error:  # also from the HTTP library, which changes with the version
         raise failure(place, error) from None
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit or ""):
         raise RemoteError(f"{place.url}: expected the hash of a commit, the server sent something else.")

@@ -34,7 +34,7 @@ def push_to_hub(source: Path | None, url: str, content: Content, counter: Counte
         counter.begin(0, content.nbytes)
         try:
             _commit(api(), place, source, content, (replaced, gone), parse(before.resolved_url).revision)
-        except Exception as error:  # those of the HTTP library, too
+        except Exception as error:  # also from the HTTP library
             found = store_at(Location(url))  # another push may have been quicker
             if found is None or is_to_be_replaced(place.url, found, content, update=update):
                 raise failure(place, error) from None

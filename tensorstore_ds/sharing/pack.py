@@ -199,7 +199,7 @@ def _member(archive: zipfile.ZipFile, name: str, size: int) -> Iterator[IO[bytes
     extra = struct.Struct("<HHH")
     zeros = -(archive.start_dir + header + extra.size) % ALIGNMENT
     info = zipfile.ZipInfo(name, _OLDEST)
-    info.create_system = 3  # that of the mode, on every system alike
+    info.create_system = 3  # whose mode this is, on every system alike
     info.external_attr = 0o100644 << 16
     info.file_size = size
     info.extra = extra.pack(_ALIGNED, 2 + zeros, ALIGNMENT) + bytes(zeros)

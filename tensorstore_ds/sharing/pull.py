@@ -190,7 +190,7 @@ class _Pull:
             self._folder.make_folder(name)
 
     def _read_lists(self, kept: Path | None) -> dict[str, bytes]:
-        """The shards' lists of the whole store, by name; those of an earlier run are in `kept`."""
+        """The shards' lists of the whole store, by name; an earlier run's lists are in `kept`."""
         lists: dict[str, bytes] = {}
         shards = {
             f"{self._selection.manifest.shard_path(split, i)}/zarr.json": shard

@@ -21,7 +21,7 @@ class Content:
     """The files of a store.
 
     `files` has data and metadata of the shards, followed by the files above the shards. `lists` has the bytes of the
-    shards' ``zarr.json`` by name, and `root` those of the root's.
+    shards' ``zarr.json`` by name, and `root` the bytes of the root's.
     """
 
     sha256: str

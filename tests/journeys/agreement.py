@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
 from journeys.data_sets import DataSet
@@ -135,12 +133,6 @@ def statistics_agree(found: Mapping[str, Any], facts: Facts, data: DataSet) -> N
         near = {"abs": 1e-9}
         assert said["image"]["mean"] == pytest.approx(mean.tolist(), **near), name
         assert said["image"]["std"] == pytest.approx(std.tolist(), **near), name
-
-
-def validation(pixels: np.ndarray, resize: int, crop: int) -> torch.Tensor:
-    """The usual transform for validation, by torchvision: (C, crop, crop) uint8."""
-    image = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
-    return v2.functional.center_crop(v2.functional.resize(image, [resize], antialias=True), [crop, crop])
 
 
 def same_pictures(samples: Mapping[str, Sample], data: DataSet) -> list[set[str]]:

@@ -13,7 +13,6 @@ from typing import Any
 from xml.dom import minidom
 from xml.etree import ElementTree
 
-import numpy as np
 from PIL import Image
 
 from journeys.photographs import upright
@@ -265,16 +264,6 @@ def csv_list(root: Path, name: str) -> Facts:
             splits.setdefault(line["split"], {})[line["path"]] = Sample(root / line["path"], line["label"] or None)
     classes = sorted({each.label for some in splits.values() for each in some.values() if each.label is not None})
     return checked(Facts(splits, classes))
-
-
-def moments(pixels: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each channel of images (H, W, C), in [0, 1]."""
-    total, squares, count = 0.0, 0.0, 0
-    for each in pixels:
-        flat = each.reshape(-1, each.shape[2]).astype(np.float64) / 255
-        total, squares, count = total + flat.sum(0), squares + (flat**2).sum(0), count + len(flat)
-    mean = np.asarray(total / count)
-    return mean, np.sqrt(np.asarray(squares / count) - mean**2)
 
 
 def mode_of(path: Path) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import random
 import shutil
-import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +25,6 @@ from journeys.agreement import (
     rows_of,
     same_pictures,
     statistics_agree,
-    validation,
 )
 from journeys.commands import Shell
 from journeys.data_sets import DataSet
@@ -254,62 +250,6 @@ class Journey:
             expected = [-1 if s.label is None else trip.facts.classes.index(s.label) for s in samples.values()]
             assert sorted(seen) == sorted(expected)
 
-    def test_validation_transform(self, trip: Trip) -> None:
-        """`Resize` and `CenterCrop` give what torchvision gives of the decoded file, and boxes lie where they did."""
-        resize, crop = (256, 224) if trip.data.size is None or min(trip.data.size) > 200 else (32, 28)
-        plan = tsds.Compose([tsds.Resize(resize), tsds.CenterCrop(crop)])
-        wrong = {}
-        for name, samples in trip.facts.splits.items():
-            keys = list(rows_of(tsds.open(trip.store)[name]))
-            loader = tsds.DataLoader(tsds.StoreDataset(trip.store, name), batch_size=5, decode=plan)
-            row = 0
-            for batch in loader:
-                for i, image in enumerate(batch["image"]):
-                    key = keys[row]
-                    row += 1
-                    if row % trip.every:
-                        continue
-                    pixels = upright(samples[key].path, trip.data.color or "RGB")
-                    expected = validation(pixels, resize, crop)
-                    difference = (image.int() - expected.int()).abs().float()
-                    # A JPEG file may be decoded at 1/2, 1/4 or 1/8: docs/crops.md says how exact that is.
-                    if difference.mean() > 2:
-                        wrong[key] = f"{pixels.shape[:2]}: {difference.mean():.1f}"
-                    if "objects" in batch:
-                        self.boxes_follow(batch["objects"][i], samples[key].things, pixels.shape[:2], resize, crop)
-            assert row == len(samples)
-        assert not wrong, wrong
-
-    @staticmethod
-    def boxes_follow(objects: Any, things: Any, size: tuple[int, int], resize: int, crop: int) -> None:
-        height, width = size
-        short = min(size)
-        new = (resize, int(resize * width / height)) if height == short else (int(resize * height / width), resize)
-        top, left = round((new[0] - crop) / 2), round((new[1] - crop) / 2)
-        boxes = np.array([thing.box for thing in things], np.float64).reshape(-1, 2)
-        boxes = (boxes * (new[1] / width, new[0] / height) - (left, top)).reshape(-1, 4).clip(0, crop)
-        kept = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-        np.testing.assert_allclose(objects["boxes"].numpy(), boxes[kept], atol=0.02)
-
-    def test_balance(self, trip: Trip) -> None:
-        split = tsds.open(trip.store)["train"]
-        samples = [trip.facts.splits["train"][key] for key in rows_of(split)]
-        if trip.has_labels:
-            counts = {name: sum(sample.label == name for sample in samples) for name in trip.facts.classes}
-            for method, weight in (("inverse", lambda n: 1 / n), ("effective", lambda n: (1 - 0.999) / (1 - 0.999**n))):
-                expected = [0 if sample.label is None else weight(counts[sample.label]) for sample in samples]
-                found = tsds.class_balanced_weights(split, method=method)
-                np.testing.assert_allclose(found, expected, rtol=1e-9)
-        elif trip.facts.classes:
-            present = [{str(thing.name) for thing in sample.things or []} for sample in samples]
-            share = {name: sum(name in each for each in present) / len(samples) for name in trip.facts.classes}
-            for threshold in (0.5, 0.95):
-                expected = [max([1.0, *(math.sqrt(threshold / share[name]) for name in each)]) for each in present]
-                nothing = pytest.warns(UserWarning, match="all repeat factors are 1")
-                with nothing if max(expected) == 1 else contextlib.nullcontext():
-                    found = tsds.loading.repeat_factors(split, threshold=threshold)
-                np.testing.assert_allclose(found, expected, rtol=1e-9)
-
     # --- train, predict, resume ---------------------------------------------------------------------------------
 
     @pytest.mark.drawn
@@ -356,45 +296,6 @@ class Journey:
                 np.testing.assert_allclose(found, points, atol=near * max(height, width))
         assert "next" in said.stdout or report["task"] in said.stdout
 
-    @pytest.mark.drawn
-    def test_an_interrupted_training_goes_on(self, trip: Trip, tmp_path: Path) -> None:
-        """Stopped by a signal in the middle and resumed: the weights are those of a run that was never stopped."""
-        words = (trip.divided, *trip.learning(12), "--image-size", 28, "--threads", 1)
-        trip.shell.run("train", *words, "--out", tmp_path / "whole")
-        with trip.shell.started("train", *words, "--out", tmp_path / "parts") as process:
-            assert process.stdout is not None
-            while not process.stdout.readline().startswith("epoch"):
-                assert process.poll() is None
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=120)
-        assert process.returncode in (143, 0)  # 0: all 12 epochs were done before the signal came
-        trip.shell.run("train", *words, "--out", tmp_path / "parts", "--resume")
-        whole, parts = (torch.load(tmp_path / name / "last.pt", weights_only=True) for name in ("whole", "parts"))
-        states = [dict(each["learner"]["model"]) for each in (whole, parts)]
-        assert states[0].keys() == states[1].keys()
-        for name, value in states[0].items():
-            assert torch.equal(value, states[1][name]), name
-
-    @pytest.mark.drawn
-    def test_a_loader_goes_on_in_another_process(self, trip: Trip, draw: random.Random) -> None:
-        stop, seed = draw.randrange(1, 3), draw.randrange(1000)
-        size = min(4, len(trip.facts.splits["train"]) // 3)  # so that the epoch does not end at the stop
-        code = (
-            "import json, tensorstore_ds as tsds\n"
-            f"dataset = tsds.StoreDataset({str(trip.store)!r}, 'train', fields=['key'])\n"
-            f"loader = tsds.DataLoader(dataset, batch_size={size}, shuffle=True, seed={seed}, num_threads=2)\n"
-            "batches = iter(loader)\n"
-            f"before = [key for _ in range({stop}) for key in next(batches)['key']]\n"
-            "state = loader.state_dict()\n"
-            "print(json.dumps([before, state, [key for batch in batches for key in batch['key']]]))\n"
-        )
-        before, state, rest = json.loads(trip.shell.python(code))
-        dataset = tsds.StoreDataset(trip.store, "train", fields=["key"])
-        loader = tsds.DataLoader(dataset, batch_size=size, shuffle=True, seed=seed, num_threads=1)
-        loader.load_state_dict(state)
-        assert [key for batch in loader for key in batch["key"]] == rest
-        assert sorted(before + rest) == sorted(trip.facts.splits["train"])
-
     # --- share ---------------------------------------------------------------------------------------------------
 
     def test_share_by_url(self, trip: Trip, tmp_path: Path) -> None:
@@ -414,19 +315,6 @@ class Journey:
             trip.shell.run("preview", url, "--out", tmp_path / "sheet.png", "--count", 4)
             trip.shell.run("pull", url, tmp_path / "pulled.tsds")
         assert files_of(tmp_path / "pulled.tsds") == files_of(trip.store)
-
-    @pytest.mark.drawn
-    def test_train_from_a_url(self, trip: Trip, tmp_path: Path) -> None:
-        """The weights are those of a training from the folder."""
-        words = (*trip.learning(), "--image-size", 28, "--threads", 1)
-        with trip.shell.serving(trip.divided) as url:
-            trip.shell.run("train", url, *words, "--out", tmp_path / "far")
-        trip.shell.run("train", trip.divided, *words, "--out", tmp_path / "near")
-        near, far = (
-            torch.load(tmp_path / name / "last.pt", weights_only=True)["learner"]["model"] for name in ("near", "far")
-        )
-        for name, value in near.items():
-            assert torch.equal(value, far[name]), name
 
     def test_one_file_and_a_push(self, trip: Trip, tmp_path: Path) -> None:
         trip.shell.run("pack", trip.store, tmp_path / "packed.zip")

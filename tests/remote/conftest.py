@@ -108,6 +108,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorstore_ds.sharing.pull.ATTEMPTS", 3)
 
 
+@pytest.fixture(scope="session")
+def stores(store: tsds.Store) -> Path:
+    """The folder of `store`. Some test files have one of their own."""
+    return store.path.parent
+
+
 @pytest.fixture
 def server(stores: Path) -> Iterator[FaultyServer]:
     """Serves the folder `stores` of a test file."""

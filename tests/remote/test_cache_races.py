@@ -99,16 +99,19 @@ def test_a_folder_that_is_not_ours_is_left(server: FaultyServer, cache: Path) ->
 
 
 @pytest.mark.parametrize("seconds", [0, 2**33])
-def test_a_clock_that_jumps(server: FaultyServer, stores: Path, cache: Path, seconds: int) -> None:
-    """Times of files decide only what is evicted first: what is read stays right."""
+def test_a_clock_that_jumps(server: FaultyServer, stores: Path, cache: Path, in_chunks: None, seconds: int) -> None:
+    """Times of files decide only what is evicted first: what is read stays right, and is not fetched again."""
     url, expected = f"{server.url}/0.tsds", tsds.open(stores / "0.tsds")["train"].column("image")[:]
     store = kept(url)
+    store["train"].column("image").take(range(ROWS))
+    asked = len(server.of("image/c"))
     for _ in range(2):  # while the store is open, and when it is opened again
         for path in [*cache.rglob("*")]:
             os.utime(path, (seconds, seconds))
         assert np.array_equal(store["train"].column("image")[:], expected)
         store = tsds.open(url)
     assert np.array_equal(store["train"].column("image")[:], expected)
+    assert len(server.of("image/c")) == asked
     del store
     gc.collect()
     assert [each.urls for each in tsds.reading.clear_cache()[0]] == [(url,)]

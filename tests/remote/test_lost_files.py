@@ -219,18 +219,6 @@ def test_bytes_that_another_process_has_mended_meanwhile(
     assert tsds.verify(store.path) == []
 
 
-@pytest.mark.parametrize("seconds", [0, 2**33])
-def test_times_of_files_tell_nothing(server: FaultyServer, stores: Path, cache: Path, seconds: int) -> None:
-    """A clock that jumps."""
-    url = f"{server.url}/memmap.tsds"
-    images(url)
-    before = len(server.of("image/c"))
-    for path in (path for path in cache.rglob("*") if path.is_file()):
-        os.utime(path, (seconds, seconds))
-    assert np.array_equal(images(url), images(stores / "memmap.tsds"))
-    assert len(server.of("image/c")) == before
-
-
 def test_the_search_for_data_never_goes_back_in_a_file_that_was_cut(tmp_path: Path) -> None:
     """Otherwise its chunks are checked again and again, and the process never ends."""
     (tmp_path / "cut").write_bytes(b"abc")

@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
 from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, Proxy
 from small_stores import tsds as command
+from stores import files_of, store_of
+from tensorstore_ds.remote import location
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing import push as pushing
 from tensorstore_ds.sharing.push import CLAIM
 
 
-def names(store: Path) -> set[str]:
-    return {path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()}
-
-
 def test_all_files_are_there_and_come_back(store: tsds.Store, bucket: str, tmp_path: Path) -> None:
     done = tsds.push(store.path, f"{bucket}/a/s.tsds")
     assert (done.sha256, done.was_there, done.moved) == (store.sha256, False, done.nbytes)
-    place = Location(f"{bucket}/a/s.tsds")
-    for name in names(store.path):
-        assert place.read_all(name, 10**8)[0] == (store.path / name).read_bytes()
+    place, files = Location(f"{bucket}/a/s.tsds"), files_of(store.path)
+    assert {name: place.read_all(name, 10**8)[0] for name in files} == files
     assert place.find(CLAIM) is None
     pulled = tsds.pull(f"{bucket}/a/s.tsds", tmp_path / "p.tsds", verify=True)
     assert (pulled.sha256, pulled.was_there) == (store.sha256, False)
-    assert {n: (tmp_path / "p.tsds" / n).read_bytes() for n in names(tmp_path / "p.tsds")} == {
-        n: (store.path / n).read_bytes() for n in names(store.path)
-    }
+    assert files_of(tmp_path / "p.tsds") == files
 
 
 def test_the_root_comes_last_and_only_if_there_is_none(
@@ -106,22 +96,13 @@ def test_a_store_that_appears_just_before_the_claim(
 ) -> None:
     """The other push ended between our look at the root and our claim."""
     looked = pushing._Push._is_there
-    calls = []
 
     def is_there(push: Any) -> bool:
-        calls.append(push)
-        if len(calls) == 1:
-            found = looked(push)
-            monkeypatch.undo()
-            tsds_push_other()
-            return found
-        return looked(push)
-
-    def tsds_push_other() -> None:
-        set_credentials(monkeypatch, endpoint)
+        found = looked(push)
+        monkeypatch.setattr(pushing._Push, "_is_there", looked)
         tsds.push(other.path, f"{bucket}/s.tsds")
+        return found
 
-    endpoint = os.environ["AWS_ENDPOINT"]
     monkeypatch.setattr(pushing._Push, "_is_there", is_there)
     with pytest.raises(tsds.errors.StoreExistsError, match="found the store"):
         tsds.push(store.path, f"{bucket}/s.tsds")
@@ -138,11 +119,8 @@ def test_two_pushes_at_once(store: tsds.Store, other: tsds.Store, bucket: str, t
         except tsds.errors.StoreExistsError as error:
             ended.append(error)
 
-    threads = [threading.Thread(target=push, args=(p,)) for p in (store.path, store.path if same else other.path)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(push, (store.path, store.path if same else other.path)))
     won = [each for each in ended if isinstance(each, str)]
     assert len(won) == (2 if same else 1)
     assert tsds.pull(f"{bucket}/s.tsds", tmp_path / "p.tsds", verify=True).sha256 == won[0]
@@ -151,14 +129,9 @@ def test_two_pushes_at_once(store: tsds.Store, other: tsds.Store, bucket: str, t
 def test_large_files_go_in_parts(
     store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in ("tensorstore_ds.remote.location", "tensorstore_ds.sharing.push"):
-        monkeypatch.setattr(f"{module}.PART_NBYTES", 5 * 1024**2)
-    rows = tsds.Writer(tmp_path / "large.tsds")
-    import numpy as np
-
-    with rows as writer:
-        for i in range(9):
-            writer.append("train", image=np.full((1000, 1000, 1), i, np.uint8))
+    for module in (location, pushing):
+        monkeypatch.setattr(module, "PART_NBYTES", 5 * 1024**2)
+    store_of(tmp_path / "large.tsds", [np.full((1000, 1000, 1), i, np.uint8) for i in range(9)])
     set_credentials(monkeypatch, proxy.url)
     tsds.push(tmp_path / "large.tsds", f"{bucket}/large.tsds")
     assert any("partNumber=2" in path for method, path, _ in proxy.requests if method == "PUT")
@@ -166,15 +139,25 @@ def test_large_files_go_in_parts(
     assert tsds.push(tmp_path / "large.tsds", f"{bucket}/large.tsds").was_there
 
 
-def test_a_damaged_store_is_not_published(store: tsds.Store, bucket: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part_nbytes", [None, 100_000])
+def test_a_damaged_store_is_not_published(
+    store: tsds.Store, bucket: str, tmp_path: Path, monkeypatch: Any, part_nbytes: int | None
+) -> None:
+    """Whether its files are sent whole or in parts."""
+    if part_nbytes is not None:
+        monkeypatch.setattr(location, "PART_NBYTES", part_nbytes)
+        monkeypatch.setattr(pushing, "PART_NBYTES", part_nbytes)
     shutil.copytree(store.path, tmp_path / "d.tsds")
-    file = tmp_path / "d.tsds/train/00001/image/c/0/0/0/0"
+    name = "train/00000/image/c/0/0/0/0"
+    file = tmp_path / "d.tsds" / name
     data = bytearray(file.read_bytes())
     data[7] ^= 1
     file.write_bytes(data)
-    with pytest.raises(tsds.FormatError, match=r"train/00001/image.*nothing was published"):
+    with pytest.raises(tsds.FormatError, match=r"train/00000/image.*nothing was published"):
         tsds.push(tmp_path / "d.tsds", f"{bucket}/s.tsds")
-    assert Location(f"{bucket}/s.tsds").find("zarr.json") is None
+    place = Location(f"{bucket}/s.tsds")
+    assert place.find("zarr.json") is None
+    assert part_nbytes is None or place.find(name) is None
     file.write_bytes(data[:-1])
     with pytest.raises(tsds.FormatError, match=r"expected .* bytes, found"):
         tsds.push(tmp_path / "d.tsds", f"{bucket}/s.tsds")
@@ -216,35 +199,3 @@ def test_the_command(store: tsds.Store, bucket: str) -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith(f"{bucket}/s.tsds  ") and f"sha256: {store.sha256}" in done.stdout
     assert "the same store is here already" in command("push", store.path, f"{bucket}/s.tsds").stdout
-
-
-def test_killed_at_any_moment(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: Any, tmp_path: Path) -> None:
-    """Real processes, killed while they upload: there is no store until there is a whole one."""
-    set_credentials(monkeypatch, proxy.url)
-    words = [sys.executable, "-m", "tsds_cli", "push", str(store.path), f"{bucket}/s.tsds"]
-    draw, place = random.Random(0), Location(f"{bucket}/s.tsds")
-    for _ in range(4):
-        before = len(proxy.requests)
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while process.poll() is None and len(proxy.requests) < before + 2:
-            time.sleep(0.005)
-        time.sleep(draw.uniform(0, 0.15))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        found = place.find("zarr.json")
-        if found is not None:
-            break
-    done = tsds.push(store.path, f"{bucket}/s.tsds")
-    assert done.was_there or done.sha256 == store.sha256
-    assert tsds.pull(f"{bucket}/s.tsds", tmp_path / "p.tsds", verify=True).sha256 == store.sha256
-
-
-def test_a_large_damaged_file_is_given_up(store: tsds.Store, bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
-    for module in ("tensorstore_ds.remote.location", "tensorstore_ds.sharing.push"):
-        monkeypatch.setattr(f"{module}.PART_NBYTES", 100_000)
-    shutil.copytree(store.path, tmp_path / "d.tsds")
-    file = tmp_path / "d.tsds/train/00000/image/c/0/0/0/0"
-    file.write_bytes(b"\1" + file.read_bytes()[1:])
-    with pytest.raises(tsds.FormatError, match=r"train/00000/image.*nothing was published"):
-        tsds.push(tmp_path / "d.tsds", f"{bucket}/s.tsds")
-    assert Location(f"{bucket}/s.tsds").find("train/00000/image/c/0/0/0/0") is None

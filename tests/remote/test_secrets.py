@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 import subprocess
 import traceback
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -16,33 +15,26 @@ import pytest
 import tensorstore_ds as tsds
 from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, Proxy, proxy_for
-from remote.servers import nginx
+from remote.servers_mirror import FaultyServer
 from small_stores import tsds as command
+from stores import files_of
 from tensorstore_ds import words
 from tensorstore_ds.remote.location import Location
-
-
-@pytest.fixture
-def web(store: tsds.Store, tmp_path: Path) -> Iterator[str]:
-    with nginx(store.path.parent, tmp_path / "nginx") as url:
-        yield url
 
 
 def authorization(proxy: Proxy) -> list[str | None]:
     return [headers.get("authorization") for _, _, headers in proxy.requests]
 
 
-def test_a_user_and_a_signature_are_sent_and_never_shown(
-    store: tsds.Store, web: str, tmp_path: Path, impatient: None
-) -> None:
-    with proxy_for(web) as proxy:
+def test_a_user_and_a_signature_are_sent_and_never_shown(server: FaultyServer, tmp_path: Path, impatient: None) -> None:
+    with proxy_for(server.url) as proxy:
         url = proxy.url.replace("http://", "http://me:pass-word@") + "/s.tsds?sig=sig-nature"
         done = command("pull", url, tmp_path / "p.tsds")
         assert done.exit_code == 0
         assert set(authorization(proxy)) == {"Basic bWU6cGFzcy13b3Jk"}
         assert all(path.endswith("?sig=sig-nature") for _, path, _ in proxy.requests)
-        written = [path.read_bytes() for path in (tmp_path / "p.tsds").rglob("*") if path.is_file()]
-        assert not any(b"pass-word" in data or b"sig-nature" in data for data in written)
+        written = b"".join(files_of(tmp_path / "p.tsds").values())
+        assert written and b"pass-word" not in written and b"sig-nature" not in written
         for fault in (Fault("status", "", status=403), Fault("status", ""), Fault("cut", "", nbytes=0)):
             proxy.faults[:] = [fault]
             done = command("pull", url, tmp_path / "q.tsds")
@@ -105,8 +97,8 @@ def test_wrong_keys(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: A
             assert "key-id" not in done.stderr and "very-secret" not in done.stderr
 
 
-def test_a_redirect_takes_no_credentials_to_another_host(web: str, store: tsds.Store, tmp_path: Path) -> None:
-    with proxy_for(web) as first, proxy_for(web) as second:
+def test_a_redirect_takes_no_credentials_to_another_host(server: FaultyServer, tmp_path: Path) -> None:
+    with proxy_for(server.url) as first, proxy_for(server.url) as second:
         elsewhere = second.url.replace("127.0.0.1", "localhost")
         path = "/s.tsds/train/00000/image/c/0/0/0/0"
         first.faults.append(Fault("redirect", "00000/image/c/", target=f"{elsewhere}{path}"))
@@ -117,7 +109,7 @@ def test_a_redirect_takes_no_credentials_to_another_host(web: str, store: tsds.S
         assert "pass-word" not in str(second.requests)
 
 
-def test_a_redirect_to_http_is_refused(web: str, store: tsds.Store, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_redirect_to_http_is_refused(server: FaultyServer, tmp_path: Path, monkeypatch: Any) -> None:
     """A server with a certificate of its own, which only this test trusts."""
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
@@ -130,7 +122,7 @@ def test_a_redirect_to_http_is_refused(web: str, store: tsds.Store, tmp_path: Pa
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(302)
-            self.send_header("Location", f"{web}{self.path}")
+            self.send_header("Location", f"{server.url}{self.path}")
             self.end_headers()
 
         def log_message(self, *args: object) -> None:
@@ -138,14 +130,14 @@ def test_a_redirect_to_http_is_refused(web: str, store: tsds.Store, tmp_path: Pa
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as secure:
+        secure.socket = context.wrap_socket(secure.socket, server_side=True)
+        thread = Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         trust(monkeypatch)
         with pytest.raises(tsds.RemoteError) as caught:
-            tsds.pull(f"https://localhost:{server.server_port}/s.tsds", tmp_path / "p.tsds")
-        server.shutdown()
+            tsds.pull(f"https://localhost:{secure.server_port}/s.tsds", tmp_path / "p.tsds")
+        secure.shutdown()
         thread.join()
     assert "from https to http, which is refused. Use the URL to which it redirects" in str(caught.value)
 

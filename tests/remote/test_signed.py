@@ -10,7 +10,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from remote.fault_proxy import Fault, Proxy, proxy_for
-from remote.servers_mirror import faulty_server
+from remote.servers_mirror import FaultyServer
 from stores import contents
 
 pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
@@ -19,9 +19,9 @@ SIGNATURE = "X-Amz-Signature=very-secret"
 
 
 @pytest.fixture
-def two(store: tsds.Store) -> Iterator[tuple[Proxy, Proxy]]:
+def two(server: FaultyServer) -> Iterator[tuple[Proxy, Proxy]]:
     """Two servers of the same stores, by different names."""
-    with faulty_server(store.path.parent) as server, proxy_for(server.url) as first, proxy_for(server.url) as second:
+    with proxy_for(server.url) as first, proxy_for(server.url) as second:
         yield first, second
 
 

@@ -176,7 +176,7 @@ class ArrayField(Field):
 class TableField(Field):
     """A field of varying length: `offsets` and value arrays, any number of values per sample.
 
-    `values` are the dtype and shape of one element of each value array, and `per_row` those of arrays with one row per
+    `values` are the dtype and shape of one element of each value array, and `per_row` of arrays with one row per
     sample.
     """
 
