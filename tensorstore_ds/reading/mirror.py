@@ -14,14 +14,14 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, ClassVar
 
 import numpy as np
 
 from tensorstore_ds.errors import FormatError, Problem, RemoteError
-from tensorstore_ds.format.arrays import ArrayGeometry, shard_files
+from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing, check_sizes
@@ -77,8 +77,7 @@ class Mirror(StoreFiles):
         """
         if name == "zarr.json":
             return open_file(self._mirrored.folder, name)
-        if (mirrored := self._fetch_unless_large(name)) is not None:
-            mirrored.fetch_all()
+        self._fetch(name)
         return open_file(self.folder, name)
 
     def read_part(self, name: str, part: slice) -> bytes:
@@ -119,24 +118,18 @@ class Mirror(StoreFiles):
     def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Download all that is missing, which makes the folder a store; raises as `open`."""
         total, done = self.manifest.nbytes, 0
-        for name, entry in self.manifest.splits.items():
-            for i, shard in enumerate(entry.shards):
-                for path, geometry in self._data_files(name, i).items():
-                    self._fetch_data(
-                        f"{self.manifest.shard_path(name, i)}/{path}", geometry, self.listing(name, i)[path]
-                    )
-                done += shard.nbytes
-                if progress is not None:
-                    progress(done, total)
+        for _, _, folder, shard in self.manifest.shards():
+            for path in self.manifest.data_files(shard):
+                self._fetch(f"{folder}/{path}")
+            done += shard.nbytes
+            if progress is not None:
+                progress(done, total)
         self._fetch_metadata()
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
         """Read bytes from the server; raises as `check_root` if the file no longer exists."""
-        try:
+        with self._explained(name):
             return self.server.read(name, start, stop, etag=etag)
-        except RemoteError as error:
-            self._check_missing(name, error)
-            raise
 
     def check_root(self, name: str) -> None:
         """Raise `RemoteError` if a file no longer belongs to this store; the server is asked at most every few seconds.
@@ -156,12 +149,9 @@ class Mirror(StoreFiles):
 
     def file_is_whole(self) -> None:
         """Download the little that remains once all data files are complete."""
-        for name, entry in self.manifest.splits.items():
-            for i in range(len(entry.shards)):
-                if not self._is_whole(name, i):
-                    return
-        with contextlib.suppress(RemoteError):  # fetched when it is asked for
-            self._fetch_metadata()
+        if all(self._is_whole(*each) for each in self.manifest.shards()):
+            with contextlib.suppress(RemoteError):  # fetched when it is asked for
+                self._fetch_metadata()
 
     # ---
 
@@ -187,19 +177,24 @@ class Mirror(StoreFiles):
             return hashlib.sha256(data).hexdigest() == self.manifest.splits[split].shards[index].sha256
         return False
 
-    def _check_missing(self, name: str, error: RemoteError) -> None:
-        if error.reason == "missing":
-            self._check_root_now(name)
+    @contextlib.contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Raise as `check_root` if the server no longer has a file."""
+        try:
+            yield
+        except RemoteError as error:
+            if error.reason == "missing":
+                self._check_root_now(name)
+            raise
 
     def _check_root_now(self, name: str) -> None:
         self._root_seen = -math.inf
         self.check_root(name)
 
-    def _is_whole(self, split: str, index: int) -> bool:
+    def _is_whole(self, split: str, index: int, directory: str, shard: Shard) -> bool:
         """Whether all data files of a shard are there."""
-        directory, data = self.manifest.shard_path(split, index), self._data_files(split, index)
         try:
-            found = {path: os.lstat(self.folder / directory / path) for path in data}
+            found = {path: os.lstat(self.folder / directory / path) for path in self.manifest.data_files(shard)}
         except OSError:
             return False
         listing = self.listing(split, index)
@@ -219,7 +214,8 @@ class Mirror(StoreFiles):
             data = self._mirrored.take_over(name, shard)
             is_new = data is None
             if data is None:
-                data = self._read_listing(name)
+                with self._explained(name):
+                    data = self.server.read_all(name, MANIFEST_MAX_NBYTES)[0]
             files = self._own(name, data, shard)
             if is_new:
                 self._mirrored.take_files(name.removesuffix("/zarr.json"), files)
@@ -228,13 +224,6 @@ class Mirror(StoreFiles):
         if problems:
             raise FormatError(problems)
         return files
-
-    def _read_listing(self, name: str) -> bytes:
-        try:
-            return self.server.read_all(name, MANIFEST_MAX_NBYTES)[0]
-        except RemoteError as error:
-            self._check_missing(name, error)
-            raise
 
     def _own(self, name: str, data: bytes, shard: Shard) -> dict[str, File]:
         """The files in a downloaded list. Damage may mean that another store has replaced this one."""
@@ -280,30 +269,23 @@ class Mirror(StoreFiles):
         path = name.removeprefix(f"{folder}/")
         if path == "zarr.json":
             return None
-        geometry = self._data_files(split, index).get(path)
+        geometry = self.manifest.data_files(self.manifest.splits[split].shards[index]).get(path)
         if geometry is not None and listing[path].size > SMALL_NBYTES:
             return self._file(name, geometry, listing[path])
         self._fetch_small(name, listing[path])
         return None
 
-    def _fetch_data(self, name: str, geometry: ArrayGeometry, file: File) -> None:
-        if file.size <= SMALL_NBYTES:
-            self._fetch_small(name, file)
-        else:
-            self._file(name, geometry, file).fetch_all()
+    def _fetch(self, name: str) -> None:
+        """Download a whole file. The root must not be passed."""
+        if (mirrored := self._fetch_unless_large(name)) is not None:
+            mirrored.fetch_all()
 
     def _fetch_metadata(self) -> None:
         """Download all files that are not data, the root last."""
         wanted: list[tuple[str, File]] = list(self.manifest.files.items())
-        for name, entry in self.manifest.splits.items():
-            for i in range(len(entry.shards)):
-                data = self._data_files(name, i)
-                listing = self.listing(name, i)
-                wanted += [
-                    (f"{self.manifest.shard_path(name, i)}/{path}", f)
-                    for path, f in listing.items()
-                    if path not in data
-                ]
+        for split, index, folder, shard in self.manifest.shards():
+            data, listing = self.manifest.data_files(shard), self.listing(split, index)
+            wanted += [(f"{folder}/{path}", file) for path, file in listing.items() if path not in data]
         for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
             pass
         self._keep("zarr.json", self.root)
@@ -314,11 +296,6 @@ class Mirror(StoreFiles):
             if name not in self._files:
                 self._files[name] = MirroredFile(self, name, geometry, file, self._mirrored.marks(name))
             return self._files[name]
-
-    def _data_files(self, split: str, index: int) -> dict[str, ArrayGeometry]:
-        manifest = self.manifest
-        arrays = manifest.arrays(manifest.splits[split].shards[index])
-        return {path: each for path, each in shard_files(manifest.fields, arrays).items() if each is not None}
 
     def _keep(self, name: str, data: bytes) -> None:
         keep(self.folder / name, data, self._mirrored.temporary)
@@ -347,16 +324,13 @@ class _Arrived(StoreFiles):
 
     def listing(self, split: str, index: int) -> dict[str, File]:
         with kept_in(self.path):
-            return self._listing(split, index)
-
-    def _listing(self, split: str, index: int) -> dict[str, File]:
-        files = super().listing(split, index)
-        listed = {f"{self.manifest.shard_path(split, index)}/{path}": file for path, file in files.items()}
-        problems = check_sizes(self, {name: file.size for name, file in listed.items()})
-        for name, file in listed.items():
-            marks = self._mirrored.marks(name)
-            if not problems and whole_path(marks).exists() and was_whole(self.path, name, marks, file) is None:
-                problems.append(Problem(name, "checksum", "it was changed after it was fetched."))
+            files = super().listing(split, index)
+            listed = {f"{self.manifest.shard_path(split, index)}/{path}": file for path, file in files.items()}
+            problems = check_sizes(self, {name: file.size for name, file in listed.items()})
+            for name, file in listed.items():
+                marks = self._mirrored.marks(name)
+                if not problems and whole_path(marks).exists() and was_whole(self.path, name, marks, file) is None:
+                    problems.append(Problem(name, "checksum", "it was changed after it was fetched."))
         if problems:
             raise self._lost(problems)
         return files

@@ -148,13 +148,11 @@ class Mirrored:
                 continue
             with contextlib.suppress(OSError, FormatError):
                 manifest, _ = parse_root((other / "zarr.json").read_bytes())
-                for split, entry in manifest.splits.items():
-                    for index, shard in enumerate(entry.shards):
-                        folder = manifest.shard_path(split, index)
-                        with contextlib.suppress(FileNotFoundError):
-                            data = (other / STORE / folder / "zarr.json").read_bytes()
-                            for path, file in parse_listing(data, folder, shard).items():
-                                found.setdefault((split, path, file), (other, f"{folder}/{path}"))
+                for split, _, folder, shard in manifest.shards():
+                    with contextlib.suppress(FileNotFoundError):
+                        data = (other / STORE / folder / "zarr.json").read_bytes()
+                        for path, file in parse_listing(data, folder, shard).items():
+                            found.setdefault((split, path, file), (other, f"{folder}/{path}"))
         return found
 
     def _link(self, other: Path, name: str, own: str, file: File) -> None:

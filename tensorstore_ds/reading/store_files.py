@@ -189,8 +189,7 @@ class StoreFiles:
     def _has_shards_of(self, manifest: Manifest) -> bool:
         """Whether all shards of a store still exist, even if they were replaced."""
         try:
-            every = [(name, i) for name, split in manifest.splits.items() for i in range(len(split.shards))]
-            return all(self._has_shard(manifest, *each) for each in every)
+            return all(self._has_shard(manifest, split, index) for split, index, _, _ in manifest.shards())
         except FormatError:
             return False
 

@@ -147,20 +147,18 @@ def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
     manifest = files.manifest
     problems = check_root_files(manifest) + check_sizes(files, {n: file.size for n, file in manifest.files.items()})
     listed, unknown = dict(manifest.files), []
-    for name, split in manifest.splits.items():
-        for i, shard in enumerate(split.shards):
-            directory = manifest.shard_path(name, i)
-            try:
-                listing = files.listing(name, i)
-            except FormatError as error:
-                problems += error.problems
-                unknown.append(f"{directory}/")  # which files belong to it is not known
-                continue
-            problems += check_shard(files, name, i, listing)
-            listed |= {f"{directory}/{path}": file for path, file in listing.items()}
-            own_nbytes = shard.nbytes - sum(file.size for file in listing.values())
-            listed[f"{directory}/zarr.json"] = File(own_nbytes, shard.sha256)
-    replaced = {shard_path(name, number) for name, split in manifest.splits.items() for number in split.replaced}
+    for split, index, directory, shard in manifest.shards():
+        try:
+            listing = files.listing(split, index)
+        except FormatError as error:
+            problems += error.problems
+            unknown.append(f"{directory}/")  # which files belong to it is not known
+            continue
+        problems += check_shard(files, split, index, listing)
+        listed |= {f"{directory}/{path}": file for path, file in listing.items()}
+        own_nbytes = shard.nbytes - sum(file.size for file in listing.values())
+        listed[f"{directory}/zarr.json"] = File(own_nbytes, shard.sha256)
+    replaced = {shard_path(name, number) for name, entry in manifest.splits.items() for number in entry.replaced}
     for path in files.names():
         if path == SIGNATURE:
             problems += size_problems(files, path, 0, SIGNATURE_MAX_NBYTES)
@@ -226,41 +224,23 @@ def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads:
 
 def _check_groups(files: StoreFiles) -> Iterator[Problem]:
     manifest = files.manifest
-    try:
-        check_root_group(files)
-    except FormatError as error:
-        yield from error.problems
-    for name, split in manifest.splits.items():
-        groups = [name]
-        shards = [manifest.shard_path(name, i) for i in range(len(split.shards))]
-        groups = [
-            name,
-            *shards,
-            *(
-                f"{shard}/{table}"
-                for shard in shards
-                for name, f in manifest.fields.items()
-                for table in f.groups(name)
-            ),
-        ]
-        for group in groups:
-            try:
-                check_group(files, group)
-            except FormatError as error:
-                yield from error.problems
+    tables = ["", *(f"/{table}" for name, field in manifest.fields.items() for table in field.groups(name))]
+    shards = (folder + table for _, _, folder, _ in manifest.shards() for table in tables)
+    for group in ("", *manifest.splits, *shards):
+        try:
+            check_group(files, group) if group else check_root_group(files)
+        except FormatError as error:
+            yield from error.problems
 
 
 # --- chunks -----------------------------------------------------------------------------------------------------
 
 
 def _data_files(files: StoreFiles) -> list[tuple[str, ArrayGeometry]]:
-    manifest = files.manifest
     return [
-        (f"{manifest.shard_path(name, i)}/{array}/{geometry.data_path}", geometry)
-        for name, split in manifest.splits.items()
-        for i, shard in enumerate(split.shards)
-        for array, geometry in manifest.arrays(shard).items()
-        if geometry.rows
+        (f"{folder}/{path}", geometry)
+        for _, _, folder, shard in files.manifest.shards()
+        for path, geometry in files.manifest.data_files(shard).items()
     ]
 
 

@@ -15,6 +15,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from tensorstore_ds.format.arrays import shard_files
+from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.reading.store_files import StoreFiles
 
 _METADATA = "zarr.json"
@@ -117,35 +118,20 @@ class FilesStore(ZarrStore):
         for name in self._names_in(prefix.strip("/")):
             yield name
 
-    async def set(self, key: str, value: Buffer) -> None:
+    async def set(self, *args: Any, **kwargs: Any) -> None:
         """Raise `ValueError`."""
         self._check_writable()
 
-    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, bytes]]) -> None:
-        """Raise `ValueError`. Versions of zarr before 3.1.3 need it."""
-        self._check_writable()
-
-    async def delete(self, key: str) -> None:
-        """Raise `ValueError`."""
-        self._check_writable()
-
-    async def delete_dir(self, prefix: str) -> None:
-        """Raise `ValueError`."""
-        self._check_writable()
-
-    async def clear(self) -> None:
-        """Raise `ValueError`."""
-        self._check_writable()
+    delete = delete_dir = clear = set
+    set_partial_values = set  # for versions of zarr before 3.1.3
 
     def _names(self, prefix: str) -> Iterator[str]:
         """All files, without most shards whose names cannot begin with the prefix."""
         yield _METADATA
-        for split, entry in self._files.manifest.splits.items():
-            yield f"{split}/{_METADATA}"
-            for index in range(len(entry.shards)):
-                folder = self._files.manifest.shard_path(split, index)
-                if f"{folder}/".startswith(prefix) or prefix.startswith(f"{folder}/"):
-                    yield from self._shard_names(folder)
+        yield from (f"{split}/{_METADATA}" for split in self._files.manifest.splits)
+        for _, _, folder, _ in self._files.manifest.shards():
+            if f"{folder}/".startswith(prefix) or prefix.startswith(f"{folder}/"):
+                yield from self._shard_names(folder)
 
     def _names_in(self, folder: str) -> Iterable[str]:
         """Names in a folder, each once."""
@@ -153,8 +139,7 @@ class FilesStore(ZarrStore):
         if not folder:
             return [_METADATA, *splits]
         if folder in splits:
-            paths = (self._files.manifest.shard_path(folder, index) for index in range(len(splits[folder].shards)))
-            return [_METADATA, *(path.partition("/")[2] for path in paths)]
+            return [_METADATA, *(shard_path(folder, n).partition("/")[2] for n in splits[folder].numbers)]
         names = self._shard_names("/".join(folder.split("/")[:2]))
         below = (name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/"))
         return dict.fromkeys(name.partition("/")[0] for name in below)

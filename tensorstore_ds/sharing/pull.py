@@ -192,10 +192,7 @@ class _Pull:
     def _read_lists(self, kept: Path | None) -> dict[str, bytes]:
         """The shards' lists of the whole store, by name; an earlier run's lists are in `kept`."""
         lists: dict[str, bytes] = {}
-        shards = {
-            f"{self._selection.manifest.shard_path(split, i)}/zarr.json": shard
-            for split, i, shard in self._selection.shards()
-        }
+        shards = self._selection.lists()
 
         def read(name: str) -> None:
             file = kept / name.replace("/", ".") if kept else None

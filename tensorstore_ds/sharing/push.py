@@ -116,8 +116,8 @@ def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: 
 def content_of(origin: Origin) -> Content:
     """All files of a store from its lists."""
     selection = FileSelection(origin.root(), None, None)
-    names = {f"{selection.manifest.shard_path(split, i)}/zarr.json": shard for split, i, shard in selection.shards()}
-    lists = {name: origin.read(name, min(MANIFEST_MAX_NBYTES, shard.nbytes)) for name, shard in names.items()}
+    shards = selection.lists().items()
+    lists = {name: origin.read(name, min(MANIFEST_MAX_NBYTES, shard.nbytes)) for name, shard in shards}
     return selection.signed(selection.content(lists), origin)
 
 

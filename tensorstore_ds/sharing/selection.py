@@ -57,9 +57,9 @@ class FileSelection:
         files = {name: file for name, file in self.whole.files.items() if name not in gone}
         self.manifest = replace(self.whole, splits=kept, files=files)
 
-    def shards(self) -> list[tuple[str, int, Shard]]:
-        """Split, number and entry of each selected shard."""
-        return [(name, i, s) for name, split in self.manifest.splits.items() for i, s in enumerate(split.shards)]
+    def lists(self) -> dict[str, Shard]:
+        """The entry of each selected shard, by the path of its list."""
+        return {f"{folder}/zarr.json": shard for _, _, folder, shard in self.manifest.shards()}
 
     def content(self, lists: Mapping[str, bytes]) -> Content:
         """All files, from the shards' lists of the whole store, by name; raises `FormatError`."""
