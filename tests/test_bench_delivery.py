@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 from stores import detections, store_of
 from tensorstore_ds.annex.measuring.delivery import agree, marks_of, marks_of_images, marks_of_objects, marks_of_split
@@ -16,34 +15,25 @@ LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2])
 STORED = marks_of({"image": IMAGES, "label": LABELS}, pixels=True)
 
 
-def marks(order: list[int], labels: NDArray[np.int64] = LABELS) -> NDArray[np.uint64]:
-    return marks_of({"image": IMAGES[order], "label": labels[order]}, pixels=True)
-
-
-def test_any_order_of_all_samples_agrees() -> None:
+@pytest.mark.parametrize(
+    ("order", "rolled", "whole", "among"),
+    [
+        ([3, 1, 4, 0, 5, 8, 2, 6, 7], 0, True, True),  # any order of all samples
+        ([*range(8)], 0, False, True),
+        ([*range(9), 3], 0, False, False),  # one is repeated
+        ([*range(8), 3], 0, False, False),
+        ([*range(9)], 1, False, False),  # labels that went to other images
+        ([0, 1], 1, False, False),
+        ([], 0, False, True),
+    ],
+)
+def test_marks_tell_whether_all_samples_are_delivered_once(
+    order: list[int], rolled: int, whole: bool, among: bool
+) -> None:
     assert len(set(STORED.tolist())) == 9
-    assert agree(marks([3, 1, 4, 0, 5, 8, 2, 6, 7]), STORED, whole=True)
-
-
-@pytest.mark.parametrize("order", [[*range(8)], [*range(9), 3], [*range(8), 3]])
-def test_a_sample_that_is_missing_or_repeated_does_not(order: list[int]) -> None:
-    assert not agree(marks(order), STORED, whole=True)
-    assert agree(marks(order), STORED, whole=False) == (len(order) == 8)
-
-
-def test_labels_that_went_to_other_images_do_not() -> None:
-    moved = marks([*range(9)], np.roll(LABELS, 1))
-    assert not agree(moved, STORED, whole=True) and not agree(moved[:2], STORED, whole=False)
-    assert agree(
-        marks_of({"image": IMAGES, "label": np.roll(LABELS, 3)}, pixels=False),
-        marks_of({"image": IMAGES, "label": LABELS}, pixels=False),
-        whole=True,
-    )  # without pixels, labels are the same in another order
-
-
-def test_nothing_is_not_among_nothing() -> None:
-    none = np.zeros(0, np.uint64)
-    assert agree(none, none, whole=True) and not agree(STORED[:1], none, whole=False)
+    found = marks_of({"image": IMAGES[order], "label": np.roll(LABELS, rolled)[order]}, pixels=True)
+    assert (agree(found, STORED, whole=True), agree(found, STORED, whole=False)) == (whole, among)
+    assert agree(found[:0], STORED[:0], whole=True) and not agree(STORED[:1], found[:0], whole=False)
 
 
 @given(st.integers(1, 40), st.integers(0, 39), st.integers(1, 255))
@@ -52,11 +42,7 @@ def test_a_pixel_that_differs_changes_the_mark(width: int, place: int, change: i
     other = images.copy()
     other[0, 0, place % width, 0] ^= change
     assert marks_of_images(images) != marks_of_images(other)
-
-
-def test_pixels_that_change_places_change_the_mark() -> None:
-    turned = IMAGES[:, ::-1].copy()
-    assert not (marks_of_images(IMAGES) == marks_of_images(turned)).any()
+    assert not (marks_of_images(IMAGES) == marks_of_images(IMAGES[:, ::-1].copy())).any()  # in other places
 
 
 def test_objects_count_in_any_order_within_their_image() -> None:
@@ -76,10 +62,6 @@ def test_the_marks_of_a_split_are_those_of_its_samples(
     samples = detections(11)
     split = store_of(tmp_path / "s.tsds", samples, ("a", "b"))["train"]
     found = marks_of_split(split, {"image": "image", "objects": "objects"}, pixels=pixels)
-    counts = np.cumsum([0, *(len(sample["labels"]) for sample in samples)])
-    batch = {
-        "image": np.stack([sample["image"] for sample in samples]),
-        "offsets": counts,
-        "labels": np.concatenate([sample["labels"] for sample in samples]),
-    }
+    images, labels = ([sample[name] for sample in samples] for name in ("image", "labels"))
+    batch = {"image": np.stack(images), "offsets": np.cumsum([0, *map(len, labels)]), "labels": np.concatenate(labels)}
     assert agree(marks_of(batch, pixels=pixels), found, whole=True)

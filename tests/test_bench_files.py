@@ -87,16 +87,6 @@ def test_options_of_another_form_are_passed_over(tmp_path: Path, recorded: Any) 
     assert tuple(made(Image.fromarray(pixels[0])).shape) == (3, 8, 10)
 
 
-def test_images_without_labels_are_listed(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    for i in range(4):
-        Image.new("RGB", (6, 5), (i, 0, 0)).save(source / f"{i}.png")
-    store = convert(source, tmp_path / "s.tsds")
-    raw = opened(store, source, {"image": "image"}, tmp_path)
-    assert raw.reader == "image files" and as_stored(store, raw, {"image": "image"})
-
-
 def voc_jpeg(path: Path) -> Path:
     """A Pascal VOC folder as `VOCDetection` wants it; one box has no area."""
     voc(path, "a", "b", "c", boxes=[("cat", 1, 2, 8, 9), ("dog", 2, 2, 5, 6), ("dog", 3, 3, 3, 6)])
@@ -119,50 +109,44 @@ def test_pascal_voc_is_read_by_voc_detection(tmp_path: Path) -> None:
     assert raw.dataset[0][1]["boxes"].tolist() == [[1, 2, 8, 9], [2, 2, 5, 6]]
 
 
-def test_pascal_voc_that_voc_detection_cannot_read_is_listed(tmp_path: Path) -> None:
-    source = voc(tmp_path / "source", "a", "b")
-    store = convert(source, tmp_path / "s.tsds")
-    raw = opened(store, source, WITH_OBJECTS, tmp_path)
+def test_what_no_reader_of_torchvision_reads_is_listed(tmp_path: Path) -> None:
+    store = convert(voc(tmp_path / "voc", "a", "b"), tmp_path / "v.tsds")
+    raw = opened(store, tmp_path / "voc", WITH_OBJECTS, tmp_path)
     assert raw.reader == "image files" and as_stored(store, raw, WITH_OBJECTS)
+    source = tmp_path / "plain"
+    source.mkdir()
+    for i in range(4):
+        Image.new("RGB", (6, 5), (i, 0, 0)).save(source / f"{i}.png")
+    store = convert(source, tmp_path / "s.tsds")
+    raw = opened(store, source, {"image": "image"}, tmp_path)
+    assert raw.reader == "image files" and as_stored(store, raw, {"image": "image"})
 
 
-def test_a_folder_that_is_not_the_source_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_the_source_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "train.npz", image=np.zeros((3, 5, 5, 1), np.uint8), label=np.array([0, 1, 1]))
+    arrays = convert(tmp_path / "train.npz", tmp_path / "a.tsds")
+    with pytest.raises(tsds.OptionError, match="arrays"):
+        opened(arrays, tmp_path, LABELLED, tmp_path)
     store = convert(class_folders(tmp_path / "source"), tmp_path / "s.tsds")
     (tmp_path / "other").mkdir()
     with pytest.raises(tsds.OptionError, match=r"other: expected the source of s.tsds, found no train/ant/0.png in it"):
         opened(store, tmp_path / "other", LABELLED, tmp_path)
-
-
-def test_a_store_without_files_behind_it_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "train.npz", image=np.zeros((3, 5, 5, 1), np.uint8), label=np.array([0, 1, 1]))
-    store = convert(tmp_path / "train.npz", tmp_path / "s.tsds")
-    with pytest.raises(tsds.OptionError, match="arrays"):
-        opened(store, tmp_path, LABELLED, tmp_path)
-
-
-@pytest.mark.parametrize("key", ["../secret.png", "/secret.png"])
-def test_a_key_that_leads_out_of_the_source_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    store = convert(class_folders(tmp_path / "source"), tmp_path / "s.tsds")
     Image.new("L", (5, 6)).save(tmp_path / "secret.png")
     split = store["train"]
-    monkeypatch.setitem(split._columns, "key", [key] * len(split))
-    with pytest.raises(tsds.OptionError, match="expected the path of a file inside the source"):
-        open_files(store, split, LABELLED, tmp_path / "source", tmp_path)
+    for key in ("../secret.png", "/secret.png"):
+        monkeypatch.setitem(split._columns, "key", [key] * len(split))
+        with pytest.raises(tsds.OptionError, match="expected the path of a file inside the source"):
+            open_files(store, split, LABELLED, tmp_path / "source", tmp_path)
 
 
-def test_files_are_dropped_and_still_there(tmp_path: Path) -> None:
+def test_files_are_dropped_and_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = class_folders(tmp_path / "source")
     before = {path: path.read_bytes() for path in source.rglob("*.png")}
     assert drop_files(source) >= 0
     assert {path: path.read_bytes() for path in source.rglob("*.png")} == before
-
-
-def test_too_many_files_to_drop_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorstore_ds.annex.measuring.system.PATIENCE", -1.0)
     with pytest.raises(tsds.errors.ResidencyError, match="takes more than"):
-        drop_files(class_folders(tmp_path / "source"))
+        drop_files(source)
 
 
 def test_a_first_sample_without_a_label_is_not_of_the_last_class(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tensorstore_ds.annex.measuring.delivery import marks_of_split
 from tensorstore_ds.annex.measuring.lane import answered
 from tensorstore_ds.annex.measuring.measure_training import Student
 from tensorstore_ds.annex.measuring.runner import Runner, device_of, start
+from tsds_cli.messages import failure_of
 
 CPU_WAYS = [way for way in ways_of(("files", "tensors", "plain", "store"), 1) if way.workers == 0]
 
@@ -42,11 +44,14 @@ def with_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store_of(tmp_path_factory.mktemp("objects") / "s.tsds", detections(13), ("a", "b")).path
 
 
-def runner(way: Way, store: Path, tmp_path: Path, **changes: Any) -> Runner:
+def started(way: Way, store: Path, scratch: Path, **changes: Any) -> tuple[Runner, dict[str, Any]]:
     raw = str(store.parent / "raw") if way.group == "files" else None
-    assignment = {"store": str(store), "split": "train", "raw": raw, "scratch": str(tmp_path), "device": "cpu"}
-    made, _ = start({**assignment, "memory": None, "seed": 0, "way": asdict(way), **changes})
-    return made
+    assignment = {"store": str(store), "split": "train", "raw": raw, "scratch": str(scratch), "device": "cpu"}
+    return start({**assignment, "memory": None, "seed": 0, "way": asdict(way), **changes})
+
+
+def runner(*given: Any, **changes: Any) -> Runner:
+    return started(*given, **changes)[0]
 
 
 def marks(store: Path, tmp_path: Path, fields: dict[str, str]) -> str:
@@ -61,6 +66,8 @@ def test_every_way_delivers_what_is_stored(way: Way, labelled: Path, tmp_path: P
     found = runner(way, labelled, tmp_path).verify(5, 60, file, pixels=True)
     assert (found["samples"], found["of"], found["whole"], found["same"]) == (22, 22, True, True)
     assert found["reader"] == ("ImageFolder" if way.group == "files" else "")
+    other = marks(labelled, tmp_path, {"image": "image"})  # without their labels
+    assert runner(way, labelled, tmp_path).verify(5, 60, other, pixels=True)["same"] is False
 
 
 @pytest.mark.parametrize("way", CPU_WAYS[1:], ids=lambda way: way.name)
@@ -79,12 +86,6 @@ def test_objects_of_all_ways_are_the_same_in_every_value(way: Way, with_objects:
             for name in ("boxes", "labels", "keypoints"):
                 values = batch["objects"][name][offsets[i] : offsets[i + 1]].numpy()
                 np.testing.assert_array_equal(values, expected[name])
-
-
-def test_samples_that_are_not_those_of_the_store_are_seen(labelled: Path, tmp_path: Path) -> None:
-    other = marks(labelled, tmp_path, {"image": "image"})  # without their labels
-    found = runner(CPU_WAYS[-1], labelled, tmp_path).verify(5, 60, other, pixels=True)
-    assert found["samples"] == 22 and found["same"] is False
 
 
 @pytest.mark.parametrize("way", CPU_WAYS, ids=lambda way: way.name)
@@ -146,26 +147,31 @@ def test_a_copy_in_memory_has_to_fit(labelled: Path, with_objects: Path, tmp_pat
 
 def test_a_store_with_nothing_to_learn_is_loaded_only(tmp_path: Path) -> None:
     samples = [{"image": np.full((4, 4, 1), i, np.uint8), "label": 0} for i in range(5)]
-    path = store_of(tmp_path / "s.tsds", samples, ("only",)).path
-    assignment = {"store": str(path), "split": "train", "raw": None, "scratch": str(tmp_path), "device": "cpu"}
-    made, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
+    made, facts = started(CPU_WAYS[-1], store_of(tmp_path / "s.tsds", samples, ("only",)).path, tmp_path)
     assert "expected two classes or more" in facts["untrainable"]
     assert facts["fields"] == {"image": "image", "label": "label"}
     assert made.load(5, 0.01)["samples"] % 5 == 0
 
 
+def photographs(folder: Path, images: Iterable[Image.Image]) -> Path:
+    """A store of images that differ in size, made of class folders beside it."""
+    for i, image in enumerate(images):
+        path = folder / "raw" / "train" / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    tsds.convert(folder / "raw", folder / "s.tsds", tsds.ConvertOptions(workers=0))
+    return folder / "s.tsds"
+
+
 def test_images_that_differ_in_size_are_loaded_as_crops(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    for i in range(8):
-        path = tmp_path / "raw" / "train" / "ab"[i % 2] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (40 + i, 60, 3), np.uint8)).save(path)
-    store = tmp_path / "s.tsds"
-    tsds.convert(tmp_path / "raw", store, tsds.ConvertOptions(workers=0))
+    drawn = (Image.fromarray(rng.integers(0, 256, (40 + i, 60, 3), np.uint8)) for i in range(8))
+    store = photographs(tmp_path, drawn)
     # The side: a multiple of 16 that most images have.
     for asked, size in ((None, (32, 32)), ((24, 20), (24, 20))):
         for way in CPU_WAYS:
-            made = runner(way, store, tmp_path, image_size=asked)
+            made, facts = started(way, store, tmp_path, image_size=asked)
+            assert facts["image_size"] == size
             if way.group == "tensors":
                 with pytest.raises(tsds.errors.ResidencyError, match="found crops, which differ in each epoch"):
                     made.feed.open()
@@ -174,51 +180,42 @@ def test_images_that_differ_in_size_are_loaded_as_crops(tmp_path: Path) -> None:
             batches = [made.feed.batch(item)["image"] for item in made.feed.loader(3)]
             assert sorted(len(batch) for batch in batches) == [2, 3, 3]
             assert all(batch.shape[1:] == (3, *size) for batch in batches)
-    assignment = {"store": str(store), "split": "train", "raw": None, "scratch": "", "device": "cpu"}
-    _, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
-    assert facts["image_size"] == (32, 32)
 
 
 def test_centers_of_images_are_those_of_torchvision(tmp_path: Path) -> None:
     """In every way to load; they are compared by the mean of their pixels, since each way has an order of its own."""
     rng = np.random.default_rng(0)
-    means = []
+    means, images = [], []
     for i in range(8):
-        path = tmp_path / "raw" / "train" / "ab"[i % 2] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
         small = rng.integers(0, 256, (8, 8 + i, 3), np.uint8)
         image = Image.fromarray(small).resize((90 + 8 * i, 80), Image.Resampling.BICUBIC)
-        image.save(path)
         scale = 32 / min(image.size)  # the shorter side of 28 * 8 / 7
         whole = image.resize((int(image.width * scale), int(image.height * scale)), Image.Resampling.BILINEAR)
         left, top = round((whole.width - 28) / 2), round((whole.height - 28) / 2)
         means.append(np.asarray(whole.crop((left, top, left + 28, top + 28))).mean())
-    store = tmp_path / "s.tsds"
-    tsds.convert(tmp_path / "raw", store, tsds.ConvertOptions(workers=0))
+        images.append(image)
+    store = photographs(tmp_path, images)
     for way in (each for each in CPU_WAYS if each.group != "tensors"):
         made = runner(way, store, tmp_path, image_size=(28, 28), crop="center")
         made.feed.open()
-        images = torch.cat([made.feed.batch(item)["image"] for item in made.feed.loader(3)])
-        assert images.shape == (8, 3, 28, 28)
-        np.testing.assert_allclose(np.sort(images.float().mean((1, 2, 3)).numpy()), np.sort(means), atol=0.5)
+        found = torch.cat([made.feed.batch(item)["image"] for item in made.feed.loader(3)])
+        assert found.shape == (8, 3, 28, 28)
+        np.testing.assert_allclose(np.sort(found.float().mean((1, 2, 3)).numpy()), np.sort(means), atol=0.5)
 
 
 def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> None:
     class_folders(tmp_path / "raw")
     tsds.convert(tmp_path / "raw", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    reason = "images are kept as source, and the ways are compared in training with pixels of one size only. "
     for way in CPU_WAYS:
-        made = runner(way, tmp_path / "s.tsds", tmp_path)
+        made, facts = started(way, tmp_path / "s.tsds", tmp_path)
+        assert facts["untrainable"].startswith(reason)
         if way.group == "tensors":
-            with pytest.raises(
-                tsds.errors.ResidencyError, match="expected images kept as pixels of one size, found source"
-            ):
+            message = "expected images kept as pixels of one size, found source"
+            with pytest.raises(tsds.errors.ResidencyError, match=message):
                 made.feed.open()
         else:
             assert made.load(3, 0.01)["samples"] > 0
-    assignment = {"store": str(tmp_path / "s.tsds"), "split": "train", "raw": None, "scratch": "", "device": "cpu"}
-    _, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
-    reason = "images are kept as source, and the ways are compared in training with pixels of one size only. "
-    assert facts["untrainable"].startswith(reason)
 
 
 @pytest.mark.parametrize("name", ["cuda:9", "mps", "nonsense"])
@@ -228,19 +225,19 @@ def test_a_device_that_is_not_here_is_refused(name: str) -> None:
 
 
 def test_a_failure_is_one_line_and_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> dict[str, Any]:
-        raise RuntimeError("stack expects\neach tensor")
+    def fail(text: str) -> dict[str, Any]:
+        raise RuntimeError(text)
 
-    assert answered(fail) == {"state": "failed", "reason": "RuntimeError: stack expects"}
+    found = answered(partial(fail, "stack expects\neach tensor"))
+    assert found == {"state": "failed", "reason": "RuntimeError: stack expects"}
     assert "Traceback" in capsys.readouterr().err
-
-
-def test_a_torchvision_for_another_torch_is_explained() -> None:
-    def fail() -> dict[str, Any]:
-        raise RuntimeError("operator torchvision::nms does not exist")
-
-    reason = answered(fail)["reason"]
-    assert f"torchvision {metadata.version('torchvision')} do not fit together. Install both" in reason
+    unfit = "operator torchvision::nms does not exist"
+    expected = (
+        f"torch {metadata.version('torch')} and torchvision {metadata.version('torchvision')} do not fit together. "
+        "Install both in one command, from the same index."
+    )
+    failure = failure_of(RuntimeError(unfit))
+    assert answered(partial(fail, unfit))["reason"] == expected and failure is not None and failure.message == expected
 
 
 @pytest.mark.gpu

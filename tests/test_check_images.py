@@ -62,7 +62,7 @@ def checked(path: Path, **options: Any) -> tsds.checking.CheckFindings:
 @pytest.mark.parametrize("ending", ["png", "jpg"])
 @pytest.mark.parametrize(
     "convert",
-    [{}, {"encoding": "source"}, {"size": (64, 64), "fit": "stretch"}, {"size": (64, 64)}, {"size": (96, 160)}],
+    [{"encoding": "source"}, {"size": (64, 64), "fit": "stretch"}, {"size": (96, 160)}],
     ids=str,
 )
 def test_planted_images_are_named_and_no_others(tmp_path: Path, ending: str, convert: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ def oracle(image: NDArray[np.uint8]) -> tuple[float, float, float]:
     return (edge / (light - low) if light > low else np.nan), light, shadow
 
 
-@pytest.mark.parametrize("size", [(64, 64), (28, 28), (17, 64), (3, 3), (2, 9), (1, 1)])
+@pytest.mark.parametrize("size", [(64, 64), (17, 64), (3, 3), (2, 9), (1, 1)])
 def test_measures_are_those_of_the_definition(size: tuple[int, int]) -> None:
     rng = np.random.default_rng(4)
     images = rng.integers(0, 256, (6, *size)).astype(np.uint8)
@@ -159,14 +159,13 @@ def test_sharpness_does_not_depend_on_contrast() -> None:
 
 def test_what_the_command_prints(tmp_path: Path) -> None:
     tsds.convert(folder(tmp_path / "src", "png"), tmp_path / "s.tsds", workers=0)
-    shown = command("check", tmp_path / "s.tsds", "--no-near", "--min-class", 0)
-    assert shown.exit_code == 1
+    words = ("check", tmp_path / "s.tsds", "--no-near", "--min-class", 0)
+    shown = command(*words)
     lines = [line.strip() for line in shown.stdout.splitlines()]
-    assert {"blurred images: 1", "dark images: 1", "overexposed images: 1", "images of an odd aspect ratio: 2"} <= {
-        *lines
-    }
+    titles = ("blurred images: 1", "dark images: 1", "overexposed images: 1", "images of an odd aspect ratio: 2")
+    assert shown.exit_code == 1 and {*titles} <= {*lines}
     assert any(line.endswith("wide.png: width / height 5") for line in lines)
-    data = json.loads(command("check", tmp_path / "s.tsds", "--no-near", "--min-class", 0, "--json").stdout)
+    data = json.loads(command(*words, "--json").stdout)
     assert sorted((each["why"], Path(each["sample"]["key"]).stem) for each in data["images"]) == ODD
-    left = command("check", tmp_path / "s.tsds", "--no-near", "--min-class", 0, "--no-odd-images")
+    left = command(*words, "--no-odd-images")
     assert "blurred" not in left.stdout and "images of one color: 1" in left.stdout

@@ -4,13 +4,14 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
 
 import tensorstore_ds
 from small_stores import tsds
-from training_stores import annotated, labelled, small
+from training_stores import annotated, labelled, trained
 from tsds_cli.annex.training import _line
 
 
@@ -18,15 +19,15 @@ from tsds_cli.annex.training import _line
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run; `source` beside it has the images."""
     folder = tmp_path_factory.mktemp("predict")
-    options = small(epochs=16, learning_rate=5e-3, augment="none")
-    tensorstore_ds.train(labelled(folder), options, out=folder / "run")
+    trained(labelled(folder), folder / "run", epochs=16, learning_rate=5e-3, augment="none")
     return folder
 
 
 def test_it_says_what_the_evaluation_saw(run: Path) -> None:
     """Predicted from the files of the evaluated split, as many are right as the report says."""
-    images = sorted((run / "source" / "test").glob("*/*.png"))
-    done = tsds("predict", run / "run" / "best.pt", *images, "--device", "cpu", "--json")
+    folder = run / "source" / "test"
+    images = sorted(folder.glob("*/*.png"))
+    done = tsds("predict", run / "run" / "best.pt", folder, "--device", "cpu", "--json")
     assert done.exit_code == 0 and done.stderr == ""
     found = json.loads(done.stdout)
     assert [entry["path"] for entry in found] == [str(path) for path in images]
@@ -36,13 +37,10 @@ def test_it_says_what_the_evaluation_saw(run: Path) -> None:
     for entry in found:
         assert entry["best"][0] == {"class": entry["class"], "probability": entry["probability"]}
         assert sum(other["probability"] for other in entry["best"]) == pytest.approx(1, abs=1e-4)
-
-
-def test_lines(run: Path) -> None:
-    image = run / "source" / "test" / "a" / "0000.png"
-    done = tsds("predict", run / "run" / "last.pt", image)
+    done = tsds("predict", run / "run" / "last.pt", images[0])
     share = r"\d+\.\d%"
-    assert re.fullmatch(rf"{image}: [abc] {share} \([abc] {share}, [abc] {share}\)\n", done.stdout)
+    assert re.fullmatch(rf"{images[0]}: [abc] {share} \([abc] {share}, [abc] {share}\)\n", done.stdout)
+    assert tsds("predict", run / "run" / "best.pt").exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -58,32 +56,13 @@ def test_objects_below_the_score(scores: list[float], line: str) -> None:
     assert _line(SimpleNamespace(says={"objects": objects}), 0.5) == line
 
 
-def test_keypoints_and_several_labels(tmp_path: Path) -> None:
-    store = annotated(tmp_path / "s.tsds")
-    image = tmp_path / "image.png"
-    Image.new("L", (32, 16)).save(image)
-    for task, pattern in (
-        ("keypoints", r"(\w+=\(-?\d+\.\d, -?\d+\.\d\) ?){2}"),
-        ("multilabel", r"none|(small|large) .*"),
-        ("classification+keypoints", r"(small|large) \d+\.\d% .*; (\w+=\(.*\) ?){2}"),
-    ):
-        tensorstore_ds.train(store, small(task=task, epochs=1), out=tmp_path / task)
-        done = tsds("predict", tmp_path / task / "best.pt", image)
-        assert done.exit_code == 0, done.stderr
-        assert re.fullmatch(pattern, done.stdout.removeprefix(f"{image}: ").strip()), done.stdout
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "image", "message"),
     [
         ("missing.pt", "source/test/a/0000.png", "missing.pt: No such file or directory."),
         ("source/test/a/0000.png", "source/test/a/0000.png", "expected a checkpoint of tsds train"),
         ("run/best.pt", "nowhere.png", "nowhere.png: cannot be read: No such file or directory."),
-        (
-            "run/best.pt",
-            "empty",
-            "empty: expected image files, found none. Give files, a folder of images, or a store.",
-        ),
+        ("run/best.pt", "empty", "empty: expected image files, found none. Give files, a folder of images, or a"),
         ("run/best.pt", "run/report.json", "report.json"),
     ],
 )
@@ -106,28 +85,30 @@ def test_metrics_of_a_store_are_those_of_the_evaluation(run: Path) -> None:
     lines = tsds("predict", run / "run" / "best.pt", run / "store.tsds", *options).stdout.splitlines()
     assert lines[0] == f"{run / 'store.tsds'}, test: 21 samples"
     assert f"accuracy {best['accuracy']:.3f}" in lines[1]
+    message = "best.pt: expected a model for detection, found one for classification."
+    with pytest.raises(tensorstore_ds.errors.TrainingError, match=message):
+        tensorstore_ds.training.predict_store(run / "run" / "best.pt", run / "store.tsds", device="cpu")
 
 
-def test_a_folder_stands_for_its_images(run: Path) -> None:
-    folder = run / "source" / "test"
-    done = tsds("predict", run / "run" / "best.pt", folder, "--device", "cpu", "--json")
-    one_by_one = tsds("predict", run / "run" / "best.pt", *sorted(folder.glob("*/*.png")), "--device", "cpu", "--json")
-    assert json.loads(done.stdout) == json.loads(one_by_one.stdout) and len(json.loads(done.stdout)) == 21
-
-
-@pytest.mark.parametrize("task", ["keypoints", "multilabel", "classification+keypoints"])
-def test_metrics_of_other_tasks(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "pattern"),
+    [
+        ("keypoints", r"(\w+=\(-?\d+\.\d, -?\d+\.\d\) ?){2}"),
+        ("multilabel", r"none|(small|large) .*"),
+        ("classification+keypoints", r"(small|large) \d+\.\d% .*; (\w+=\(.*\) ?){2}"),
+    ],
+)
+def test_lines_and_metrics_of_other_tasks(task: Any, pattern: str, tmp_path: Path) -> None:
     store = annotated(tmp_path / "s.tsds")
-    splits = {"train_split": "train", "eval_split": "train"}
-    tensorstore_ds.train(store, small(task=task, epochs=1, augment="none", **splits), out=tmp_path / task)
-    best = json.loads((tmp_path / task / "report.json").read_text("utf-8"))["best"]
+    report, _ = trained(store, tmp_path / task, task=task, epochs=1, augment="none", eval_split="train")
     found = tensorstore_ds.training.evaluate(tmp_path / task / "best.pt", store, device="cpu")
     assert found.split == "train" and found.samples == 24
-    assert found.metrics == pytest.approx({name: best[name] for name in found.metrics}, rel=1e-5)
-
-
-def test_no_images(run: Path) -> None:
-    assert tsds("predict", run / "run" / "best.pt").exit_code == 2
+    assert found.metrics == pytest.approx({name: report.best[name] for name in found.metrics}, rel=1e-5)
+    image = tmp_path / "image.png"
+    Image.new("L", (32, 16)).save(image)
+    done = tsds("predict", tmp_path / task / "best.pt", image)
+    assert done.exit_code == 0, done.stderr
+    assert re.fullmatch(pattern, done.stdout.removeprefix(f"{image}: ").strip()), done.stdout
 
 
 def test_the_folder_of_a_run_is_no_checkpoint(tmp_path: Path) -> None:

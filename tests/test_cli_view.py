@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import tensorstore_ds as tsds
+from small_stores import tsds as command
 from stores import class_folders
 from tensorstore_ds.annex.viewing.pages import are_tags, page_files
 
@@ -20,10 +21,6 @@ from tensorstore_ds.annex.viewing.pages import are_tags, page_files
 def store(tmp_path: Path) -> Path:
     tsds.convert(class_folders(tmp_path / "photos"), tmp_path / "photos.tsds", workers=0)
     return tmp_path / "photos.tsds"
-
-
-def tsds_view(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tsds_cli", "view", *map(str, words)], capture_output=True, text=True)
 
 
 def test_serves_the_page_and_the_store_until_it_is_interrupted(store: Path) -> None:
@@ -45,15 +42,15 @@ def test_serves_the_page_and_the_store_until_it_is_interrupted(store: Path) -> N
 
 
 def test_exports_a_folder(store: Path, tmp_path: Path) -> None:
-    done = tsds_view(store, "--export", tmp_path / "site")
-    assert done.returncode == 0, done.stderr
+    done = command("view", store, "--export", tmp_path / "site")
+    assert done.exit_code == 0, done.stderr
     assert tsds.open(tmp_path / "site" / "store").sha256 == tsds.open(store).sha256
     settings = json.loads((tmp_path / "site" / "view.json").read_text())
     assert settings["store"] == "store/" and str(tmp_path) not in json.dumps(settings)
-    again = tsds_view(store, "--export", tmp_path / "site")
-    assert again.returncode == 1 and "expected no such folder or an empty one" in again.stderr
-    inside = tsds_view(store, "--export", store / "site")
-    assert inside.returncode == 1 and not (store / "site").exists()
+    again = command("view", store, "--export", tmp_path / "site")
+    assert again.exit_code == 1 and "expected no such folder or an empty one" in again.stderr
+    inside = command("view", store, "--export", store / "site")
+    assert inside.exit_code == 1 and not (store / "site").exists()
 
 
 @pytest.mark.parametrize(
@@ -68,10 +65,9 @@ def test_exports_a_folder(store: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_shown_is_one_line(words: list[str], message: str, store: Path) -> None:
-    paths = [str(store.parent / word) if word[0] != "-" and not word[0].isdigit() else word for word in words]
-    done = tsds_view(*paths)
-    assert done.returncode == 1 and message in done.stderr
-    assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    paths = [store.parent / word if word[0] != "-" and not word[0].isdigit() else word for word in words]
+    done = command("view", *paths)
+    assert done.exit_code == 1 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
 def test_tags_lie_beside_the_store_a_link_leads_to(store: Path, tmp_path: Path) -> None:
@@ -85,26 +81,16 @@ def test_tags_lie_beside_the_store_a_link_leads_to(store: Path, tmp_path: Path) 
     assert (tmp_path / "photos.tsds.tags.json").read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"sha256": "x", "tags": {"a": {"train": [[1]]}}}',
-        '{"sha256": "x", "tags": {"a": {"train": {}}}}',
-        '{"sha256": "x", "tags": {"a": {"train": [true]}}}',
-        '{"sha256": "x", "tags": {"a": {"train": [NaN]}}}',
+def test_tags_that_are_none() -> None:
+    of_train = '{"sha256": "x", "tags": {"a": {"train": %s}}}'
+    assert are_tags(b'{"sha256": "x", "tags": {"a": {"train": [1, 2]}, "b": {}}}')
+    for content in (
+        *(of_train % rows for rows in ("[[1]]", "{}", "[true]", "[NaN]", "[-1]")),
         '{"sha256": "x", "tags": {"a": {"train": [1]}, "a": {}}}',
         '{"sha256": "x", "tags": {"\\udc00": {"train": [1]}}}',
-        '{"sha256": "x", "tags": []}',
-        '{"sha256": 3, "tags": {}}',
-        "[" * 100_000,
-    ],
-)
-def test_tags_that_are_none(content: str) -> None:
-    assert are_tags(b'{"sha256": "x", "tags": {"a": {"train": [1, 2]}, "b": {}}}')
-    assert not are_tags(content.encode())
-
-
-def test_tags_are_utf_8() -> None:
+        *('{"sha256": "x", "tags": []}', '{"sha256": 3, "tags": {}}', "[" * 100_000),
+    ):
+        assert not are_tags(content.encode())
     assert not are_tags('{"sha256": "x", "tags": {}}'.encode("utf-16"))
 
 
@@ -121,12 +107,7 @@ def test_the_length_of_tags_is_a_number(length: str, status: int, store: Path) -
         socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), timeout=30) as s,
     ):
         path = urlsplit(url).path + "tags.json"
-        head = [
-            f"PUT {path} HTTP/1.1",
-            "Host: localhost",
-            "Content-Type: application/json",
-            length,
-        ]
+        head = [f"PUT {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", length]
         s.sendall(("\r\n".join(head) + "\r\n\r\n").encode("latin-1"))
         assert s.makefile("rb").readline().split()[1] == str(status).encode()
 
@@ -142,10 +123,7 @@ def test_rows_of_another_store_are_not_left_out(store: Path, tmp_path: Path) -> 
     tsds.convert(class_folders(tmp_path / "others", seed=1), tmp_path / "others.tsds", workers=0)
     rows = tmp_path / "rows.json"  # as the page saves them
     rows.write_text(json.dumps({"sha256": tsds.open(store).sha256, "drop": {"train": [1]}}))
-    words = [sys.executable, "-m", "tsds_cli", "filter", "--without", str(rows)]
-    done = subprocess.run(
-        [*words, str(tmp_path / "others.tsds"), str(tmp_path / "a.tsds")], capture_output=True, text=True
-    )
-    assert done.returncode == 1 and "expected the store" in done.stderr and not (tmp_path / "a.tsds").exists()
-    subprocess.run([*words, str(store), str(tmp_path / "b.tsds")], check=True, capture_output=True)
+    done = command("filter", "--without", rows, tmp_path / "others.tsds", tmp_path / "a.tsds")
+    assert done.exit_code == 1 and "expected the store" in done.stderr and not (tmp_path / "a.tsds").exists()
+    assert command("filter", "--without", rows, store, tmp_path / "b.tsds").exit_code == 0
     assert len(tsds.open(tmp_path / "b.tsds")["train"]) == len(tsds.open(store)["train"]) - 1

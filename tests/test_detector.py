@@ -62,21 +62,16 @@ def test_it_is_torchvisions(model: str) -> None:
             torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-4)
 
 
-def test_gray_images_are_repeated() -> None:
-    model = made("ssdlite", channels=1).eval()
-    images, _ = scene(channels=1)
+def test_gray_images_are_repeated_and_so_is_a_batch_of_one() -> None:
+    """The last layers of SSDlite see one pixel, of which batch norm cannot compute a deviation."""
+    model, (images, _) = made("ssdlite", channels=1).eval(), scene(channels=1)
     with torch.inference_mode():
         gray, color = model(images), model(images.expand(-1, 3, -1, -1))
     for a, b in zip(gray, color, strict=True):
         torch.testing.assert_close(a["scores"], b["scores"])
-
-
-def test_a_batch_of_one_image() -> None:
-    """The last layers of SSDlite see one pixel, of which batch norm cannot compute a deviation."""
     images, targets = scene(1)
-    losses = made("ssdlite").train()(images, targets)
     twice = made("ssdlite").train()(images.expand(2, -1, -1, -1), targets * 2)
-    for name, loss in losses.items():
+    for name, loss in made("ssdlite").train()(images, targets).items():
         torch.testing.assert_close(loss, twice[name])
 
 
@@ -132,37 +127,30 @@ class Harmful:
         return (print, ("executed",))
 
 
-def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
-    good = made("ssdlite").state_dict()
-    first = next(name for name in good if name.endswith("weight"))
-    contents: dict[str, tuple[Any, str]] = {
-        "another model": (made("fasterrcnn_mobilenet").state_dict(), "expected the weights of the model, found a file"),
-        "a shape": ({**good, first: torch.zeros(3)}, "(3,)"),
-        "no numbers": ({**good, first: good[first] * float("nan")}, f"NaN or infinity in {first}"),
-        "no tensors": ({"a": 1}, "no tensors by name"),
-    }
-    files = {}
-    for name, (content, message) in contents.items():
-        files[name] = folder / f"{name}.pth", message
-        torch.save(content, files[name][0])
-    (folder / "text.pth").write_text("weights", "utf-8")
-    (folder / "harmful.pth").write_bytes(pickle.dumps(Harmful()))
-    (folder / "half.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
-    cut = (folder / "another model.pth").read_bytes()
-    (folder / "cut.pth").write_bytes(cut[: len(cut) // 2])
-    for name in ("text.pth", "harmful.pth", "half.safetensors", "cut.pth", "missing.pth"):
-        files[name] = folder / name, "expected a state dict of torch or safetensors"
-    return files
-
-
 def test_bad_files_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = made("ssdlite")
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    for name, (path, message) in bad_files(tmp_path).items():
+    good = {name: value.clone() for name, value in model.state_dict().items()}
+    first = next(name for name in good if name.endswith("weight"))
+    saved: dict[str, tuple[Any, str]] = {
+        "model": (made("fasterrcnn_mobilenet").state_dict(), "expected the weights of the model, found a file"),
+        "shape": ({**good, first: torch.zeros(3)}, "(3,)"),
+        "numbers": ({**good, first: good[first] * float("nan")}, f"NaN or infinity in {first}"),
+        "tensors": ({"a": 1}, "no tensors by name"),
+    }
+    messages = {f"{name}.pth": message for name, (_, message) in saved.items()}
+    for name, (content, _) in saved.items():
+        torch.save(content, tmp_path / f"{name}.pth")
+    cut = (tmp_path / "model.pth").read_bytes()
+    written = {"text.pth": b"weights", "harmful.pth": pickle.dumps(Harmful()), "cut.pth": cut[: len(cut) // 2]}
+    written["half.safetensors"] = b"\x10\x00\x00\x00\x00\x00\x00\x00{"
+    for name, data in written.items():
+        (tmp_path / name).write_bytes(data)
+    messages |= dict.fromkeys([*written, "missing.pth"], "expected a state dict of torch or safetensors")
+    for name, message in messages.items():
         with pytest.raises(OptionError) as error:
-            load_weights(model, path)
+            load_weights(model, tmp_path / name)
         assert message in one_line(error.value), name
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(value, good[name]) for name, value in model.state_dict().items())
     assert "executed" not in capsys.readouterr().out
 
 
@@ -172,9 +160,9 @@ def test_bad_files_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("changes", "task", "message"),
     [
-        ({"model": "tiny"}, Detection(("a",), objects_field="objects"), "`model`: expected a detector"),
-        ({"model": "ssdlite"}, Classification(("a", "b"), label_field="label"), "expected a vision transformer"),
-        ({"depth": 3}, Detection(("a",), objects_field="objects"), "`depth`: expected no value for ssdlite"),
+        ({"model": "tiny"}, Detection(("a",)), "`model`: expected a detector"),
+        ({"model": "ssdlite"}, Classification(("a", "b")), "expected a vision transformer"),
+        ({"depth": 3}, Detection(("a",)), "`depth`: expected no value for ssdlite"),
         ({"grad_checkpointing": True}, Detection(("a",)), "count each batch twice"),
         ({"compile": True}, Detection(("a",)), "`compile`: expected False"),
         ({"cuda_graphs": True}, Detection(("a",)), "`cuda_graphs`: expected False"),
@@ -186,9 +174,6 @@ def test_options_that_cannot_be(changes: Any, task: Any, message: str) -> None:
     with pytest.raises(TsdsError) as error:
         model_options(TrainOptions(**changes), task, (64, 64), 3)
     assert message in one_line(error.value)
-
-
-def test_images_of_four_channels_are_refused() -> None:
     with pytest.raises(OptionError, match="expected images of 1 or 3 channels, found 4"):
         model_options(TrainOptions(), Detection(("a",)), (64, 64), 4)
 

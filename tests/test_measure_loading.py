@@ -97,15 +97,11 @@ def test_memory_and_its_limit(cold):
 
 @linux
 def test_as_much_is_brought_into_memory_as_there_is_room_for(cold):
-    dataset = StoreDataset(cold.path)
-    few = warmed(cold, dataset, measure_memory(cold, TRAIN, 12 * 10**6), seconds=30)
+    few = warmed(cold, StoreDataset(cold.path), measure_memory(cold, TRAIN, 12 * 10**6), seconds=30)
     assert 20 < len(few) < 30  # half of the limit is half of the store, and a little is left out
     assert few.rows.tolist() == list(range(len(few)))
-    assert len(warmed(cold, dataset, measure_memory(cold, TRAIN, 1000), seconds=30)) >= 1
-
-
-def test_a_subset_is_brought_in_as_far_as_its_rows_lie(cold):
-    subset = StoreDataset(cold.path).subset([59, 3, 58, 4, 2])
+    assert len(warmed(cold, StoreDataset(cold.path), measure_memory(cold, TRAIN, 1000), seconds=30)) >= 1
+    subset = StoreDataset(cold.path).subset([59, 3, 58, 4, 2])  # as far as its rows lie
     assert warmed(cold, subset, measure_memory(cold, TRAIN, 12 * 10**6), seconds=30).rows.tolist() == [3, 4, 2]
 
 
@@ -115,13 +111,15 @@ def test_a_data_set_with_other_fields_keeps_its_arguments(path):
     assert image[0][0].shape == (8, 6, 3) and image[0][0][0, 0, 0] == 4  # as_pil and transform_of
     assert label[0] == (0,) and not label._by_sample
     assert dataset.transform is np.asarray and dataset.fields == ("image", "label")
+    assert encoding_of(StoreDataset(path, fields=["label"])) == "" and encoding_of(StoreDataset(path)) == "raw"
+
+
+def nap(sample):
+    time.sleep(0.01)
+    return sample
 
 
 def test_batches_are_cut_where_a_sample_takes_long(path):
-    def nap(sample):
-        time.sleep(0.01)
-        return sample
-
     assert loadable_batch(StoreDataset(path), 20, seconds=1000) == 20
     assert loadable_batch(StoreDataset(path, transform=nap), 20, seconds=0.05) <= 5
     assert loadable_batch(StoreDataset(path, transform=nap), 20, seconds=1e-6) == 1
@@ -152,11 +150,6 @@ def test_the_first_epoch_is_counted_from_its_first_batch_and_no_further(path, mo
 
 def test_batches_that_are_ready_together_are_counted_together(path, monkeypatch):
     """Four threads that sleep as long: a wave of four tasks a nap, however the clock falls."""
-
-    def nap(sample):
-        time.sleep(0.01)
-        return sample
-
     monkeypatch.setattr(loading, "GROUP_NBYTES", 1)
     settings = Settings(num_threads=4)
     loader = loader_of(StoreDataset(path, transform=nap).subset(np.arange(20).repeat(20)), settings, batch_size=4)
@@ -188,7 +181,3 @@ def test_page_faults_are_those_that_the_kernel_counts():
 
     before, found = counted(), major_faults()
     assert before <= found <= counted()
-
-
-def test_how_images_are_kept(path):
-    assert encoding_of(StoreDataset(path, fields=["label"])) == "" and encoding_of(StoreDataset(path)) == "raw"

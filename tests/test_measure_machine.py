@@ -14,8 +14,6 @@ from tensorstore_ds.annex.measuring import measure_machine as module
 from tensorstore_ds.annex.measuring.measure_machine import measure_cores, measure_gathers, measure_storage
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
-# --- cores ------------------------------------------------------------------------------------------------------
-
 
 def test_the_least_quota_is_the_limit(monkeypatch):
     monkeypatch.setattr(module, "core_limits", lambda: {"affinity": 4, "/outer/inner": 0.5, "/outer": 1.5})
@@ -29,6 +27,8 @@ def test_the_cores_of_this_process():
     assert 0 < found.allowed <= found.machine == os.cpu_count()
     assert found.measured > 0
     assert measure_cores(1, seconds=0.01).allowed == 1
+    gathers = measure_gathers(seconds=0.01)
+    assert min(gathers.whole, gathers.rows) > 0
 
 
 # --- storage and memory -----------------------------------------------------------------------------------------
@@ -69,8 +69,3 @@ def test_storage_that_cannot_be_measured_is_said(tmp_path, cold, monkeypatch):
     monkeypatch.setattr("sys.platform", "plan9")
     elsewhere = measure_storage(cold, [("train", "image")], seconds=1)
     assert (elsewhere.rate, elsewhere.reason) == (None, "reading past the page cache is not available on plan9")
-
-
-def test_copies_of_rows_have_two_speeds():
-    found = measure_gathers(seconds=0.01)
-    assert min(found.whole, found.rows) > 0

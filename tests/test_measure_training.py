@@ -48,34 +48,22 @@ def test_the_batch_that_fits_into_the_time(path):
 
 
 def test_the_batch_that_fits_into_the_memory(path):
-    def step(batch):
-        if len(batch["label"]) > 4:
-            raise torch.OutOfMemoryError
-
-    student = Student("glutton", step)
-    assert fitting_batch(student, StoreDataset(path), 20, CPU, seconds=10) == (
-        4,
-        "a step of 16 does not fit into the memory of cpu",
-    )
-
-
-def test_libraries_say_in_their_own_words_that_memory_is_full(path):
+    """Libraries say in their own words that memory is full; other errors end the measurement."""
     forgotten = []
 
-    def step(batch):
-        if len(batch["label"]) > 4:
-            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    def fitting(error):
+        def step(batch):
+            if len(batch["label"]) > 4:
+                raise error
 
-    student = Student("glutton", step, forget=lambda: forgotten.append(True))
-    assert fitting_batch(student, StoreDataset(path), 20, CPU, seconds=10)[0] == 4
-    assert forgotten == [True]
+        student = Student("glutton", step, forget=lambda: forgotten.append(True))
+        return fitting_batch(student, StoreDataset(path), 20, CPU, seconds=10)
 
-    def broken(batch):
-        if len(batch["label"]) > 4:
-            raise RuntimeError("a defect")
-
+    assert fitting(torch.OutOfMemoryError()) == (4, "a step of 16 does not fit into the memory of cpu")
+    assert fitting(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))[0] == 4
+    assert forgotten == [True, True]
     with pytest.raises(RuntimeError, match="a defect"):
-        fitting_batch(Student("broken", broken), StoreDataset(path), 20, CPU, seconds=10)
+        fitting(RuntimeError("a defect"))
 
 
 @pytest.mark.gpu

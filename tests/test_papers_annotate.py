@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tensorstore_ds as tsds
-from stores import Samples, no_room, store_of
+from stores import no_room, store_of
 from tensorstore_ds.conversion.licenses import license_expression
 
 
@@ -49,19 +49,15 @@ def test_the_manifest_alone_changes(store: tsds.Store) -> None:
 
 
 def test_what_is_not_given_stays_and_what_is_empty_goes(store: tsds.Store) -> None:
-    tsds.annotate(store.path, license="MIT", citation="c", description="d")
+    made = tsds.annotate(store.path, license="MIT", citation="c", description="d")
+    status = (store.path / "zarr.json").stat()
+    assert tsds.annotate(store.path, license="mit").sha256 == made.sha256
+    assert (store.path / "zarr.json").stat() == status  # nothing is written if nothing changes
     made = tsds.annotate(store.path, citation="other")
     assert (made.manifest.license, made.manifest.citation) == ("MIT", "other")
     made = tsds.annotate(store.path, license="", citation="", description="")
     assert (made.manifest.license, made.manifest.citation) == (None, None)
     assert "description" not in made.manifest.provenance
-
-
-def test_nothing_is_written_if_nothing_changes(store: tsds.Store) -> None:
-    made = tsds.annotate(store.path, license="MIT")
-    status = (store.path / "zarr.json").stat()
-    assert tsds.annotate(store.path, license="mit").sha256 == made.sha256
-    assert (store.path / "zarr.json").stat() == status
 
 
 def test_members_of_a_later_version_stay(store: tsds.Store) -> None:
@@ -94,11 +90,7 @@ def test_a_reader_that_is_open_goes_on(store: tsds.Store) -> None:
     assert store["train"]["label"].take([0]).tolist() == [0]  # not mapped before
     assert store.manifest.license != "MIT"
     assert tsds.open(store.path)["train"]["label"].take([0]).tolist() == [0]
-
-
-def test_a_store_by_its_digest_is_another_one_then(store: tsds.Store) -> None:
-    tsds.annotate(store.path, license="MIT")
-    with pytest.raises(tsds.FormatError, match="expected the store"):
+    with pytest.raises(tsds.FormatError, match="expected the store"):  # it is another one by its digest
         tsds.open(store.path, sha256=store.sha256)
 
 
@@ -155,35 +147,22 @@ def test_a_kill_leaves_the_old_store_and_the_next_call_succeeds(store: tsds.Stor
     assert tsds.verify(store.path) == []
 
 
-@pytest.mark.parametrize(
-    ("given_", "expected"),
-    [("mit", "MIT"), ("Apache-2.0 or LicenseRef-Ours", "Apache-2.0 OR LicenseRef-Ours"), ("cc0-1.0", "CC0-1.0")],
-)
-def test_licenses_are_written_as_spdx_has_them(given_: str, expected: str) -> None:
-    assert license_expression(given_) == expected
-    assert tsds.ConvertOptions(license=given_).license == expected
+def test_licenses_are_written_as_spdx_has_them_and_one_that_is_none_is_named_with_a_near_one() -> None:
+    ours = ("Apache-2.0 or LicenseRef-Ours", "Apache-2.0 OR LicenseRef-Ours")
+    for given_, expected in (("mit", "MIT"), ours, ("cc0-1.0", "CC0-1.0")):
+        assert license_expression(given_) == expected == tsds.ConvertOptions(license=given_).license
+    for given_, near in (("CC-BY-4", "CC-BY-4.0"), ("MIT License", "MIT"), ("Apache 2.0", "Apache-2.0"), ("", "")):
+        with pytest.raises(tsds.OptionError) as caught:
+            tsds.ConvertOptions(license=given_)
+        text = str(caught.value)
+        assert "\n" not in text and "LicenseRef-NAME" in text
+        assert (f"Did you mean {near}?" in text) == bool(near)
 
 
-@pytest.mark.parametrize(
-    ("given_", "near"), [("CC-BY-4", "CC-BY-4.0"), ("MIT License", "MIT"), ("Apache 2.0", "Apache-2.0"), ("", "")]
-)
-def test_a_license_that_is_none_is_named_with_a_near_one(given_: str, near: str) -> None:
-    with pytest.raises(tsds.OptionError) as caught:
-        tsds.ConvertOptions(license=given_)
-    text = str(caught.value)
-    assert "\n" not in text and "LicenseRef-NAME" in text
-    assert (f"Did you mean {near}?" in text) == bool(near)
-
-
-def test_a_conversion_notes_them(tmp_path: Path) -> None:
+def test_a_conversion_notes_them_and_a_repacked_store_keeps_them(store: tsds.Store, tmp_path: Path) -> None:
     samples = [{"image": np.zeros((3, 3, 1), np.uint8)}]
-    options = tsds.ConvertOptions(license="cc-by-4.0", citation="We", workers=0)
-    tsds.convert(Samples(samples), tmp_path / "s.tsds", options)
-    manifest = tsds.open(tmp_path / "s.tsds").manifest
+    manifest = store_of(tmp_path / "n.tsds", samples, license="cc-by-4.0", citation="We").manifest
     assert (manifest.license, manifest.citation) == ("CC-BY-4.0", "We")
-
-
-def test_a_repacked_store_keeps_them(store: tsds.Store, tmp_path: Path) -> None:
     tsds.annotate(store.path, license="MIT", citation="c", description="d")
     tsds.repack(store.path, tmp_path / "z.tsds", layout="zarr")
     tsds.repack(store.path, tmp_path / "j.tsds", encoding="jpeg", workers=0)

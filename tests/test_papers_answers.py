@@ -72,21 +72,14 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, text: str | bytes, message: s
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_is_made_of_a_tag(tmp_path: Path) -> None:
-    assert read(tmp_path, "title: !!python/name:os.system x") == {"title": "x"}
-
-
-def test_a_file_that_is_missing_or_of_another_kind(tmp_path: Path) -> None:
-    with pytest.raises(tsds.OptionError, match=r"card\.yaml: cannot be read: No such file"):
-        read_answers(tmp_path / "card.yaml")
+def test_files_of_other_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(tmp_path, "title: !!python/name:os.system x") == {"title": "x"}  # nothing is made of a tag
+    with pytest.raises(tsds.OptionError, match=r"none\.yaml: cannot be read: No such file"):
+        read_answers(tmp_path / "none.yaml")
     with pytest.raises(tsds.OptionError, match=r"ends in \.yaml or \.toml"):
         read(tmp_path, "{}", "card.json")
-
-
-def test_without_pyyaml_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(
-        tsds.OptionError, match=r"pip install '\.\[hub\]' in a clone of tensorstore-ds, or write the answers as TOML"
-    ):
+    message = r"pip install '\.\[hub\]' in a clone of tensorstore-ds, or write the answers as TOML"
+    with pytest.raises(tsds.OptionError, match=message):
         read(tmp_path, "title: a")
     assert read(tmp_path, 'title = "a"', "card.toml") == {"title": "a"}

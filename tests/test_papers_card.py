@@ -14,7 +14,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import image_field, label_field, voc, write_store
-from stores import Samples, detections, store_of
+from stores import detections, store_of
 from tensorstore_ds import words
 from tensorstore_ds.annex.publishing import card as card_module
 from tensorstore_ds.annex.publishing.escaping import code_block, markdown
@@ -191,14 +191,16 @@ def test_the_card_as_a_whole(tmp_path: Path) -> None:
     assert (made.path / "README.md").read_text("utf-8") == expected
 
 
-def test_the_same_store_always_gives_the_same_papers(tmp_path: Path) -> None:
+def test_the_same_store_always_gives_the_same_papers_and_is_not_touched(tmp_path: Path) -> None:
     store = small(tmp_path / "pets.tsds")
+    before = {p: p.stat().st_mtime_ns for p in store.rglob("*")}
     (tmp_path / "answers.yaml").write_text(ANSWERS)
     made = [tsds.card(store, tmp_path / name, answers=tmp_path / "answers.yaml", croissant=True) for name in "ab"]
     assert made[0].files == made[1].files
     assert "croissant.json" in made[0].files and "pictures/classes-label.png" in made[0].files
     for name in made[0].files:
         assert (made[0].path / name).read_bytes() == (made[1].path / name).read_bytes(), name
+    assert {p: p.stat().st_mtime_ns for p in store.rglob("*")} == before
 
 
 def test_the_card_tells_all_that_was_done_to_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,13 +222,6 @@ def test_the_card_tells_all_that_was_done_to_a_store(tmp_path: Path, monkeypatch
         assert f"2023-11-14 {what}" in line
 
 
-def test_the_store_is_not_touched(tmp_path: Path) -> None:
-    store = small(tmp_path / "pets.tsds")
-    before = {p: p.stat().st_mtime_ns for p in store.rglob("*")}
-    tsds.card(store, croissant=True)
-    assert {p: p.stat().st_mtime_ns for p in store.rglob("*")} == before
-
-
 # --- answers are asked for ----------------------------------------------------------------------------------------
 
 
@@ -238,36 +233,29 @@ def test_the_first_call_asks_and_the_next_reads(tmp_path: Path) -> None:
     asked = made.questions.read_text()
     made.questions.write_text(asked.replace('description: ""', "description: Cats."))
     assert "description" not in tsds.card(store).missing
-    assert "\n\nCats.\n\n" in (made.path / "README.md").read_text()
+    assert "\n\nCats.\n\n" in text_of(made)
     assert "description: Cats." in made.questions.read_text()
 
 
 def test_strict_names_all_that_is_missing_and_writes_nothing_else(tmp_path: Path) -> None:
     store = small(tmp_path / "pets.tsds")
-    with pytest.raises(
-        tsds.OptionError, match=r"missing description, creators, contact, url, .*, maintenance"
-    ) as caught:
+    message = r"missing description, creators, contact, url, .*, maintenance"
+    with pytest.raises(tsds.OptionError, match=message) as caught:
         tsds.card(store, strict=True)
     assert "\n" not in str(caught.value)
     assert [p.name for p in (tmp_path / "pets-card").iterdir()] == ["card.yaml"]
 
 
-def test_a_description_in_the_store_counts(tmp_path: Path) -> None:
+def test_what_the_store_says_counts_and_a_paper_that_is_there_does_not_become_wrong(tmp_path: Path) -> None:
     store = small(tmp_path / "pets.tsds")
     tsds.annotate(store, description="From the store.", citation="")
-    made = tsds.card(store)
-    assert "description" not in made.missing and made.missing[-1] == "citation"
-    assert "From the store." in (made.path / "README.md").read_text()
-
-
-def test_a_paper_that_is_there_does_not_become_wrong(tmp_path: Path) -> None:
-    store = small(tmp_path / "pets.tsds")
     made = tsds.card(store, croissant=True)
+    assert "description" not in made.missing and made.missing[-1] == "citation"
+    assert "From the store." in text_of(made)
     digest = tsds.annotate(store, license="MIT").content_sha256
     tsds.card(store)
     found = json.loads((made.path / "croissant.json").read_text())
-    assert found["license"] == "https://spdx.org/licenses/MIT.html"
-    assert digest in (made.path / "README.md").read_text()
+    assert found["license"] == "https://spdx.org/licenses/MIT.html" and digest in text_of(made)
 
 
 @pytest.mark.parametrize("inside", [".", "papers", "train/papers"])
@@ -316,29 +304,26 @@ def test_a_detection_store(tmp_path: Path) -> None:
     assert "the same, byte for byte, as one before them: 1" in text_of(made)
 
 
-def test_a_store_of_landmarks(tmp_path: Path) -> None:
-    samples = [{k: v for k, v in each.items() if k != "labels"} for each in detections()]
-    made = tsds.card(store_of(tmp_path / "s.tsds", samples).path, croissant=True)
-    assert head_of(made)["task_categories"] == ["object-detection", "keypoint-detection"]
-    assert "3 keypoints" in text_of(made) and "## Classes" not in text_of(made)
-
-
-def test_a_store_of_masks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "tasks", "shown", "hidden"),
+    [
+        ("landmarks", ["object-detection", "keypoint-detection"], "3 keypoints", "## Classes"),
+        ("masks", ["image-segmentation"], "## Classes of mask\n\n2 classes; the numbers are pixels.", "objects"),
+        ("images", None, "No license was given", "license:"),
+    ],
+)
+def test_stores_of_other_kinds(tmp_path: Path, kind: str, tasks: list[str] | None, shown: str, hidden: str) -> None:
     rng = np.random.default_rng(0)
-    samples = [
-        {"image": rng.integers(0, 256, (8, 8, 3), np.uint8), "mask": rng.integers(0, 2, (8, 8), np.uint8)}
-        for _ in range(4)
-    ]
-    made = tsds.card(store_of(tmp_path / "s.tsds", samples, ("ground", "road")).path, croissant=True)
-    assert head_of(made)["task_categories"] == ["image-segmentation"]
-    assert "## Classes of mask\n\n2 classes; the numbers are pixels." in text_of(made)
-
-
-def test_a_store_without_labels(tmp_path: Path) -> None:
-    made = tsds.card(store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 1), np.uint8)}]).path, croissant=True)
-    assert "task_categories" not in head_of(made)
-    assert made.missing[-2:] == ("license", "citation")
-    assert "No license was given" in text_of(made) and "license" not in head_of(made)
+    image, masks = rng.integers(0, 256, (8, 8, 3), np.uint8), rng.integers(0, 2, (4, 8, 8), np.uint8)
+    samples: list[dict[str, Any]] = {
+        "landmarks": [{k: v for k, v in each.items() if k != "labels"} for each in detections()],
+        "masks": [{"image": image, "mask": mask} for mask in masks],
+        "images": [{"image": image}],
+    }[kind]
+    classes = ("ground", "road") if kind == "masks" else ()
+    made = tsds.card(store_of(tmp_path / "s.tsds", samples, classes).path, croissant=True)
+    assert head_of(made).get("task_categories") == tasks and made.missing[-2:] == ("license", "citation")
+    assert shown in text_of(made) and hidden not in text_of(made)
 
 
 def test_five_thousand_classes(tmp_path: Path) -> None:
@@ -355,27 +340,19 @@ def test_five_thousand_classes(tmp_path: Path) -> None:
         assert chart.width > 500
 
 
-def test_a_store_of_no_samples(tmp_path: Path) -> None:
-    images = np.zeros((0, 4, 4, 3), np.uint8)
+def test_stores_of_no_samples_large_ones_and_repeated_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, pixels = np.zeros((0, 4, 4, 3), np.uint8), np.zeros((2, 2, 2, 3), np.uint8)
     store = write_store(tmp_path / "s.tsds", {"image": image_field(images)}, ("train", 0, {"image": images}))
-    made = tsds.card(store, croissant=True)
-    assert "| train | 0 |" in text_of(made)
-
-
-def test_a_store_that_is_large_is_not_read_for_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.annex.publishing.facts._READ_FOR_DUPLICATES", 10)
-    assert "They were not looked for, because the store has" in text_of(tsds.card(small(tmp_path / "s.tsds")))
-
-
-def test_repeated_images_of_other_splits_are_counted(tmp_path: Path) -> None:
-    pixels = np.zeros((2, 2, 2, 3), np.uint8)
+    assert "| train | 0 |" in text_of(tsds.card(store, croissant=True))
     store = write_store(
-        tmp_path / "s.tsds",
+        tmp_path / "r.tsds",
         {"image": image_field(pixels)},
         ("train", 2, {"image": pixels}),
         ("test", 2, {"image": np.stack([pixels[0], pixels[0] + 1])}),
     )
     assert "as one before them: 2; 1 of them repeat an image of another split." in text_of(tsds.card(store))
+    monkeypatch.setattr("tensorstore_ds.annex.publishing.facts._READ_FOR_DUPLICATES", 10)
+    assert "They were not looked for, because the store has" in text_of(tsds.card(store))
 
 
 # --- names of strangers -------------------------------------------------------------------------------------------
@@ -431,21 +408,19 @@ def test_a_hostile_manifest_is_only_text(tmp_path: Path) -> None:
     assert "1 class, which were not counted: a." in text
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_markdown_is_one_line_that_reads_the_same(text: str) -> None:
-    escaped = markdown(text)
-    assert "\n" not in escaped
-    plain = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", escaped)
-    plain = plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-    assert plain == text or not text.isprintable() or "\\" in text
-
-
-def test_a_block_of_code_ends_where_it_should() -> None:
+def test_markdown_is_one_line_that_reads_the_same() -> None:
+    for text in HOSTILE:
+        escaped = markdown(text)
+        assert "\n" not in escaped
+        plain = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", escaped)
+        plain = plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+        assert plain == text or not text.isprintable() or "\\" in text
     assert code_block("````\nx") == "`````\n````\nx\n`````"
     assert code_block("a\x1bb") == "```\na\\x1bb\n```"
 
 
 def test_samples_that_are_an_iterator_of_other_types(tmp_path: Path) -> None:
     samples = [{"image": np.linspace(0, 1, 48, dtype=np.float32).reshape(4, 4, 3), "label": 0}]
-    tsds.convert(Samples(samples, ["a"]), tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
-    assert "preview/train.parquet" in tsds.card(tmp_path / "s.tsds", croissant=True).files
+    assert (
+        "preview/train.parquet" in tsds.card(store_of(tmp_path / "s.tsds", samples, ["a"]).path, croissant=True).files
+    )

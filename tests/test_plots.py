@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import math
 import subprocess
 import sys
@@ -89,15 +88,7 @@ def test_curves_show_loss_and_metric_of_training_and_evaluation(tmp_path: Path, 
         assert [text.get_text() for text in axes.get_legend().get_texts()] == ["train", "eval"]
 
 
-def test_a_single_epoch_can_be_seen(tmp_path: Path) -> None:
-    draw_curves(run(1), tmp_path / "curves.png", metric="accuracy")
-    picture = pixels(tmp_path / "curves.png")
-    plain = picture[50:480, 110:500]  # without the legend, whose marks are as large
-    for color in (drawing.TRAIN, drawing.EVAL):
-        assert count(plain, color) > 20
-
-
-@pytest.mark.parametrize("epochs", [1, 2, 3, 7, 40, 301])
+@pytest.mark.parametrize("epochs", [1, 3, 301])
 def test_epochs_are_whole_numbers(tmp_path: Path, figures: list[Figure], epochs: int) -> None:
     draw_curves(run(epochs), tmp_path / "curves.png", metric="accuracy")
     for axes in figures[0].axes:
@@ -105,6 +96,8 @@ def test_epochs_are_whole_numbers(tmp_path: Path, figures: list[Figure], epochs:
         shown = [tick.get_text() for tick in axes.get_xticklabels() if low <= tick.get_position()[0] <= high]
         assert 1 <= len(shown) <= 9
         assert set(shown) <= {str(number) for number in range(1, epochs + 1)}
+    plain = pixels(tmp_path / "curves.png")[50:480, 110:500]  # without the legend, whose marks are as large
+    assert all(count(plain, color) > 20 for color in (drawing.TRAIN, drawing.EVAL))
 
 
 @pytest.mark.parametrize(("higher", "best", "value"), [(True, 3, "0.8"), (False, 2, "0.25")])
@@ -117,12 +110,6 @@ def test_the_best_epoch_is_marked(tmp_path: Path, figures: list[Figure], higher:
     assert right.lines[-1].get_ydata() == [float(value)]
 
 
-def test_without_an_evaluation_nothing_is_the_best(tmp_path: Path, figures: list[Figure]) -> None:
-    draw_curves([epoch(1), epoch(2)], tmp_path / "curves.png", metric="accuracy")
-    assert count(pixels(tmp_path / "curves.png"), drawing.EVAL) == 0
-    assert figures[0].axes[1].get_title(loc="right") == ""
-
-
 def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path, figures: list[Figure]) -> None:
     records = [epoch(1, loss=1.0), epoch(2, loss=math.nan), epoch(3, loss=math.inf), epoch(4, loss=0.5, evaluated=0.9)]
     draw_curves(records, tmp_path / "curves.png", metric="accuracy")
@@ -130,9 +117,12 @@ def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path, figu
     assert list(left.lines[0].get_xdata()) == [1, 4]
     assert list(right.lines[0].get_xdata()) == [4]  # training has no accuracy
     assert left.get_xlim() == (0.5, 4.5)
+    draw_curves([epoch(1), epoch(2)], tmp_path / "curves.png", metric="accuracy")  # without an evaluation
+    assert count(pixels(tmp_path / "curves.png"), drawing.EVAL) == 0
+    assert figures[1].axes[1].get_title(loc="right") == ""
 
 
-@pytest.mark.parametrize("records", [[], [epoch(1, loss=math.nan)], [epoch(1, loss=math.nan), epoch(2, loss=math.nan)]])
+@pytest.mark.parametrize("records", [[], [epoch(1, loss=math.nan), epoch(2, loss=math.nan)]])
 def test_where_there_is_nothing_the_picture_says_so(
     tmp_path: Path, figures: list[Figure], records: list[EpochRecord]
 ) -> None:
@@ -196,7 +186,7 @@ def test_cells_hold_their_counts_up_to_twenty_classes(tmp_path: Path, figures: l
         assert (text.get_color() == "white") == dark
 
 
-@pytest.mark.parametrize("classes", [1, 10, 51, 1000])
+@pytest.mark.parametrize("classes", [1, 51, 1000])
 def test_long_lists_of_classes_are_thinned(tmp_path: Path, figures: list[Figure], classes: int) -> None:
     names = [f"class {i}" for i in range(classes)]
     draw_confusion(np.eye(classes, dtype=np.int64), names, tmp_path / "confusion.png")
@@ -212,24 +202,18 @@ def test_long_lists_of_classes_are_thinned(tmp_path: Path, figures: list[Figure]
 
 @pytest.mark.parametrize("classes", [3, 20])
 def test_names_lie_within_the_picture_and_apart(tmp_path: Path, figures: list[Figure], classes: int) -> None:
-    names = [f"W{'W' * 30}W {i}" for i in range(classes)]
-    draw_confusion(np.eye(classes, dtype=np.int64), names, tmp_path / "confusion.png")
-    height, width, _ = pixels(tmp_path / "confusion.png").shape
-    axes = figures[0].axes[0]
-    for labels, side in ((axes.get_xticklabels(), 0), (axes.get_yticklabels(), 1)):
-        boxes = [label.get_window_extent() for label in labels]
-        assert all(min(box.min) >= 0 and box.x1 <= width and box.y1 <= height for box in boxes)
-        ends = sorted((box.min[side], box.max[side]) for box in boxes)
-        assert all(before[1] <= after[0] for before, after in pairwise(ends))
-
-
-@pytest.mark.parametrize("classes", [3, 12])
-def test_long_names_take_no_room_from_the_matrix(tmp_path: Path, figures: list[Figure], classes: int) -> None:
-    for name in ("", "a class of a long name, "):
-        names = [f"{name}{i}" for i in range(classes)]
+    for name in ("W" * 32, "a class of a long name,", ""):
+        names = [f"{name} {i}" for i in range(classes)]
         draw_confusion(np.eye(classes, dtype=np.int64), names, tmp_path / "confusion.png")
-    short, long = (figure.axes[0].get_window_extent().height for figure in figures)
-    assert long > 0.9 * short
+        height, width, _ = pixels(tmp_path / "confusion.png").shape
+        axes = figures[-1].axes[0]
+        for labels, side in ((axes.get_xticklabels(), 0), (axes.get_yticklabels(), 1)):
+            boxes = [label.get_window_extent() for label in labels]
+            assert all(min(box.min) >= 0 and box.x1 <= width and box.y1 <= height for box in boxes)
+            ends = sorted((box.min[side], box.max[side]) for box in boxes)
+            assert all(before[1] <= after[0] for before, after in pairwise(ends))
+    _, long, short = (figure.axes[0].get_window_extent().height for figure in figures)
+    assert long > 0.9 * short  # long names take no room from the matrix
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=()), max_size=30), min_size=1, max_size=4))
@@ -257,13 +241,12 @@ def test_names_are_shown_as_they_are(tmp_path: Path, figures: list[Figure], name
     assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == [shown]
 
 
-def test_no_samples_at_all(tmp_path: Path, figures: list[Figure]) -> None:
-    draw_confusion(np.zeros((2, 2), np.int64), ["ant", "bee"], tmp_path / "confusion.png")
-    assert figures[0].axes[0].get_title(loc="left") == "no samples"
-
-
 @pytest.mark.parametrize(("shape", "classes"), [((2, 3), 2), ((2, 2), 3), ((0, 0), 0), ((4,), 2)])
-def test_shapes_that_do_not_agree_are_refused(tmp_path: Path, shape: tuple[int, ...], classes: int) -> None:
+def test_shapes_that_do_not_agree_are_refused(
+    tmp_path: Path, figures: list[Figure], shape: tuple[int, ...], classes: int
+) -> None:
+    draw_confusion(np.zeros((2, 2), np.int64), ["ant", "bee"], tmp_path / "none.png")
+    assert figures[0].axes[0].get_title(loc="left") == "no samples"
     size = rf"\({classes}, {classes}\)"
     with pytest.raises(OptionError, match=rf"confusion: expected a matrix {size}, .*, found \({shape[0]}"):
         draw_confusion(np.zeros(shape), ["x"] * classes, tmp_path / "confusion.png")
@@ -317,10 +300,3 @@ def test_without_matplotlib_nothing_is_drawn_and_nothing_fails(
     assert shown.stdout.split() == [said] * 3  # and pyplot was not imported
     assert len(list(tmp_path.iterdir())) == files
     assert plots_available()
-
-
-def test_a_sheet_is_a_png_of_its_size(tmp_path: Path) -> None:
-    with drawing.sheet(tmp_path / "empty.png", 3, 2) as figure:
-        figure.subplots()
-    picture = Image.open(io.BytesIO((tmp_path / "empty.png").read_bytes()))
-    assert (picture.format, picture.size) == ("PNG", (3 * drawing.DPI, 2 * drawing.DPI))

@@ -137,11 +137,8 @@ def test_the_orientation_that_a_file_asks_for_is_applied(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("stored", [STORED, None])
 def test_avif_and_heic_files(tmp_path: Path, stored: tuple[int, int] | None) -> None:
-    files(tmp_path / "images")
-    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, size=STORED))
-    split, made = tsds.open(tmp_path / "s.tsds")["train"], model(shape(), 2)
-    normalized = normalize(split)
-    card = ModelCard(made.options, task_of(split), normalized.mean, normalized.std, stored, "pad")
+    made = model(shape(), 2)
+    card = ModelCard(shape(), Classification(("a", "b"), label_field="label"), (0.5,) * 3, (0.2,) * 3, stored)
     save(tmp_path / "best.pt", card, {"weights": made.state_dict()})
     image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (30, 44, 3), np.uint8))
     pillow_heif.from_pillow(image).save(tmp_path / "a.heic")
@@ -155,14 +152,15 @@ def test_avif_and_heic_files(tmp_path: Path, stored: tuple[int, int] | None) -> 
 
 def test_any_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "BATCH", 2)
+    monkeypatch.setenv("HOME", str(tmp_path))
     paths = files(tmp_path / "images")
     tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, size=STORED))
     checkpoint = kept(tmp_path / "best.pt", model(shape(), 2), tsds.open(tmp_path / "s.tsds"))
-    alone = [next(predict(checkpoint, [path])) for path in paths]
     together = list(predict(str(checkpoint), iter(map(str, paths[:5])), device="cpu"))
     assert [said.path for said in together] == paths[:5]
-    for one, other in zip(alone, together, strict=False):
-        assert probabilities(one) == pytest.approx(probabilities(other), abs=1e-6)
+    for path, other in zip(paths, together, strict=False):
+        (one,) = predict(checkpoint, [f"~/{path.relative_to(tmp_path)}"])  # the user's own folder
+        assert one.path == path and probabilities(one) == pytest.approx(probabilities(other), abs=1e-6)
     assert list(predict(checkpoint, [])) == []
 
 
@@ -233,13 +231,6 @@ def test_an_image_that_cannot_be_read(tmp_path: Path, checkpoint: Path, content:
     assert said.path == good
 
 
-def test_the_users_own_folder(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = files(tmp_path / "images")[0]
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (said,) = predict(checkpoint, [f"~/{good.relative_to(tmp_path)}"])
-    assert said.path == good
-
-
 def test_a_folder_without_images_and_a_pipe(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(OptionError) as error:
         list(predict(checkpoint, [tmp_path]))
@@ -249,7 +240,7 @@ def test_a_folder_without_images_and_a_pipe(tmp_path: Path, checkpoint: Path) ->
         list(predict(checkpoint, [tmp_path / "x.png"]))
 
 
-def test_a_checkpoint_that_cannot_be_read(tmp_path: Path, checkpoint: Path) -> None:
+def test_a_checkpoint_or_a_device_that_cannot_be_used(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         list(predict(tmp_path / "missing.pt", []))
     assert "\n" not in str(missing.value)
@@ -258,9 +249,6 @@ def test_a_checkpoint_that_cannot_be_read(tmp_path: Path, checkpoint: Path) -> N
     with pytest.raises(TrainingError) as error:
         list(predict(tmp_path / "damaged.pt", []))
     assert "damaged.pt: expected a checkpoint of tsds train" in one_line(error.value)
-
-
-def test_a_device_that_is_not_there(checkpoint: Path) -> None:
-    with pytest.raises(OptionError) as error:
+    with pytest.raises(OptionError) as refused:
         list(predict(checkpoint, [], device="xpu:7"))
-    assert "`device`: expected one that this machine has, found xpu:7" in one_line(error.value)
+    assert "`device`: expected one that this machine has, found xpu:7" in one_line(refused.value)

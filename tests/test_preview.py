@@ -10,7 +10,7 @@ from PIL import Image, ImageColor, ImageFont
 import tensorstore_ds
 from small_stores import VALID, image_field, label_field, write_store
 from tensorstore_ds import OptionError
-from tensorstore_ds.annex.pictures.contact_sheet import choose_rows, preview
+from tensorstore_ds.annex.pictures.contact_sheet import preview
 from tensorstore_ds.annex.pictures.lettering import lettering, shortened
 from tensorstore_ds.reading.store import Split
 
@@ -51,17 +51,6 @@ def detection(
     return split_of(path, plain(1, 320, 320), {"objects": field}, **arrays)
 
 
-# --- rows -------------------------------------------------------------------------------------------------------
-
-
-def test_rows_are_drawn_once_in_order_and_always_alike() -> None:
-    split = tensorstore_ds.open(VALID / "chunks.tsds")["train"]
-    rows = choose_rows(split, 6, seed=3)
-    assert rows == sorted(set(rows)) and len(rows) == 6 and set(rows) <= set(range(13))
-    assert rows == choose_rows(split, 6, seed=3) != choose_rows(split, 6, seed=4)
-    assert choose_rows(split, 99) == list(range(13))
-
-
 # --- pictures ---------------------------------------------------------------------------------------------------
 
 
@@ -90,12 +79,6 @@ def test_wide_numbers_are_spread_over_their_range(dtype: str, tmp_path: Path) ->
         assert ((sheet == gray).all(axis=2)).sum() >= 56 * 56
 
 
-def test_what_is_not_finite_or_all_alike_is_drawn(tmp_path: Path) -> None:
-    pixels = np.full((2, 2, 2, 1), np.nan, np.float32)
-    pixels[1] = 7
-    assert preview(split_of(tmp_path, pixels), [0, 1]).size
-
-
 def test_transparency_shows_a_checkerboard(tmp_path: Path) -> None:
     pixels = np.zeros((1, 64, 64, 4), np.uint8)
     pixels[0, :, 32:] = (*BACK, 255)
@@ -104,9 +87,15 @@ def test_transparency_shows_a_checkerboard(tmp_path: Path) -> None:
     assert (sheet == BACK).all(axis=2).sum() >= 32 * 64
 
 
-@pytest.mark.parametrize("channels", [2, 5])
-def test_odd_numbers_of_channels(channels: int, tmp_path: Path) -> None:
-    assert preview(split_of(tmp_path, np.ones((1, 4, 4, channels), np.uint8)), [0]).mode == "RGB"
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        *(np.ones((1, 4, 4, channels), np.uint8) for channels in (2, 5)),
+        *(np.full((1, 2, 2, 1), value, np.float32) for value in (np.nan, 7)),
+    ],
+)
+def test_what_no_picture_has_is_drawn(pixels: Any, tmp_path: Path) -> None:
+    assert preview(split_of(tmp_path, pixels), [0]).mode == "RGB"
 
 
 @pytest.mark.parametrize("store", ["encoded-jpeg.tsds", "encoded-source.tsds", "zarr-detection.tsds", "gray16.tsds"])
@@ -183,38 +172,28 @@ def test_class_names_in_any_script(tmp_path: Path) -> None:
     assert sheet.width < 1500
 
 
-def test_lettering_escapes_what_no_font_has() -> None:
-    assert lettering("cat", 12)[0] == "cat"
-    assert lettering("café", 12)[0] == "café"
-    assert lettering("a\U0010fffdb", 12)[0] == "a\\U0010fffdb"
-    assert lettering("a\nb", 12)[0] == "a\\nb"
-
-
-def test_lettering_finds_a_font_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lettering_escapes_what_no_font_has_and_finds_a_font_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {"cat": "cat", "café": "café", "a\U0010fffdb": "a\\U0010fffdb", "a\nb": "a\\nb"}
+    assert {text: lettering(text, 12)[0] for text in shown} == shown
+    font = lettering("x", 12)[1]
+    assert shortened("short", font, 100) == "short"
+    cut = shortened("train/a/very/long/path/0001.png", font, 80)  # from its beginning
+    assert cut.startswith("...") and "train/a/very/long/path/0001.png".endswith(cut[3:])
+    assert 60 < font.getlength(cut) <= 80
     wider = ImageFont.load_default(12)
     monkeypatch.setattr("tensorstore_ds.annex.pictures.lettering._fonts", lambda size: [wider])
     monkeypatch.setattr("tensorstore_ds.annex.pictures.lettering._has", lambda font, character: font is wider)
     assert lettering("猫", 12) == ("猫", wider)
 
 
-def test_text_is_shortened_from_its_beginning() -> None:
-    font = lettering("x", 12)[1]
-    assert shortened("short", font, 100) == "short"
-    cut = shortened("train/a/very/long/path/0001.png", font, 80)
-    assert cut.startswith("...") and "train/a/very/long/path/0001.png".endswith(cut[3:])
-    assert 60 < font.getlength(cut) <= 80
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [[], [3], [-1]])
-def test_rows_that_cannot_be_drawn(rows: list[int], tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="train: expected"):
-        preview(split_of(tmp_path, plain(3, 4, 4)), rows)
-
-
-def test_a_store_without_images() -> None:
+def test_rows_that_cannot_be_drawn(tmp_path: Path) -> None:
+    split = split_of(tmp_path, plain(3, 4, 4))
+    for rows in ([], [3], [-1]):
+        with pytest.raises(OptionError, match="train: expected"):
+            preview(split, rows)
     with pytest.raises(OptionError, match="expected a field of images, found none"):
         preview(tensorstore_ds.open(VALID / "array-fields.tsds")["train"], [0])
 

@@ -18,7 +18,7 @@ from tensorstore_ds.annex.training.augmentation import eval_plan, normalize, tra
 from tensorstore_ds.annex.training.data import image_shape, task_of
 from tensorstore_ds.annex.training.options import Augment
 from tensorstore_ds.loading.augment.fitting import Resize
-from training_stores import one_line, signal_in_pass, small
+from training_stores import signal_in_pass, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -171,10 +171,3 @@ def test_keypoints_follow_the_plan_and_are_predicted_in_pixels_of_the_image(tmp_
         height, width, _ = sample["image"].shape
         (point,) = said.says["keypoints"].values()
         assert point == pytest.approx([float(share[0]) * width, float(share[1]) * height], abs=1e-3)
-
-
-def test_a_copy_on_the_device_is_refused(source: Path, tmp_path: Path) -> None:
-    tsds.convert(source, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
-    with pytest.raises(tsds.OptionError) as error:
-        tsds.train(tmp_path / "s.tsds", small(residency="device"), out=tmp_path / "run")
-    assert "encoded images and images of differing sizes cannot be kept there" in one_line(error.value)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import tensorstore_ds as tsds
 from small_stores import ROOT
 from tensorstore_ds.annex.training import process
 from tensorstore_ds.annex.training.process import MOST_UNASKED, StopVote
-from training_stores import SMALL, labelled, load_history, names, small
+from training_stores import labelled, load_history, names, small
 
 pytestmark = pytest.mark.slow
 
@@ -145,13 +144,6 @@ def changed_epochs(out: Path, epochs: int) -> int:
     state["options"]["epochs"] = epochs
     torch.save(state, out / "last.pt")
     return epochs
-
-
-def test_small_is_what_the_flags_say() -> None:
-    """The runs alone and those of torchrun are of one model."""
-    given: Sequence[str] = FLAGS
-    assert given[given.index("--width") + 1] == str(SMALL["width"])
-    assert given[given.index("--patch-size") + 1] == str(SMALL["patch_size"])
 
 
 class Two:

@@ -8,20 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from PIL import Image
-from torch import Tensor
 from torchvision.transforms.v2 import functional
-from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 import tensorstore_ds as tsds
-from image_batches import dtypes, formats, images, objects, seeds
 from small_stores import image_field, write_store
 from stores import store_of
 from tensorstore_ds.annex.training.augmentation import (
     PHOTOGRAPHS,
     RandomStretchedCrop,
-    Resize,
     eval_transform,
     normalize,
     train_transform,
@@ -36,10 +31,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 STORED = (18, 30)  # height, width
 AUGMENTS: list[Augment] = ["none", "light", "strong"]
-
-
-def options(**changes: Any) -> TrainOptions:
-    return TrainOptions(**changes)
 
 
 def vit(size: tuple[int, int], channels: int) -> ViTOptions:
@@ -69,24 +60,24 @@ def stored(split: Split) -> dict[str, Any]:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("augment", AUGMENTS)
-@pytest.mark.parametrize("size", [STORED, (20, 12), (30, 30)])
+@pytest.mark.parametrize("size", [STORED, (20, 12)])
 @pytest.mark.parametrize("flip", [False, True])
 def test_what_comes_out(
     splits: dict[int, Split], channels: int, augment: Augment, size: tuple[int, int], flip: bool
 ) -> None:
     split, rows = splits[channels], np.arange(12)
     batch = stored(split)
-    transform = train_transform(split, options(augment=augment, flip=flip), vit(size, channels))
+    transform = train_transform(split, TrainOptions(augment=augment, flip=flip), vit(size, channels))
     found = transform(batch, rows, 0)["image"]
     assert found.shape == (12, channels, *size) and found.dtype == torch.float32
     assert torch.equal(found, transform(batch, rows, 0)["image"])
     some = transform({"image": batch["image"][3:5]}, rows[3:5], 0)["image"]
     assert torch.equal(found[3:5], some), "a sample's augmentation does not depend on its batch"
-    plain = eval_transform(split, options(augment=augment, flip=flip), vit(size, channels))(batch)["image"]
+    plain = eval_transform(split, TrainOptions(augment=augment, flip=flip), vit(size, channels))(batch)["image"]
     changed = augment != "none" or flip
     assert torch.equal(found, plain) is not changed
     assert torch.equal(found, transform(batch, rows, 1)["image"]) is not changed
-    other = train_transform(split, options(augment=augment, flip=flip, seed=1), vit(size, channels))
+    other = train_transform(split, TrainOptions(augment=augment, flip=flip, seed=1), vit(size, channels))
     assert torch.equal(found, other(batch, rows, 0)["image"]) is not changed
     means, deviations = found.mean((0, 2, 3)), found.std((0, 2, 3))
     if augment == "none" and size == STORED:
@@ -99,15 +90,16 @@ def test_what_comes_out(
 def test_an_evaluation_is_resized_and_normalized_as_torchvision_does(splits: dict[int, Split]) -> None:
     split = splits[3]
     batch = stored(split)
-    found = eval_transform(split, options(), vit((9, 21), 3))(batch)["image"]
+    found = eval_transform(split, TrainOptions(), vit((9, 21), 3))(batch)["image"]
     resized = functional.to_dtype(functional.resize(batch["image"], [9, 21], antialias=True), scale=True)
     channels = split.statistics["image"]
     torch.testing.assert_close(found, functional.normalize(resized, channels["mean"], channels["std"]))
     assert normalize(split).mean == tuple(channels["mean"])
-    halves = eval_transform(split, options(), vit((9, 21), 3), dtype=torch.bfloat16)(batch)["image"]
+    halves = eval_transform(split, TrainOptions(), vit((9, 21), 3), dtype=torch.bfloat16)(batch)["image"]
     assert torch.equal(halves, found.to(torch.bfloat16))
     assert (
-        train_transform(split, options(), vit((9, 21), 3), dtype=torch.bfloat16).transforms[-1].dtype == torch.bfloat16
+        train_transform(split, TrainOptions(), vit((9, 21), 3), dtype=torch.bfloat16).transforms[-1].dtype
+        == torch.bfloat16
     )
 
 
@@ -115,7 +107,7 @@ def test_an_evaluation_is_resized_and_normalized_as_torchvision_does(splits: dic
 def test_strong_shows_a_third_or_more_stretched_about_as_in_an_evaluation(
     splits: dict[int, Split], size: tuple[int, int]
 ) -> None:
-    crop = train_transform(splits[3], options(augment="strong"), vit((24, 24), 3)).transforms[0]
+    crop = train_transform(splits[3], TrainOptions(augment="strong"), vit((24, 24), 3)).transforms[0]
     assert isinstance(crop, RandomStretchedCrop)
     boxes = crop.make_params(crop.keys(torch.arange(500), 0), size)["boxes"].double()
     height, width = boxes[:, 2] / size[0], boxes[:, 3] / size[1]  # relative to the image, which becomes a square
@@ -130,37 +122,34 @@ def test_floating_point_images(tmp_path: Path, dtype: Any, augment: Augment) -> 
     samples = [{"image": rng.random((8, 10, 1)).astype(dtype), "label": row % 2} for row in range(4)]
     split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"))["train"]
     for size in ((8, 10), (6, 12)):
-        batch = {"image": torch.from_numpy(np.asarray(split["image"]).copy()).permute(0, 3, 1, 2)}
-        found = train_transform(split, options(augment=augment), vit(size, 1))(batch, np.arange(4), 0)["image"]
+        transform = train_transform(split, TrainOptions(augment=augment), vit(size, 1))
+        found = transform(stored(split), np.arange(4), 0)["image"]
         assert found.shape == (4, 1, *size) and found.dtype == torch.float32 and found.isfinite().all()
-        if augment == "none":
-            assert found.mean().abs() < 0.1
+        assert augment != "none" or found.mean().abs() < 0.1
 
 
 def test_a_channel_that_is_constant(tmp_path: Path) -> None:
     samples = [{"image": np.full((4, 4, 3), (0, 51, 3 * row), np.uint8), "label": row % 2} for row in range(4)]
     split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"))["train"]
-    found = eval_transform(split, options(), vit((4, 4), 3))(stored(split))["image"]
+    found = eval_transform(split, TrainOptions(), vit((4, 4), 3))(stored(split))["image"]
     torch.testing.assert_close(found[:, :2], torch.zeros(4, 2, 4, 4), rtol=0, atol=1e-6)
     torch.testing.assert_close(found[:, 2].std(correction=0), torch.tensor(1.0))
 
 
-def test_gray_and_color_images_in_one_split(tmp_path: Path) -> None:
-    for name, mode in (("ant", "L"), ("bee", "RGB")):  # kept as they are: else all would be RGB
+@pytest.mark.parametrize(
+    ("modes", "check", "expected"),
+    [
+        (("L", "RGB"), "full", ((0.0,) * 3, (1.0,) * 3)),  # all is black
+        (("L",), "headers", tuple(values[1:2] for values in PHOTOGRAPHS)),
+    ],
+)
+def test_gray_files_among_others_and_not_decoded(tmp_path: Path, modes: Any, check: Any, expected: Any) -> None:
+    for name, mode in zip(("ant", "bee"), modes, strict=False):  # kept as they are: else all would be RGB
         (tmp_path / "src" / name).mkdir(parents=True)
         Image.new(mode, (4, 4)).save(tmp_path / "src" / name / "0.png")
-    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(encoding="source", workers=0))
+    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", encoding="source", check=check, workers=0)
     found = normalize(tsds.open(tmp_path / "s.tsds")["train"])
-    assert (found.mean, found.std) == ((0.0,) * 3, (1.0,) * 3)  # all is black
-
-
-def test_gray_files_that_were_not_decoded(tmp_path: Path) -> None:
-    (tmp_path / "src" / "ant").mkdir(parents=True)
-    Image.new("L", (4, 4)).save(tmp_path / "src" / "ant" / "0.png")
-    kept = tsds.ConvertOptions(encoding="source", check="headers", workers=0)
-    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", kept)
-    found = normalize(tsds.open(tmp_path / "s.tsds")["train"])
-    assert (found.mean, found.std) == ((PHOTOGRAPHS[0][1],), (PHOTOGRAPHS[1][1],))
+    assert (found.mean, found.std) == expected
 
 
 def test_statistics_of_a_stranger(tmp_path: Path) -> None:
@@ -169,35 +158,11 @@ def test_statistics_of_a_stranger(tmp_path: Path) -> None:
     arrays = {"image": images}
     path = write_store(tmp_path / "s.tsds", {"image": image_field(images)}, ("train", 2, arrays), statistics=channels)
     with pytest.raises(OptionError) as error:
-        eval_transform(tsds.open(path)["train"], options(), vit((4, 4), 3))
+        eval_transform(tsds.open(path)["train"], TrainOptions(), vit((4, 4), 3))
     assert 'Convert with `color="gray"` or `color="rgb"`.' in one_line(error.value)
 
 
 # --- boxes and keypoints -----------------------------------------------------------------------------------------
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    seeds,
-    st.tuples(st.integers(1, 24), st.integers(1, 24)),
-    st.tuples(st.integers(2, 30), st.integers(2, 30)),
-    dtypes,
-    formats,
-)
-def test_resize_is_torchvisions(seed: int, size: tuple[int, int], to: tuple[int, int], dtype: Any, memory: Any) -> None:
-    packed = objects(seed, size)
-    given_objects = {"offsets": packed.offsets, **packed.values}
-    batch = {"image": images(seed, size, dtype, memory), "objects": given_objects, "label": torch.arange(4)}
-    before = {name: value.clone() for name, value in given_objects.items()}
-    found = Resize(to)(batch)
-    assert torch.equal(found["image"], functional.resize(batch["image"], list(to), antialias=True))
-    boxes = BoundingBoxes(before["boxes"], format="XYXY", canvas_size=size, clamping_mode=None)  # type: ignore[call-overload]
-    points = KeyPoints(before["keypoints"], canvas_size=size)  # type: ignore[call-overload]
-    for name, value in (("boxes", boxes), ("keypoints", points)):
-        expected = functional.resize(value, list(to)).as_subclass(Tensor)
-        torch.testing.assert_close(found["objects"][name], expected, rtol=1e-5, atol=1e-5, equal_nan=True)
-    assert torch.equal(found["objects"]["labels"], before["labels"]) and found["label"] is batch["label"]
-    torch.testing.assert_close(given_objects, before, rtol=0, atol=0, equal_nan=True)
 
 
 def squares(path: Path, *, flip_pairs: tuple[tuple[int, int], ...] = ((0, 1),), rows: int = 40) -> tsds.Store:
@@ -218,7 +183,7 @@ def squares(path: Path, *, flip_pairs: tuple[tuple[int, int], ...] = ((0, 1),), 
 @pytest.mark.parametrize("size", [STORED, (24, 24), (30, 24)])
 def test_objects_stay_where_they_are_seen(tmp_path: Path, augment: Augment, size: tuple[int, int]) -> None:
     store = squares(tmp_path / "s.tsds")
-    transform = train_transform(store["train"], options(augment=augment, flip=True), vit(size, 1))
+    transform = train_transform(store["train"], TrainOptions(augment=augment, flip=True), vit(size, 1))
     loader = tsds.DataLoader(tsds.StoreDataset(store.path), 40, collate="packed", batch_transform=transform)
     (batch,) = loader
     packed = batch["objects"]
@@ -248,11 +213,10 @@ def test_objects_stay_where_they_are_seen(tmp_path: Path, augment: Augment, size
 
 def test_nothing_is_mirrored_unless_asked_for(tmp_path: Path) -> None:
     store = squares(tmp_path / "s.tsds")
-    batch = {"image": torch.from_numpy(np.asarray(store["train"]["image"]).copy()).permute(0, 3, 1, 2)}
-    rows = np.arange(40)
-    plain = eval_transform(store["train"], options(), vit(STORED, 1))(batch)["image"]
-    kept = train_transform(store["train"], options(augment="none"), vit(STORED, 1))(batch, rows, 0)["image"]
-    mirrored = train_transform(store["train"], options(augment="none", flip=True), vit(STORED, 1))(batch, rows, 0)
+    batch, rows = stored(store["train"]), np.arange(40)
+    plain = eval_transform(store["train"], TrainOptions(), vit(STORED, 1))(batch)["image"]
+    kept = train_transform(store["train"], TrainOptions(augment="none"), vit(STORED, 1))(batch, rows, 0)["image"]
+    mirrored = train_transform(store["train"], TrainOptions(augment="none", flip=True), vit(STORED, 1))(batch, rows, 0)
     assert torch.equal(kept, plain)
     which = (mirrored["image"] != plain).flatten(1).any(1)
     assert 8 < which.sum() < 32
@@ -263,14 +227,15 @@ def test_light_brings_no_black_borders(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     samples = [{"image": rng.integers(180, 200, (*STORED, 4), np.uint8), "label": row % 2} for row in range(8)]
     split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"))["train"]
-    found = train_transform(split, options(augment="light"), vit(STORED, 4))(stored(split), np.arange(8), 0)["image"]
+    transform = train_transform(split, TrainOptions(augment="light"), vit(STORED, 4))
+    found = transform(stored(split), np.arange(8), 0)["image"]
     assert found.abs().max() < 3 and found.std() == pytest.approx(1, abs=0.05)
 
 
 def test_light_shifts_by_an_eighth(tmp_path: Path) -> None:
     """A point moves by no more than an eighth of the side, and up to it."""
     store = squares(tmp_path / "s.tsds", rows=40)
-    transform = train_transform(store["train"], options(augment="light"), vit(STORED, 1))
+    transform = train_transform(store["train"], TrainOptions(augment="light"), vit(STORED, 1))
     moved = []
     for epoch in range(5):
         batch = next(iter(tsds.DataLoader(tsds.StoreDataset(store.path), 40, collate="packed")))

@@ -112,73 +112,50 @@ def images(*shapes: tuple[int, ...], dtype: Any = np.uint8, count: int = 3) -> l
 
 
 @pytest.mark.parametrize(
-    ("samples", "options", "expected"),
+    ("samples", "options", "expected", "stored"),
     [
-        (images((6, 9, 3)), {}, (6, 9, 3)),
-        (images((6, 9, 1)), {}, (6, 9, 1)),
-        (images((6, 9, 4)), {}, (6, 9, 4)),
-        (images((6, 9, 1), dtype=np.float32), {}, (6, 9, 1)),
-        (images((6, 9, 3)), {"encoding": "jpeg"}, (6, 9, 3)),
-        (images((6, 9, 1)), {"encoding": "jpeg"}, (6, 9, 1)),
-        (images((6, 9, 3), (20, 10, 3)), {"encoding": "jpeg", "size": (8, 10)}, (8, 10, 3)),
+        (images((6, 9, 3)), {}, (6, 9, 3), True),
+        (images((6, 9, 4)), {}, (6, 9, 4), True),
+        (images((6, 9, 1), dtype=np.float32), {}, (6, 9, 1), True),
+        (images((6, 9, 1)), {"encoding": "jpeg"}, (6, 9, 1), False),
+        (images((6, 9, 3), (20, 10, 3)), {"encoding": "jpeg", "size": (8, 10)}, (8, 10, 3), True),
     ],
 )
-def test_the_shape_of_all_images(tmp_path: Path, samples: Any, options: Any, expected: tuple[int, int, int]) -> None:
+def test_the_shape_of_all_images(tmp_path: Path, samples: Any, options: Any, expected: Any, stored: bool) -> None:
     store = store_of(tmp_path / "s.tsds", samples, CLASSES, **options)
     assert image_shape(store["train"]) == expected
-
-
-def source_files(path: Path, *sizes: tuple[int, int]) -> tsds.Store:
-    """A store that keeps PNG files as they are."""
-    for i, size in enumerate(sizes):
-        (path / "source" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
-        (path / "source" / "ab"[i % 2] / f"{i}.png").write_bytes(png_bytes(np.full((*size, 3), i, np.uint8)))
-    tsds.convert(path / "source", path / "s.tsds", tsds.ConvertOptions(encoding="source", workers=0))
-    return tsds.open(path / "s.tsds")
-
-
-def test_the_shape_of_files_that_are_kept(tmp_path: Path) -> None:
-    store = source_files(tmp_path, *[(7, 5)] * 3)
-    assert image_shape(store["train"]) == (7, 5, 3)
+    assert stored_size(store, store["train"]) == (expected[:2] if stored else None)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "side"),
+    ("sizes", "expected"),
     [
-        ([(7, 5), (5, 7)], 16),
-        ([(70, 50), (40, 60), (90, 80)], 48),
-        ([(300, 400), (400, 300), (10, 20)], 224),
+        ([(7, 5)] * 3, (7, 5)),
+        ([(7, 5), (5, 7)], (16, 16)),
+        ([(70, 50), (40, 60), (90, 80)], (48, 48)),
+        ([(300, 400), (400, 300), (10, 20)], (224, 224)),
     ],
 )
-def test_images_of_several_sizes_become_squares(tmp_path: Path, sizes: list[tuple[int, int]], side: int) -> None:
-    store = source_files(tmp_path, *sizes)
-    assert image_shape(store["train"]) == (side, side, 3)
-    assert stored_size(store, store["train"]) is None
+def test_files_of_several_sizes_become_squares(tmp_path: Path, sizes: Any, expected: tuple[int, int]) -> None:
+    for i, size in enumerate(sizes):
+        (tmp_path / "source" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / "ab"[i % 2] / f"{i}.png").write_bytes(png_bytes(np.full((*size, 3), i, np.uint8)))
+    tsds.convert(tmp_path / "source", tmp_path / "s.tsds", tsds.ConvertOptions(encoding="source", workers=0))
+    store = tsds.open(tmp_path / "s.tsds")
+    assert image_shape(store["train"]) == (*expected, 3) and stored_size(store, store["train"]) is None
 
 
-def test_the_size_that_a_conversion_made(tmp_path: Path) -> None:
-    samples = images((6, 9, 3), (20, 10, 3))
-    store = store_of(tmp_path / "a.tsds", samples, CLASSES, encoding="jpeg", size=(8, 10))
-    assert stored_size(store, store["train"]) == (8, 10)
-    for name, encoding in (("b", "jpeg"), ("c", "raw")):
-        store = store_of(tmp_path / f"{name}.tsds", images((6, 9, 3)), CLASSES, encoding=encoding)
-        assert stored_size(store, store["train"]) == (None if encoding == "jpeg" else (6, 9))
-
-
-def test_images_of_16_bits(tmp_path: Path) -> None:
+def test_images_that_are_refused(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", images((4, 4, 1), dtype=np.uint16), CLASSES)
     text = refused(lambda: image_shape(store["train"]))
     assert text == "train/image: expected uint8, found uint16. Convert 8-bit images."
     store = store_of(tmp_path / "t.tsds", images((4, 4, 1), (5, 4, 1), dtype=np.uint16), CLASSES)
     assert refused(lambda: image_shape(store["train"])) == text
-
-
-@pytest.mark.parametrize("name", ["picture", "image"])
-def test_no_images(tmp_path: Path, name: str) -> None:
-    field = {"kind": "array", "dtype": "uint8", "shape": [3]}
-    store = tsds.open(write_store(tmp_path / "s", {name: field}, ("train", 2, {name: np.zeros((2, 3), np.uint8)})))
-    text = refused(lambda: image_shape(store["train"]))
-    assert text == f"train: expected images in a field image, found {name} (array). Convert images."
+    for name in ("picture", "image"):
+        fields = {name: {"kind": "array", "dtype": "uint8", "shape": [3]}}
+        other = write_store(tmp_path / name, fields, ("train", 2, {name: np.zeros((2, 3), np.uint8)}))
+        text = refused(lambda other=other: image_shape(tsds.open(other)["train"]))
+        assert text == f"train: expected images in a field image, found {name} (array). Convert images."
 
 
 # --- loaders -----------------------------------------------------------------------------------------------------
@@ -296,10 +273,9 @@ def test_images_with_rare_classes_are_drawn_more_often(tmp_path: Path) -> None:
     samples = [{**sample, "labels": np.array([int(row == 7)])} for row in range(40)]
     store = store_of(tmp_path / "s.tsds", samples, ("common", "rare"))
     task = MultiLabel(("common", "rare"), objects_field="objects")
-    found = balance_weights(store["train"], task, "repeat")
     expected = np.ones(40)
     expected[7] = np.sqrt(0.1 / (1 / 40))
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(balance_weights(store["train"], task, "repeat"), expected)
     assert loader_of(store, task, balance="repeat")[1] == "drawn by weight (repeat)"
 
 

@@ -44,19 +44,14 @@ def test_the_page_as_one_module(tmp_path: Path) -> None:
     text = str(StoreWidget._esm)
     assert not re.search(r"^\s*import\b|\bimport\s*\(|\bfrom \"", text, re.MULTILINE)
     assert re.findall(r"^export .*", text, re.MULTILINE) == ["export default { render };"]
+    others = {name for name in page_files() if name.endswith(".js")} - {"viewer/main.js", "viewer/widget.js"}
+    joined = re.findall(r"^const module_(\w+) = ", text, re.MULTILINE)  # each module once
+    assert sorted(joined) == sorted(Path(name).stem for name in others)
     (tmp_path / "page.mjs").write_text(text)
     shown = run_module(
         'import page from "./page.mjs"; console.log(typeof page.render, Object.keys(page).length)', tmp_path
     )
     assert shown == "function 1\n"
-
-
-def test_each_module_of_the_page_is_in_it_once() -> None:
-    text = str(StoreWidget._esm)
-    others = {name for name in page_files() if name.endswith(".js")} - {"viewer/main.js", "viewer/widget.js"}
-    assert sorted(re.findall(r"^const module_(\w+) = ", text, re.MULTILINE)) == sorted(
-        Path(name).stem for name in others
-    )
 
 
 def test_equal_names_in_modules_stay_apart(tmp_path: Path) -> None:
@@ -85,13 +80,11 @@ def test_equal_names_in_modules_stay_apart(tmp_path: Path) -> None:
 def test_other_imports_and_exports_are_errors(text: str) -> None:
     with pytest.raises(ValueError, match=r"^a\.js: expected imports and exports of names, found "):
         join_modules({"a": text, "b": "", "c": 'import { y } from "./a.js";'}, "c")
-
-
-def test_modules_in_a_circle_or_missing() -> None:
+    of_b = 'import { b } from "./b.js";'
     with pytest.raises(ValueError, match="cycle"):
-        join_modules({"a": 'import { b } from "./b.js";', "b": 'import { a } from "./a.js";'}, "a")
+        join_modules({"a": of_b, "b": 'import { a } from "./a.js";'}, "a")
     with pytest.raises(KeyError, match="b"):
-        join_modules({"a": 'import { b } from "./b.js";'}, "a")
+        join_modules({"a": of_b}, "a")
 
 
 def test_the_style_is_of_the_viewer_alone() -> None:
@@ -152,68 +145,49 @@ def test_a_file_of_several_pieces(tmp_path: Path) -> None:
     assert b"".join(piece for _, piece in pieces) == data
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "store/../secret.txt",
-        "store/train/../../secret.txt",
-        "store//etc/hostname",
-        "/etc/hostname",
-        "../secret.txt",
-        "secret.txt",
-        "store/unlisted.txt",
-        "store/train/00000/unlisted.txt",
-        "store/train/000000/zarr.json",
-        "store/train/00009/zarr.json",
-        "store/train/00000/../00000/zarr.json",
-        "store/link",
-        "store/",
-        "store/train",
-        "zarr.json",
-        "store/zarr.json\0",
-        "store/" + "a" * 100_000,
-    ],
+PATHS = (
+    *("store/../secret.txt", "store/train/../../secret.txt", "store//etc/hostname", "/etc/hostname", "../secret.txt"),
+    *("secret.txt", "store/unlisted.txt", "store/train/00000/unlisted.txt", "store/train/000000/zarr.json"),
+    *("store/train/00009/zarr.json", "store/train/00000/../00000/zarr.json", "store/link", "store/", "store/train"),
+    *("zarr.json", "store/zarr.json\0", "store/" + "a" * 100_000),
 )
-def test_no_other_files(path: str, tmp_path: Path) -> None:
+
+
+def test_no_other_files(tmp_path: Path) -> None:
     shutil.copytree(STORE, tmp_path / "x.tsds")
     for name in ("secret.txt", "x.tsds/unlisted.txt", "x.tsds/train/00000/unlisted.txt"):
         (tmp_path / name).write_text("secret")
     (tmp_path / "x.tsds/link").symlink_to(tmp_path / "secret.txt")
-    assert ask(PageComm(tsds.show(tmp_path / "x.tsds")), path) == ("there is no such file.", b"")
+    comm = PageComm(tsds.show(tmp_path / "x.tsds"))
+    assert {path for path in PATHS if ask(comm, path) != ("there is no such file.", b"")} == set()
+
+
+RANGE = {"id": "1", "path": "store/zarr.json", "start": 0, "stop": 5}
+NO_REQUEST = "expected a request of bytes, found another message."
 
 
 @pytest.mark.parametrize(
-    ("start", "stop"),
-    [(-1, 5), (5, 5), (6, 5), (0, PIECE_NBYTES + 1), (0, 2**80), (-(2**80), 4), (2**80, 2**81)],
-)
-def test_no_other_ranges(start: int, stop: int) -> None:
-    error, data = ask(PageComm(tsds.show(STORE)), "store/zarr.json", start, stop)
-    assert error == f"expected 1 to 4,194,304 bytes of a file, found {start} to {stop}." and not data
-
-
-@pytest.mark.parametrize(
-    "request_",
+    ("changes", "error"),
     [
-        {"id": "1"},
-        {"id": "1", "path": "store/zarr.json"},
-        {"id": "1", "path": 5, "start": 0, "stop": 5},
-        {"id": "1", "path": ["store/zarr.json"], "start": 0, "stop": 5},
-        {"id": "1", "path": "store/zarr.json", "start": 0.5, "stop": 5},
-        {"id": "1", "path": "store/zarr.json", "start": None, "stop": 5},
-        {"id": "1", "path": "store/zarr.json", "start": "0", "stop": "5"},
-        {"id": "1", "path": "store/zarr.json", "text": {}},
+        *(
+            ({"start": start, "stop": stop}, f"expected 1 to 4,194,304 bytes of a file, found {start} to {stop}.")
+            for start, stop in (
+                *((-1, 5), (5, 5), (6, 5), (0, PIECE_NBYTES + 1)),
+                *((0, 2**80), (-(2**80), 4), (2**80, 2**81)),
+            )
+        ),
+        *(({name: None}, NO_REQUEST) for name in ("path", "start", "stop")),
+        *(({"path": path}, NO_REQUEST) for path in (5, ["store/zarr.json"])),
+        *(({"start": start}, NO_REQUEST) for start in (0.5, "0")),
+        ({"text": {}, "start": None}, NO_REQUEST),
+        *(({"id": name}, None) for name in (5, None, "x" * 101, ["1"])),  # no answer without an id
     ],
 )
-def test_requests_that_are_none(request_: dict[str, Any]) -> None:
-    answers = PageComm(tsds.show(STORE)).custom(request_)
-    assert answers == [({"id": "1", "error": "expected a request of bytes, found another message."}, [])]
-
-
-@pytest.mark.parametrize("content", [None, 5, "x", [], {}, {"id": 5}, {"id": None}, {"id": "x" * 101}, {"id": ["1"]}])
-def test_messages_without_an_id_have_no_answer(content: Any) -> None:
-    if isinstance(content, dict):
-        content = {**content, "path": "store/zarr.json", "start": 0, "stop": 5}
-    assert PageComm(tsds.show(STORE)).custom(content) == []
+def test_requests_that_are_none(changes: dict[str, Any], error: str | None) -> None:
+    comm = PageComm(tsds.show(STORE))
+    assert comm.custom({**RANGE, **changes}) == ([({"id": "1", "error": error}, [])] if error else [])
+    assert comm.custom({"id": "1"}) == [({"id": "1", "error": NO_REQUEST}, [])]
+    assert [comm.custom(content) for content in (None, 5, "x", [], {})] == [[]] * 5
 
 
 def test_a_damaged_file_is_an_answer(tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ def small(**changes: Any) -> tsds.training.TrainOptions:
     return tsds.training.TrainOptions(**{**SMALL, **changes})
 
 
+def trained(
+    store: Path, out: Path, options: tsds.training.TrainOptions | None = None, *, resume: bool = False, **changes: Any
+) -> tuple[tsds.training.TrainReport, list[str]]:
+    """The report and the notes of a small run."""
+    notes: list[str] = []
+    listeners = tsds.training.Listeners(note=notes.append)
+    report = tsds.train(store, options or small(**changes), out=out, resume=resume, listeners=listeners)
+    assert report is not None
+    return report, notes
+
+
 def patterns(rows: int, *, classes: int = 3, size: int = 12, channels: int = 1, seed: int = 0) -> list[dict[str, Any]]:
     """Samples of which each class is bright in a part of its own."""
     rng = np.random.default_rng(seed)

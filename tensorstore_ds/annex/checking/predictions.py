@@ -48,12 +48,7 @@ class Predictions:
 
 
 def read_predictions(store: Store, given: Given | None) -> Predictions:
-    """Read predictions for a store.
-
-    Raises:
-        OptionError: they do not fit, or a split or field does not exist.
-        SourceError: a file cannot be read.
-    """
+    """Read predictions for a store, and check that they fit it."""
     read = Predictions()
     if given is None:
         return read
@@ -142,10 +137,7 @@ def _cleanlab() -> Any:
 
 
 def suspect_labels(split: Split, probabilities: Any) -> Iterator[SuspectLabel]:
-    """Labels of a split that probabilities (n, K) contradict according to cleanlab, the smallest margin first.
-
-    Samples without a label, or with NaN among their probabilities, are left out.
-    """
+    """Labels that probabilities (n, K), NaN where unknown, contradict according to cleanlab, smallest margin first."""
     name, found = _label_field(split)
     labels, values = np.asarray(split[name][:], np.int64), np.asarray(probabilities[:])
     rows = np.flatnonzero((labels >= 0) & (labels < len(found.classes)) & ~np.isnan(values).any(axis=1))

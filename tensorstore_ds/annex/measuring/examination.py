@@ -81,9 +81,7 @@ class Examination:
 
     @property
     def decode(self) -> Plan | None:
-        """The plan by which images were decoded: the data set's own, or one to images of one size; None for several own
-        plans.
-        """
+        """The plan by which images were decoded, the data set's own or one to images of one size; None for several."""
         plan, *views = plans_of(self._dataset.decode)
         return None if views else plan
 

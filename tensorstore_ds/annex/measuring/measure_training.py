@@ -64,12 +64,7 @@ class Student:
 
 
 def student_of(split: Split, options: TrainOptions, device: torch.device) -> Student:
-    """The model that `tsds train` would train on a split.
-
-    Raises:
-        OptionError: the store has nothing to learn from, or images that need a conversion for a model.
-        FormatError: a label is not the index of a class.
-    """
+    """The model that `tsds train` would train on a split; raises its errors."""
     task = task_of(split, model=options.model)
     height, width, channels = image_shape(split)
     vit = model_options(options, task, (height, width), channels)

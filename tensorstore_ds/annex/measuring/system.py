@@ -100,14 +100,7 @@ def tree(process: int) -> Iterator[int]:
 
 
 def drop_files(folder: Path) -> int:
-    """Evict all files below a folder from the page cache; returns the bytes that stay.
-
-    Their names and sizes stay in memory: only the administrator can drop these.
-
-    Raises:
-        ResidencyError: this is not Linux; or there are so many files that it takes more than `PATIENCE` seconds.
-        OSError: the system does not report residency.
-    """
+    """Evict all files below a folder from the page cache; returns the bytes that stay, names and sizes not counted."""
     if sys.platform != "linux":
         raise ResidencyError(f"{folder}: expected Linux to drop a file's pages, found {sys.platform}.")
     begun, left = time.monotonic(), 0

@@ -79,9 +79,7 @@ def template() -> str:
 
 
 def read_answers(path: Path) -> dict[str, Any]:
-    """The non-empty answers in a YAML or TOML file, by the names of `QUESTIONS`; raises `OptionError` for invalid
-    files.
-    """
+    """The non-empty answers in a YAML or TOML file, by the names of `QUESTIONS`."""
     readers: dict[str, Callable[[str, Path], Any]] = {".yaml": _yaml, ".yml": _yaml, ".toml": _toml}
     if path.suffix.lower() not in readers:
         raise OptionError(f"{path}: expected a name that ends in .yaml or .toml, found {path.name}. Rename it.")

@@ -28,9 +28,7 @@ COUNTED = {"label": "samples", "objects": "objects", "mask": "pixels"}
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Number of images with the bytes of an earlier image, and of those that repeat an image of a different split
-    (`across`).
-    """
+    """Numbers of images with the bytes of an earlier one, and of images that repeat one of a different split."""
 
     images: int
     across: int

@@ -38,10 +38,6 @@ def preview_table(split: Split, nbytes: int = NBYTES) -> bytes:
     there are any; each field of labels; `objects` with `bbox` (x, y, width, height in pixels of `image`) and
     `category`; `key`, if there are keys. Hugging Face finds its features in the schema. The number of samples is
     reduced to keep images below `nbytes`.
-
-    Raises:
-        OptionError: pyarrow is missing, or the split has no images.
-        SourceError: an image cannot be decoded.
     """
     try:
         import pyarrow as pa

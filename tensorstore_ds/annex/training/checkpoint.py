@@ -69,11 +69,7 @@ class ModelCard:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
-        """Return the card for the result of `as_data`.
-
-        Raises:
-            ValueError, TypeError, KeyError, OverflowError: `data` does not describe a card.
-        """
+        """The inverse of `as_data`; raises ValueError, TypeError, KeyError or OverflowError for invalid data."""
         vit = _detector(data["detector"]) if "detector" in data else _vit(data["vit"])
         task = task_from_data(data["task"])
         _expect(isinstance(task, Detection) == isinstance(vit, DetectorOptions), "task", "one of the model", task.name)
@@ -96,12 +92,7 @@ def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
 
 
 def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, dict[str, Any]]:
-    """Read the model card and the content of a checkpoint. Only plain values and tensors are loaded.
-
-    Raises:
-        TrainingError: it is damaged, or not a checkpoint of this library.
-        OSError: it cannot be opened.
-    """
+    """Read the card and the content of a checkpoint, plain values and tensors; raises `TrainingError` or OSError."""
     with open(path, "rb") as file:
         try:
             _check_sums(file)
@@ -152,9 +143,7 @@ class LoadedState:
             raise unusable(self.path, error) from error
 
     def check(self, card: ModelCard, options: TrainOptions, *, ranks: int, is_elastic: bool) -> None:
-        """Raise `TrainingError` if a run cannot continue with the state; `is_elastic` allows any number of ranks in an
-        epoch.
-        """
+        """Raise `TrainingError` if a run cannot continue with it; `is_elastic` allows other ranks in an epoch."""
         found = self.state["options"]
         difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
         if difference:

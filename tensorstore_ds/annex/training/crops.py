@@ -21,9 +21,7 @@ How = Literal["resize", "random", "center"]
 
 
 def image_size_of(split: Split, asked: Size | None) -> Size | None:
-    """(height, width) of the crops: as given, else as `tsds train` chooses if images differ in size; None keeps images
-    whole.
-    """
+    """(height, width) of the crops: as given, else as `tsds train` chooses if sizes differ; None keeps images whole."""
     if asked is not None or isinstance(split.fields["image"], RawImageField):
         return asked
     sizes = split.image_shapes[:, :2]

@@ -77,12 +77,7 @@ def split_of(store: Store, name: str, option: str) -> Split:
 
 
 def eval_split_of(store: Store, options: TrainOptions, task: Task) -> Split | None:
-    """The split to evaluate a task on: the chosen one, else the first one with labels, else None.
-
-    Raises:
-        OptionError: the chosen split is missing or empty, or none of its samples has a label.
-        FormatError: a label is not the index of a class.
-    """
+    """The split to evaluate on: the chosen one, which must have labels, else the first one with labels, else None."""
     if options.eval_split is not None:
         split = split_of(store, options.eval_split, "eval_split")
         if not has_labels(task, split):
@@ -254,10 +249,7 @@ def has_labels(task: Task, split: Split, rows: RowNumbers = None) -> bool:
 
 
 def image_shape(split: Split) -> tuple[int, int, int]:
-    """(height, width, channels) of a model's input by default; raises `OptionError` without images of 8 bits.
-
-    That is their own size, if all have one. Otherwise a square of 224 x 224, or less if most images are smaller.
-    """
+    """(height, width, channels) of all images; if sizes differ, a square of 224, or less if most are smaller."""
     field = split.fields.get("image")
     if not isinstance(field, ImageField):
         raise OptionError(f"{split.name}: expected images in a field image, found {_kinds(split)}. Convert images.")
@@ -292,10 +284,7 @@ def train_loader(
     plan: Plan | None = None,
     rows: RowNumbers = None,
 ) -> tuple[DataLoader[Any], str]:
-    """Training batches on the device, and a word on their order; `rows=None` uses the whole split.
-
-    Raises `OptionError` if the batch is larger than the split, or the balance does not fit the task.
-    """
+    """Training batches on the device, and a word on their order; `rows=None` uses the whole split."""
     dataset = StoreDataset(store, options.train_split, fields=task.fields, decode=plan)
     if rows is not None:
         dataset = dataset.subset(rows)

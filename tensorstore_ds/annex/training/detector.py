@@ -96,10 +96,7 @@ def _freeze_norms(model: nn.Module) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> str:
-    """Load a file of weights into a detector; returns a line about layers that stay random, or an empty text.
-
-    Raises `OptionError` if the file is missing, damaged, of a different format, or from a different model.
-    """
+    """Load a file of weights into a detector; returns a line about layers that stay random, or an empty text."""
     weights, own = _read(path), model.state_dict()
     # Frozen norms have no count of batches, and nothing else needs it.
     weights = {
@@ -154,10 +151,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def letterboxed_back(boxes: NDArray[np.float64], sizes: ArrayLike, canvas: tuple[int, int]) -> NDArray[np.float64]:
-    """Boxes (n, 4) on the canvas of a `Letterbox`, in pixels of their images, clipped to them.
-
-    `sizes` is the (height, width) of the image of all boxes, or (n, 2) of each box's image.
-    """
+    """Boxes (n, 4) of a `Letterbox` in pixels of their images, clipped; `sizes` are (height, width) or (n, 2)."""
     size = np.reshape(sizes, (-1, 2))
     placed = Letterbox(canvas)._place(Placements.whole(size), np.zeros(len(size), np.uint64))
     zoom, offset = placed.zoom[:, None, ::-1], placed.offset[:, None, ::-1]

@@ -108,10 +108,7 @@ def dump_record(record: EpochRecord) -> str:
 
 
 def parse_record(data: Any) -> EpochRecord:
-    """The inverse of `dump_record`; null becomes NaN, and unknown members are ignored.
-
-    Raises ValueError, TypeError, KeyError, AttributeError or OverflowError for invalid data.
-    """
+    """The inverse of `dump_record`; null becomes NaN, unknown members are ignored. Raises builtin errors if invalid."""
     epoch, evaluated, memory, share = data["epoch"], data.get("eval"), data.get("device_memory"), data.get("core_share")
     if type(epoch) is not int or epoch < 1 or not (memory is None or (type(memory) is int and memory >= 0)):
         raise ValueError(f"epoch {epoch}, device_memory {memory}")

@@ -143,10 +143,7 @@ def stored_batches(
     rows: NDArray[np.int64] | None = None,
     batch_size: int = BATCH,
 ) -> DataLoader[Any]:
-    """Batches of a split, or of some rows, in order, with model inputs.
-
-    Raises `OptionError` if the images and the model differ in channels.
-    """
+    """Batches of a split, or of some rows, in order, with model inputs."""
     channels = image_shape(split)[2]
     if channels != card.vit.channels:
         raise OptionError(f"{split.name}: expected images of {card.vit.channels} channels, found {channels}.")

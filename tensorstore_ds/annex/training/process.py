@@ -53,9 +53,7 @@ class Ranks:
         return int(largest)
 
     def device_memory(self) -> int | None:
-        """Peak GPU memory reserved by torch since `forget_peak`, in bytes, unused parts included; None on other
-        devices.
-        """
+        """Peak bytes of GPU memory that torch reserved since `forget_peak`; None on other devices."""
         return torch.cuda.max_memory_reserved(self.device) if self.device.type == "cuda" else None
 
     def forget_peak(self) -> None:
@@ -71,12 +69,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def ranks(device: str | None) -> Iterator[Ranks]:
-    """The ranks of torchrun or of an existing process group, else one rank; see `device_of` for the device.
-
-    Raises:
-        OptionError: ranks would share a GPU.
-        TrainingError: another rank is missing.
-    """
+    """The ranks of torchrun or of an existing process group, else one rank; see `device_of` for the device."""
     chosen = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -118,10 +111,7 @@ def _check_gpus(ranks: Ranks) -> None:
 
 
 def device_of(name: str | None, rank: int = 0) -> torch.device:
-    """A device by name; None chooses a GPU if available, a different one for each rank of this machine.
-
-    Raises `OptionError` if the device does not exist.
-    """
+    """A device by name; None chooses a GPU if available, a different one for each rank of this machine."""
     if name is None:
         name = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
     device = checked_device(name)
