@@ -13,7 +13,7 @@ from tensorstore_ds.plugins import Plugins
 from tsds_cli import text
 from tsds_cli.messages import described, failure_of, interrupted, make_readable
 from tsds_cli.options import help_all, shows_all
-from tsds_cli.signals import terminable
+from tsds_cli.signals import end, terminable
 
 #: The commands by group: the module and summary of each. None is imported for the help.
 GROUPS = {
@@ -211,9 +211,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 def _with_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and "--version" not in ctx.meta[text.ARGUMENTS]:
-        raise click.UsageError(
-            "expected --json after a command, or with --version, found it before the command. Move it."
-        )
+        what = "expected --json after a command, or with --version, found it before the command"
+        raise click.UsageError(f"{what}. Move it.")
 
 
 @click.group(
@@ -253,9 +252,7 @@ def main() -> None:
         with terminable():
             cli(prog_name="tsds")
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
-        failure = interrupted()
-        failure.show()
-        sys.exit(failure.exit_code)
+        end()
 
 
 if __name__ == "__main__":

@@ -58,9 +58,8 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
     if isinstance(error, TsdsError):
         return Failure(spelled(str(error), command), 128 + error.signal if isinstance(error, TrainingStopped) else 1)
     if isinstance(error, ModuleNotFoundError) and error.name in OF_TORCH:
-        return Failure(
-            f"this command needs {error.name}. Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
-        )
+        advice = "Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
+        return Failure(f"this command needs {error.name}. {advice}")
     if unfit := unfit_torchvision(error):
         return Failure(unfit)
     # A closed pipe is not an error: click ends the command silently.

@@ -21,7 +21,7 @@ def terminable() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM interrupt the block: incomplete output is removed, and one line reports this.
 
     A signal is raised again where Python cannot raise it, in a finalizer or in a callback of its imports, and after an
-    import, which might turn it into another error. If nothing of the library has begun, it ends the process at once.
+    import or in click, which make another error of it. If nothing of the library has begun, an import ends the process.
     """
     global _is_active
     defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -35,10 +35,10 @@ def terminable() -> Iterator[None]:
     def interrupt(received: int, frame: FrameType | None) -> None:
         global number
         number = signal.Signals(received)
-        is_importing, has_begun = _at(frame)
-        if is_importing and not has_begun:
+        has_to_wait, has_begun = _at(frame)
+        if has_to_wait and not has_begun:
             end()
-        if is_importing:
+        if has_to_wait:
             once_more()
             return
         if received == signal.SIGTERM:
@@ -79,12 +79,16 @@ def end() -> NoReturn:
 
 
 def _at(frame: FrameType | None) -> tuple[bool, bool]:
-    """Whether a module is being imported, and whether something of the library has begun before that."""
-    is_importing = has_begun = False
-    while frame is not None and frame.f_globals.get("__name__") != "tsds_cli.program":
+    """Whether it comes in an import or in click, and whether something of the library has begun before that."""
+    has_to_wait = has_begun = is_caught = False
+    while frame is not None and (name := str(frame.f_globals.get("__name__"))) != "tsds_cli.program":
+        place = frame.f_code.co_name
+        is_caught |= name == "tsds_cli.main" and place in ("make_context", "_invoke")
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            is_importing, has_begun = True, False
-        elif str(frame.f_globals.get("__name__")).startswith("tensorstore_ds."):
+            has_to_wait, has_begun = True, False
+        elif (name, place) == ("click.core", "main") and not is_caught:
+            has_to_wait = has_begun = True
+        elif name.startswith("tensorstore_ds."):
             has_begun = True
         frame = frame.f_back
-    return is_importing, has_begun
+    return has_to_wait, has_begun
