@@ -12,7 +12,6 @@ from PIL import Image
 
 import tensorstore_ds
 from small_stores import tsds
-from tensorstore_ds import OptionError
 from tensorstore_ds.annex import demo
 
 
@@ -155,12 +154,6 @@ def test_a_stopped_demo_does_not_advise_what_it_cannot_do(tmp_path: Path, monkey
         143,
         "tsds: interrupted. The same command starts again from the beginning.\n",
     )
-
-
-def test_option_error_is_what_python_gets(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("x")
-    with pytest.raises(OptionError):
-        next(demo.run(tmp_path))
 
 
 @pytest.mark.usefixtures("small")

@@ -35,6 +35,8 @@ KINDS: dict[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "skipped": ({"shard_nbytes": 100, "on_error": "skip"}, {"train/ant/1.png": b"no image", "test/bee/3.png": b""}),
     "empty split": ({"on_error": "skip"}, {f"test/{label}/{i}.png": b"" for label in CLASSES for i in range(4)}),
     "gray and color": ({"shard_nbytes": 100}, {"test/bee/1.png": pixels(6, 5, 3), "notes.doc": b""}),
+    "divided": ({"split_into": {"train": 0.7, "val": 0.3}, "seed": 5, "classes": ("bee", "ant")}, {}),
+    "labels of names": ({"shard_nbytes": 100, "label_from": r"(ee|nt)/\d"}, {}),
     "tiles": ({"shard_nbytes": 30, "tiles": 4, "overlap": 0}, {}),
     "files of sizes": ({"shard_nbytes": 200}, {"test/bee/1.png": pixels(6, 5, 3), "test/bee/3.png": pixels(9, 9)}),
 }

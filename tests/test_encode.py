@@ -255,6 +255,7 @@ def test_chroma_is_kept_where_it_is_asked_for():
         ({"encoding": "jpeg", "color": "rgba"}, "JPEG has no alpha"),
         ({"quality": 0}, "1 to 95"),
         ({"size": (0, 5)}, "`size`: expected 1 or more, found 0x5"),
+        ({"size": (100_000, 100_000)}, "`size`: expected at most `max_pixels`"),
         ({"size": (9, 9), "max_side": 9}, "leave out one of them"),
         ({"max_side": 0}, "`max_side`: expected 1 or more"),
         ({"subsampling": "4:1:1"}, "`subsampling`: expected one of 4:2:0, 4:4:4"),

@@ -6,19 +6,16 @@ import io
 import json
 import shutil
 import tarfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command
 from stores import png_bytes, store_of
 from tensorstore_ds.conversion.groups import key_group
-from tensorstore_ds.conversion.plan import share_rows
 from tensorstore_ds.errors import OptionError
 
 SHARES = {"train": 0.6, "val": 0.4}
@@ -39,27 +36,6 @@ def keys(store: tsds.Store) -> dict[str, list[str]]:
 def convert(path: Path, out: Path, **options: Any) -> tsds.Store:
     tsds.convert(path, out, tsds.ConvertOptions(workers=0, split_into=SHARES, **options))
     return tsds.open(out)
-
-
-@given(st.lists(st.text("abcd", max_size=2), min_size=30, max_size=200), st.integers(0, 9))
-def test_groups_go_as_a_whole_and_parts_have_their_shares(groups: list[str], seed: int) -> None:
-    largest = max(Counter(groups).values())
-    try:
-        parts = share_rows(SHARES, groups, len(groups), None, seed, are_groups=True)
-    except OptionError:
-        assert largest > len(groups) * 0.2  # one group that leaves nothing for a part
-        return
-    assert sorted(row for rows in parts.values() for row in rows.tolist()) == list(range(len(groups)))
-    train, val = ({groups[row] for row in rows.tolist()} for rows in parts.values())
-    assert not train & val
-    assert abs(len(parts["train"]) - 0.6 * len(groups)) <= largest
-
-
-def test_a_group_stays_where_it_is_when_others_are_added() -> None:
-    groups = [f"g{i}" for i in range(1000)]
-    before = share_rows(SHARES, groups, 1000, None, 0, are_groups=True)
-    after = share_rows(SHARES, [*groups, "new"], 1001, None, 0, are_groups=True)
-    assert len(set(before["train"].tolist()) ^ set(after["train"].tolist()) - {1000}) <= 1
 
 
 def test_by_a_pattern_in_the_key(tmp_path: Path) -> None:

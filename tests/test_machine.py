@@ -31,6 +31,12 @@ def test_locked_pages_are_not_available() -> None:
     assert cgroup_left("1000\n", "900\n", "total_cache 500\ntotal_unevictable 500\n", "total_") == 100
 
 
+CPU_V1 = (
+    "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
+    "33 31 0:29 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct\n"
+    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+)
+CPU_BOTH = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
 HOST_V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 HOST_V1 = (
     "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
@@ -39,43 +45,31 @@ HOST_V1 = (
 )
 
 
+CONTAINER = "50 40 0:33 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"  # it sees its own part
+
+
 @pytest.mark.parametrize(
-    ("cgroup", "mountinfo", "expected"),
+    ("controller", "cgroup", "mountinfo", "expected"),
     [
-        ("0::/\n", HOST_V2, ["/sys/fs/cgroup"]),
+        ("memory", "0::/\n", HOST_V2, [""]),
+        ("memory", "0::/user.slice/a.scope\n", HOST_V2, ["/user.slice/a.scope", "/user.slice", ""]),
         (
-            "0::/user.slice/a.scope\n",
-            HOST_V2,
-            ["/sys/fs/cgroup/user.slice/a.scope", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup"],
+            *("memory", "4:memory:/jobs/7\n1:cpu:/other\n0::/\n", HOST_V1),
+            ["/memory/jobs/7", "/memory/jobs", "/memory", "/unified"],
         ),
-        (
-            "4:memory:/jobs/7\n1:cpu:/other\n0::/\n",
-            HOST_V1,
-            [
-                *("/sys/fs/cgroup/memory/jobs/7", "/sys/fs/cgroup/memory/jobs", "/sys/fs/cgroup/memory"),
-                "/sys/fs/cgroup/unified",
-            ],
-        ),
-        (  # a container that sees its own part of the hierarchy, and the host's path
-            "9:memory,hugetlb:/docker/abc\n",
-            "50 40 0:33 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
-            ["/sys/fs/cgroup/memory"],
-        ),
-        (  # the same, and a group of its own inside
-            "9:memory:/docker/abc/inner\n",
-            "50 40 0:33 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
-            ["/sys/fs/cgroup/memory/inner", "/sys/fs/cgroup/memory"],
-        ),
-        (  # a path outside of what is mounted
-            "0::/elsewhere\n",
-            "50 40 0:33 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
-            ["/sys/fs/cgroup"],
-        ),
-        ("", "", []),
+        ("memory", "9:memory,hugetlb:/docker/abc\n", CONTAINER, ["/memory"]),
+        ("memory", "9:memory:/docker/abc/inner\n", CONTAINER, ["/memory/inner", "/memory"]),
+        # a path outside of what is mounted
+        ("memory", "0::/elsewhere\n", "50 40 0:33 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n", [""]),
+        ("memory", "", "", []),
+        ("cpu", "4:memory:/a/b\n1:cpu:/c\n2:cpuacct:/d\n", CPU_V1, ["/cpu/c", "/cpu"]),
+        ("cpu", "3:cpu,cpuacct:/c\n", CPU_BOTH, ["/cpu,cpuacct/c", "/cpu,cpuacct"]),
+        ("cpu", "0::/pod\n", HOST_V2, ["/pod", ""]),
+        ("cpu", "", "", []),
     ],
 )
-def test_control_groups_are_walked_up(cgroup: str, mountinfo: str, expected: list[str]) -> None:
-    assert cgroup_directories(cgroup, mountinfo, "memory") == [Path(p) for p in expected]
+def test_control_groups_are_walked_up(controller: str, cgroup: str, mountinfo: str, expected: list[str]) -> None:
+    assert cgroup_directories(cgroup, mountinfo, controller) == [Path(f"/sys/fs/cgroup{path}") for path in expected]
 
 
 @pytest.mark.parametrize(
@@ -168,33 +162,6 @@ def test_a_gate_of_very_much_memory_is_made_and_passed():
 
 
 # --- cores ------------------------------------------------------------------------------------------------------
-
-CPU_V1 = (
-    "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
-    "33 31 0:29 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct\n"
-    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("groups", "mounts", "expected"),
-    [
-        ("4:memory:/a/b\n1:cpu:/c\n2:cpuacct:/d\n", CPU_V1, ["/sys/fs/cgroup/cpu/c", "/sys/fs/cgroup/cpu"]),
-        (
-            "3:cpu,cpuacct:/c\n",
-            "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
-            ["/sys/fs/cgroup/cpu,cpuacct/c", "/sys/fs/cgroup/cpu,cpuacct"],
-        ),
-        (
-            "0::/pod\n",
-            "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
-            ["/sys/fs/cgroup/pod", "/sys/fs/cgroup"],
-        ),
-        ("", "", []),
-    ],
-)
-def test_control_groups_for_processor_time(groups: str, mounts: str, expected: list[str]) -> None:
-    assert cgroup_directories(groups, mounts, "cpu") == [Path(p) for p in expected]
 
 
 def test_quotas_of_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

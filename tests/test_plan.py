@@ -36,25 +36,6 @@ def plan(found, fractions, seed):
     return plan_splits(found, fractions, seed, lambda split, reference: reference)
 
 
-@given(st.integers(1, 300), st.integers(0, 2**63), st.floats(0, 1))
-def test_every_sample_is_in_just_one_split(n, seed, share):
-    try:
-        splits = plan(contents(n), {"train": share, "val": 1 - share}, seed)
-    except OptionError:  # a split that is asked for is not empty
-        assert round(share * n) in (0, n) and 0 < share < 1
-        return
-    taken = [r for split in splits.values() for r in split]
-    assert sorted(taken) == sorted(f"{i}.png" for i in range(n))
-    assert abs(len(splits["train"]) - share * n) <= 0.5 + 1e-9
-
-
-def test_every_class_has_its_share():
-    labels = np.repeat([0, 1, 2], [100, 30, 10])
-    splits = plan(contents(140, labels), {"train": 0.8, "val": 0.2}, seed=3)
-    found = {int(r.split(".")[0]) for r in splits["val"]}
-    assert np.bincount(labels[sorted(found)]).tolist() == [20, 6, 2]
-
-
 def test_a_seed_always_gives_the_same_division_and_another_another():
     first = plan(contents(100), {"a": 0.5, "b": 0.5}, seed=1)
     again = plan(contents(100), {"a": 0.5, "b": 0.5}, seed=1)
@@ -63,12 +44,6 @@ def test_a_seed_always_gives_the_same_division_and_another_another():
     assert list(first["a"]) != list(other["a"])
     # These names are literal: a change would move samples of everybody's validation set into training.
     assert list(first["b"])[:4] == ["0.png", "1.png", "3.png", "9.png"]
-
-
-def test_a_sample_more_moves_few_others():
-    before = set(plan(contents(1000), {"train": 0.9, "val": 0.1}, 0)["val"])
-    after = set(plan(contents(1010), {"train": 0.9, "val": 0.1}, 0)["val"])
-    assert len(before - after) <= 5
 
 
 def test_train_is_divided_where_there_is_a_test_split():
@@ -220,13 +195,6 @@ def test_a_shard_ends_where_it_ends():
     shard = plan_shards({"train": ChosenRows("train", "abcdefg", range(7))}, 3)["train", 1]
     assert list(shard) == ["d", "e", "f"]
     assert (list(shard[-1:]), list(shard[1:]), list(shard[3:])) == (["f"], ["e", "f"], [])
-
-
-def test_samples_without_a_label_are_divided_as_a_class_is():
-    labels = np.repeat([-1, 0, 1], [40, 20, 10])
-    splits = plan(contents(70, labels), {"train": 0.5, "val": 0.5}, 0)
-    for split in splits.values():
-        assert [int((labels[split.rows] == label).sum()) for label in (-1, 0, 1)] == [20, 10, 5]
 
 
 # --- the rule itself, in plain Python ---------------------------------------------------------------------------

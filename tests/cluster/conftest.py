@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import Thread
+from typing import Any, Literal
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -72,3 +77,32 @@ def busy_with_a_shard(out: Path) -> bool:
 def kill(pid: int) -> None:
     """As if its machine had lost power."""
     os.kill(pid, signal.SIGKILL)
+
+
+def end(processes: Iterable[subprocess.Popen[Any]]) -> None:
+    """Kill processes and all that they have started."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def converting(engine: Literal["dask", "ray"], source: Path, out: Path, scheduler: str) -> Iterator[None]:
+    """A conversion, which is writing a shard when the block begins, and must end well after it."""
+    ends = list[object]()
+
+    def convert() -> None:
+        try:
+            ends.append(tsds.clusters.convert_on(engine, source, out, OPTIONS, scheduler=scheduler))
+        except BaseException as error:
+            ends.append(error)
+
+    thread = Thread(target=convert)
+    thread.start()
+    wait_for(lambda: busy_with_a_shard(out))
+    yield
+    thread.join(150)
+    assert ends and isinstance(ends[0], tsds.conversion.Summary), ends

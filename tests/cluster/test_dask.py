@@ -10,13 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
-import psutil
 import pytest
 
 import tensorstore_ds as tsds
-from cluster.conftest import FLAGS, OPTIONS, busy_with_a_shard, kill, wait_for
+from cluster.conftest import FLAGS, OPTIONS, busy_with_a_shard, converting, end, kill, wait_for
 from stores import contents
 
 pytest.importorskip("distributed", reason="Dask is not here: pip install '.[dask]'")
@@ -40,12 +38,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, int]]:
             started.append(subprocess.Popen(words_of_one, **quiet))  # type: ignore[call-overload]
         yield address, started[0].pid
     finally:
-        for process in started:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    child.kill()
-            process.kill()
-            process.wait()
+        end(started)
 
 
 @pytest.fixture(scope="module")
@@ -75,21 +68,9 @@ def test_three_workers(scheduler: str, source: Path, tmp_path: Path, expected: d
 @pytest.mark.usefixtures("slow_disk")
 def test_a_worker_that_dies(scheduler: str, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     """In the middle of a shard; Dask's nanny starts another worker in its place."""
-    out, ends = tmp_path / "o.tsds", list[object]()
-
-    def convert() -> None:
-        try:
-            ends.append(tsds.clusters.convert_on("dask", source, out, OPTIONS, scheduler=scheduler))
-        except BaseException as error:
-            ends.append(error)
-
-    thread = Thread(target=convert)
-    thread.start()
-    wait_for(lambda: busy_with_a_shard(out))
-    kill(workers(scheduler)[0])
-    thread.join(120)
-    assert isinstance(ends[0], tsds.conversion.Summary), ends
-    assert contents(out) == expected
+    with converting("dask", source, tmp_path / "o.tsds", scheduler):
+        kill(workers(scheduler)[0])
+    assert contents(tmp_path / "o.tsds") == expected
 
 
 @pytest.mark.usefixtures("slow_disk")

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from cluster.conftest import FLAGS, busy_with_a_shard, wait_for
+from cluster.conftest import FLAGS, busy_with_a_shard, end, wait_for
 from cluster.network import Node, nodes
 from stores import contents
 
@@ -34,16 +33,8 @@ def test_a_node_that_is_cut_off(source: Path, tmp_path: Path, expected: dict[str
 
     with nodes(3) as (head, *others), contextlib.ExitStack() as stack:
         stack.callback(end, started)
-        start(
-            head,
-            "distributed.cli.dask_scheduler",
-            "--host",
-            head.address,
-            "--port",
-            "8786",
-            "--dashboard-address",
-            ":0",
-        )
+        words = ("--host", head.address, "--port", "8786", "--dashboard-address", ":0")
+        start(head, "distributed.cli.dask_scheduler", *words)
         address = f"tcp://{head.address}:8786"
         for i, node in enumerate(others):
             words = ("--host", node.address, "--nthreads", "1", "--local-directory", str(tmp_path / f"local{i}"))
@@ -74,12 +65,3 @@ def test_a_cut_is_a_cut() -> None:
 
 _TALK = "import socket, sys; socket.create_connection((sys.argv[1], 7000), 3)"
 _LISTEN = "import socket; s = socket.create_server(('', 7000)); print('ready', flush=True)\nwhile True: s.accept()"
-
-
-def end(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-        process.kill()
-        process.wait()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import psutil
 import pytest
 
 import tensorstore_ds as tsds
-from cluster.conftest import OPTIONS, busy_with_a_shard, wait_for
+from cluster.conftest import OPTIONS, converting, wait_for
 from stores import contents
 
 ray: Any = pytest.importorskip("ray", reason="Ray is not here: pip install '.[ray]'")
@@ -34,50 +33,29 @@ def cluster() -> Iterator[Any]:
     nodes.shutdown()
 
 
-@pytest.fixture
-def converting(cluster: Any, source: Path, tmp_path: Path, slow_disk: None) -> Iterator[tuple[Path, list[object]]]:
-    """A store that is being converted, some shards of which are finished; and, after the test, how that ended."""
-    out, ends = tmp_path / "again.tsds", list[object]()
-
-    def convert() -> None:
-        try:
-            ends.append(tsds.clusters.convert_on("ray", source, out, OPTIONS, scheduler=cluster.address))
-        except BaseException as error:
-            ends.append(error)
-
-    thread = Thread(target=convert)
-    thread.start()
-    wait_for(lambda: busy_with_a_shard(out))
-    yield out, ends
-    thread.join(150)
-
-
-def assert_ends(converting: tuple[Path, list[object]], expected: dict[str, bytes]) -> None:
-    out, ends = converting
-    wait_for(lambda: bool(ends), 150)
-    assert isinstance(ends[0], tsds.conversion.Summary), ends
-    assert contents(out) == expected
-
-
 def test_three_nodes(cluster: Any, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     tsds.clusters.convert_on("ray", source, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
     assert contents(tmp_path / "o.tsds") == expected
 
 
-def test_a_worker_that_is_killed(converting: tuple[Path, list[object]], expected: dict[str, bytes]) -> None:
+@pytest.mark.usefixtures("slow_disk")
+def test_a_worker_that_is_killed(cluster: Any, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     def working() -> list[psutil.Process]:
         below = psutil.Process().children(recursive=True)
         return [each for each in below if "".join(each.cmdline()[:1]).startswith("ray::") and "IDLE" not in each.name()]
 
-    wait_for(lambda: bool(working()))
-    working()[0].kill()
-    assert_ends(converting, expected)
+    with converting("ray", source, tmp_path / "o.tsds", cluster.address):
+        wait_for(lambda: bool(working()))
+        working()[0].kill()
+    assert contents(tmp_path / "o.tsds") == expected
 
 
-def test_a_node_that_dies(cluster: Any, converting: tuple[Path, list[object]], expected: dict[str, bytes]) -> None:
-    node = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
-    cluster.remove_node(node, allow_graceful=False)
-    assert_ends(converting, expected)
+@pytest.mark.usefixtures("slow_disk")
+def test_a_node_that_dies(cluster: Any, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    with converting("ray", source, tmp_path / "o.tsds", cluster.address):
+        node = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
+        cluster.remove_node(node, allow_graceful=False)
+    assert contents(tmp_path / "o.tsds") == expected
 
 
 def test_a_bad_sample_ends_it(cluster: Any, source: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
-from cluster.conftest import wait_for
+from cluster.conftest import end, wait_for
 from cluster.network import Node, nodes
 from training_stores import labelled, load_history
 
@@ -76,12 +76,3 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     for node in trainers:
         (kept,) = tsds.reading.cached_stores(tmp_path / node.name)
         assert kept.url == url and kept.nbytes_there > 0
-
-
-def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-        process.kill()
-        process.wait()
