@@ -25,23 +25,15 @@ from tensorstore_ds.regular_files import tidied
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """Result of `export`.
+    """Result of `export`."""
 
-    Attributes:
-        path: path of the new folder.
-        samples: number of samples written, by split.
-        files: number of files.
-        left_out: number of samples by the name of a field or value that the format cannot store.
-        seconds: wall time.
-        notes: remarks that are not errors.
-    """
-
-    path: Path
-    samples: Mapping[str, int]
-    files: int
+    path: Path  #: Path of the new folder.
+    samples: Mapping[str, int]  #: Number of samples written, by split.
+    files: int  #: Number of files.
+    #: Number of samples by the name of a field or value that the format cannot store.
     left_out: Mapping[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    notes: tuple[str, ...] = ()
+    seconds: float = 0.0  #: Wall time.
+    notes: tuple[str, ...] = ()  #: Remarks that are not errors.
 
 
 def export(

@@ -39,30 +39,18 @@ _PNG = {("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1)}
 
 @dataclass(frozen=True, slots=True)
 class ExportedSample:
-    """One sample to export.
+    """One sample to export."""
 
-    Attributes:
-        split: name of the split.
-        row: row of the sample in the split.
-        name: name of the image file, without a folder. It is unique in its folder.
-        image: bytes of the image file.
-        size: (height, width) of the image after its orientation is applied.
-        channels: number of channels of the image.
-        label: class index, -1 if it is unknown, or None if the store has no labels.
-        objects: the objects as in ``split["objects"][row]``, or None if the store has none.
-        texts: texts of each field of kind `text`.
-        labels: (C,) 1, 0 or -1 for each class, or None if the store has no field of kind `labels`.
-    """
-
-    split: str
-    row: int
-    name: str
-    image: bytes
-    size: tuple[int, int]
-    channels: int
-    label: int | None
-    objects: Mapping[str, Any] | None
-    texts: Mapping[str, list[str]] = field(default_factory=dict)
+    split: str  #: Name of the split.
+    row: int  #: Row of the sample in the split.
+    name: str  #: Name of the image file, without a folder. It is unique in its folder.
+    image: bytes  #: Bytes of the image file.
+    size: tuple[int, int]  #: (height, width) of the image after its orientation is applied.
+    channels: int  #: Number of channels of the image.
+    label: int | None  #: Class index, -1 if it is unknown, or None if the store has no labels.
+    objects: Mapping[str, Any] | None  #: The objects as in ``split["objects"][row]``, or None if the store has none.
+    texts: Mapping[str, list[str]] = field(default_factory=dict)  #: Texts of each field of kind `text`.
+    #: (C,) 1, 0 or -1 for each class, or None if the store has no field of kind `labels`.
     labels: NDArray[np.int8] | None = None
 
     @property

@@ -27,24 +27,15 @@ class LoaderDiagnosis:
     """Result of `diagnose` for a `loader`: rates of the loader and of a training step.
 
     Rates are in samples per second. Each is the median over 3 rounds, in which the measurements alternate.
-
-    Attributes:
-        batch_size: number of samples per batch.
-        first_batch: seconds from the start of the iteration to its first batch.
-        load_rate: rate of the loader alone.
-        step_rate: rate of the step alone, on one batch that stays on the device, or None without a step.
-        together_rate: rate of the step on batches of the loader, or None without a step.
-        verdicts: findings about what slows training down.
-        seconds: duration of the measurement.
     """
 
-    batch_size: int
-    first_batch: float
-    load_rate: float
-    step_rate: float | None
-    together_rate: float | None
-    verdicts: tuple[Verdict, ...]
-    seconds: float
+    batch_size: int  #: Number of samples per batch.
+    first_batch: float  #: Seconds from the start of the iteration to its first batch.
+    load_rate: float  #: Rate of the loader alone.
+    step_rate: float | None  #: Rate of the step alone, on one batch that stays on the device, or None without a step.
+    together_rate: float | None  #: Rate of the step on batches of the loader, or None without a step.
+    verdicts: tuple[Verdict, ...]  #: Findings about what slows training down.
+    seconds: float  #: Duration of the measurement.
 
     @property
     def wait(self) -> float | None:

@@ -33,24 +33,16 @@ _SHARE, _LEAST = 1 / 40, 0.3
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Result of `forecast`: how fast training reads the source files now, and how fast it would read a store.
+    """Result of `forecast`: how fast training reads the source files now, and how fast it would read a store."""
 
-    Attributes:
-        path: path of the source.
-        split: name of the split that was measured.
-        measured: number of samples that were converted and loaded, spread over the whole split.
-        estimate: estimate of the store that `convert` would make of the whole source.
-        comparison: speed of torchvision on the files and of a store with the same samples, each for loading alone and
-            for training a small ViT.
-        not_measured: reason why the files were not measured, or empty.
-    """
-
-    path: str
-    split: str
-    measured: int
-    estimate: Estimate
+    path: str  #: Path of the source.
+    split: str  #: Name of the split that was measured.
+    measured: int  #: Number of samples that were converted and loaded, spread over the whole split.
+    estimate: Estimate  #: Estimate of the store that `convert` would make of the whole source.
+    #: Speed of torchvision on the files and of a store with the same samples, each for loading alone and for training a
+    #: small ViT.
     comparison: Comparison
-    not_measured: str = ""
+    not_measured: str = ""  #: Reason why the files were not measured, or empty.
 
     @property
     def samples(self) -> int:

@@ -25,19 +25,13 @@ from tensorstore_ds.regular_files import tidied
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Result of `card`.
+    """Result of `card`."""
 
-    Attributes:
-        path: path of the folder.
-        files: paths of the written files relative to `path`, in order.
-        missing: required questions without an answer, and `license` or `citation` if the store has none.
-        questions: path of the file with the questions and answers.
-    """
-
-    path: Path
-    files: tuple[str, ...]
+    path: Path  #: Path of the folder.
+    files: tuple[str, ...]  #: Paths of the written files relative to `path`, in order.
+    #: Required questions without an answer, and `license` or `citation` if the store has none.
     missing: tuple[str, ...]
-    questions: Path
+    questions: Path  #: Path of the file with the questions and answers.
 
 
 def card(
