@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 import tensorstore_ds as tsds
 from tensorstore_ds import durable
-from tensorstore_ds.durable import lock
 
 CLASSES = ("cat", "dog")
 ROWS = {"train": 9, "val": 4, "test": 2}
@@ -308,60 +306,6 @@ def test_a_reader_of_values_that_are_replaced_reads_the_old_ones(store: Path) ->
     assert tsds.open(store)["train"]["loss"][:].all()
 
 
-def test_a_dataset_in_workers_goes_on(store: Path) -> None:
-    dataset = tsds.StoreDataset(store, "train", fields=("image", "label"))
-    loader = tsds.DataLoader(dataset, 4, num_threads=1)
-    first = [batch["image"].sum().item() for batch in loader]
-    tsds.editing.add_fields(store, {"loss": np.zeros(15)})
-    assert [batch["image"].sum().item() for batch in loader] == first
-
-
-def test_the_next_erase_removes_all_that_was_kept(store: Path) -> None:
-    tsds.editing.add_fields(store, {"loss": np.arange(15.0)})
-    tsds.erase(store, rows={"train": [2]})
-    opened = tsds.open(store)
-    assert opened.replaced == (0, 0)
-    assert opened["train"]["loss"][:].tolist() == [0, 1, 3, 4, 5, 6, 7, 8]
-    assert tsds.verify(store) == []
-
-
-def test_another_process_has_the_lock(store: Path) -> None:
-    descriptor = os.open(store, os.O_RDONLY)
-    try:
-        assert lock(descriptor)
-        for call in (
-            lambda: tsds.editing.add_fields(store, {"x": np.zeros(15)}),
-            lambda: tsds.editing.drop_fields(store, ["label"]),
-        ):
-            with pytest.raises(tsds.errors.ConversionError, match="another process changes this store now"):
-                call()
-    finally:
-        os.close(descriptor)
-
-
-def test_several_threads_add_fields(store: Path) -> None:
-    """One at a time succeeds; the others are told, and the store is whole."""
-    outcomes: list[str] = []
-
-    def add(i: int) -> None:
-        try:
-            tsds.editing.add_fields(store, {f"f{i}": np.full(15, i)})
-            outcomes.append(f"f{i}")
-        except tsds.errors.ConversionError as error:
-            outcomes.append("busy")
-            assert "another process changes this store now" in str(error)
-
-    threads = [threading.Thread(target=add, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    added = sorted(each for each in outcomes if each != "busy")
-    assert len(outcomes) == 6 and added
-    assert tsds.verify(store) == []
-    assert sorted(name for name in tsds.open(store)["val"].fields if name.startswith("f")) == added
-
-
 def test_append_gives_unknown_values_to_new_samples(store: Path, tmp_path: Path) -> None:
     tsds.editing.add_fields(store, {"loss": np.zeros(15), "tags": ["x"] * 15})
     source = tmp_path / "more" / "train"
@@ -498,28 +442,6 @@ def test_other_values_of_some_splits_are_refused(store: Path) -> None:
     tsds.editing.add_fields(store, {"x": np.zeros(15, np.int8)}, replace=True)  # of all splits, they may be
     assert tsds.open(store)["test"].column("x").dtype == np.int8
     assert tsds.verify(store) == []
-
-
-@pytest.mark.parametrize("store", ["memmap"], indirect=True)
-@pytest.mark.parametrize("call", ["add", "drop", "erase"])
-def test_packed_stores_and_urls_are_refused_with_what_to_do(store: Path, tmp_path: Path, call: str) -> None:
-    def run(place: Any) -> None:
-        if call == "add":
-            tsds.editing.add_fields(place, {"x": ZEROS})
-        elif call == "drop":
-            tsds.editing.drop_fields(place, ["label"])
-        else:
-            tsds.erase(place, rows={"train": [0]})
-
-    what = {"add": "add the fields", "drop": "drop the fields", "erase": "erase the samples"}[call]
-    packed = tmp_path / "s.tsds.zip"
-    tsds.pack(store, packed)
-    with pytest.raises(tsds.OptionError, match=f"Unpack it with tsds unpack, {what}, and pack it again"):
-        run(packed)
-    with pytest.raises(tsds.OptionError, match=f"Pull it, {what}, and push it with `update=True`"):
-        run("https://example.org/s.tsds")
-    with pytest.raises(tsds.FormatError, match="there is no such store"):
-        run(tmp_path / "nowhere.tsds")
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,30 +1,21 @@
-"""Samples appended to a store: compared with a conversion of all, under readers, kills and a full disk."""
+"""Samples appended to a store: compared with a conversion of all."""
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import VALID, class_folders, tsds as command, voc
-from stores import no_room, smart_store
-from tensorstore_ds import durable
-from tensorstore_ds.annex.editing import append as module, in_place
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, SourceError
-from tensorstore_ds.format.statistics import ImageSums, LabelSums, ObjectSums, SizeSums, Statistics, join_summaries
+from stores import smart_store, snapshot
+from tensorstore_ds.annex.editing import in_place
+from tensorstore_ds.errors import ConversionError, OptionError, SourceError
 
 
 def photos(root: Path, count: int, *classes: str, start: int = 0, size: int | None = 12) -> Path:
@@ -60,6 +51,7 @@ WAYS: list[dict[str, Any]] = [
     {"size": (8, 8), "fit": "crop", "color": "gray"},
     {"encoding": "jpeg"},
     {"encoding": "source"},
+    {"encoding": "raw"},
 ]
 
 
@@ -85,14 +77,6 @@ def test_a_folder_that_has_grown(tmp_path: Path, options: dict[str, Any], size: 
     assert one["size"] == other["size"]
     assert grown.manifest.provenance["history"][-1]["command"] == "append"
     assert not list(tmp_path.glob("*.append*"))
-
-
-def test_pixels_of_differing_sizes_get_one_more(tmp_path: Path) -> None:
-    root = photos(tmp_path / "photos", 5, size=None)
-    convert(root, tmp_path / "s.tsds", encoding="raw")
-    photos(root, 1, "cat", start=5, size=None)
-    tsds.append(tmp_path / "s.tsds", root, workers=0)
-    assert samples(tsds.open(tmp_path / "s.tsds")) == samples(convert(root, tmp_path / "w.tsds", encoding="raw"))
 
 
 def test_a_store_of_the_encoding_smart_takes_no_more_images(tmp_path: Path) -> None:
@@ -128,9 +112,6 @@ def test_what_is_not_new_or_does_not_fit_is_refused(tmp_path: Path) -> None:
         photos(root, 1, start=7)
         (root / "cat/007.png").write_bytes(b"none")
         tsds.append(path, root, workers=0)
-    with pytest.raises(OptionError, match="found a packed one"):
-        tsds.pack(path, tmp_path / "s.tsds.zip")
-        tsds.append(tmp_path / "s.tsds.zip", root)
     assert (path / "zarr.json").read_bytes() == state
     assert tsds.verify(path) == []
     (root / "cat/007.png").unlink()
@@ -148,26 +129,6 @@ def test_a_store_without_images_gets_none(tmp_path: Path, name: str, found: str)
     shutil.copytree(VALID / f"{name}.tsds", tmp_path / "s.tsds")
     with pytest.raises(OptionError, match=f"expected images, found {found}"):
         tsds.append(tmp_path / "s.tsds", photos(tmp_path / "photos", 1), workers=0)
-
-
-def test_a_folder_that_cannot_be_synced_costs_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The manifest that lists the new shards is in its place then, so they stay."""
-    root = photos(tmp_path / "photos", 3)
-    path = convert(root, tmp_path / "s.tsds").path
-    photos(root, 2, start=3)
-    real = durable.sync
-
-    def sync(folder: Path) -> None:
-        if folder == path:
-            raise OSError(5, "Input/output error")
-        real(folder)
-
-    monkeypatch.setattr(durable, "sync", sync)
-    with pytest.raises(OutputError, match="it is whole, but its folder could not be synced"):
-        tsds.append(path, root, workers=0)
-    assert tsds.verify(path) == []
-    assert len(samples(tsds.open(path))) == 10
-    assert sorted(os.listdir(tmp_path)) == ["photos", "s.tsds"]
 
 
 def test_what_an_interrupted_call_has_left_is_removed(tmp_path: Path) -> None:
@@ -201,128 +162,11 @@ def test_what_others_have_put_into_the_store_stays(tmp_path: Path) -> None:
     assert (path / "val/notes.txt").read_text() == "mine" and (path / "val/00000").is_dir()
 
 
-def test_bad_samples_are_left_out(tmp_path: Path) -> None:
-    root = photos(tmp_path / "photos", 3)
-    path = convert(root, tmp_path / "s.tsds").path
-    photos(root, 2, start=3)
-    (root / "cat/003.png").write_bytes(b"none")
-    summary = tsds.append(path, root, workers=0, on_error="skip")
-    assert (summary.rows, summary.skipped) == ({"train": 9}, {"not-an-image": 1})
-
-
-def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = photos(tmp_path / "photos", 3)
-    path = convert(root, tmp_path / "s.tsds").path
-    state = (path / "zarr.json").read_bytes()
-    photos(root, 2, start=3)
-
-    for name in ("write_shard", "write_file"):
-        with monkeypatch.context() as patch:
-            patch.setattr(in_place, name, no_room)
-            with pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed; make room"):
-                tsds.append(path, root, workers=0)
-        assert (path / "zarr.json").read_bytes() == state
-        assert tsds.verify(path) == []
-    assert tsds.append(path, root, workers=0).rows == {"train": 10}
-
-
-@pytest.mark.slow
-def test_a_call_that_is_killed_at_any_moment(tmp_path: Path) -> None:
-    """The store is what it was, or what it is to be; and the same call ends the work."""
-    root = photos(tmp_path / "photos", 8)
-    first = convert(root, tmp_path / "first.tsds", shard_nbytes=2000).path
-    photos(root, 8, start=8)
-    script = f"import tensorstore_ds as t; t.append({str(tmp_path / 's.tsds')!r}, {str(root)!r}, workers=0)"
-    shutil.copytree(first, tmp_path / "s.tsds")
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", script], check=True)
-    whole, lasts = samples(tsds.open(tmp_path / "s.tsds")), time.monotonic() - began
-    for part in (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95):
-        shutil.rmtree(tmp_path / "s.tsds")
-        shutil.copytree(first, tmp_path / "s.tsds")
-        process = subprocess.Popen([sys.executable, "-c", script])
-        time.sleep(part * lasts)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        found = samples(tsds.open(tmp_path / "s.tsds"))
-        assert len(found) in (16, 32) and found.items() <= whole.items()
-        tsds.append(tmp_path / "s.tsds", root, workers=0)
-        assert samples(tsds.open(tmp_path / "s.tsds")) == whole
-        assert tsds.verify(tmp_path / "s.tsds") == []
-        assert not [name for name in os.listdir(tmp_path) if name.endswith(".append")]
-
-
-def test_two_at_once(tmp_path: Path) -> None:
-    root = photos(tmp_path / "photos", 3)
-    path = convert(root, tmp_path / "s.tsds").path
-    photos(root, 1, start=3)
-    with module.locked(path), pytest.raises(ConversionError, match="another process changes this store now"):
-        tsds.append(path, root, workers=0)
-    assert tsds.append(path, root, workers=0).rows == {"train": 8}
-
-
-def test_a_loader_goes_on_while_a_store_grows(tmp_path: Path) -> None:
-    root = photos(tmp_path / "photos", 4)
-    path = convert(root, tmp_path / "s.tsds", shard_nbytes=600).path
-    opened = tsds.open(path)
-    first = opened["train"]["image"][0].copy()
-    photos(root, 4, start=4)
-    tsds.append(path, root, workers=0)
-    assert len(opened["train"]) == 8
-    np.testing.assert_array_equal(opened["train"]["image"][0], first)
-    assert opened["train"]["image"][7].shape == (12, 9, 3)  # a shard that was not opened before
-    assert len(tsds.open(path)["train"]) == 16
-
-
-def test_a_store_that_was_pickled_before_is_what_it_was(tmp_path: Path) -> None:
-    root = photos(tmp_path / "photos", 4)
-    path = convert(root, tmp_path / "s.tsds", shard_nbytes=600).path
-    opened, pickled = tsds.open(path), pickle.dumps(tsds.open(path))
-    photos(root, 4, start=4)
-    tsds.append(path, root, workers=0)
-    again = pickle.loads(pickled)  # noqa: S301  # of this process
-    assert (again.sha256, samples(again)) == (opened.sha256, samples(opened))
-    shutil.rmtree(path)
-    convert(photos(tmp_path / "others", 8, "ox"), path, shard_nbytes=600)
-    with pytest.raises(FormatError, match="expected the store"):
-        pickle.loads(pickled)  # noqa: S301
-
-
 def test_a_note_is_no_other_store(tmp_path: Path) -> None:
     path = convert(photos(tmp_path / "photos", 4), tmp_path / "s.tsds", shard_nbytes=600).path
     opened = tsds.open(path)
     tsds.annotate(path, license="CC0-1.0")
     assert opened["train"]["image"][7].shape == (12, 9, 3)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(0, 30), st.sampled_from([np.uint8, np.float32])
-)
-def test_statistics_of_two_parts_are_those_of_the_whole(labels: list[int], cut: int, dtype: Any) -> None:
-    rng = np.random.default_rng(len(labels))
-    pixels = rng.integers(0, 256, (len(labels), 4, 3, 3)).astype(dtype)
-    sizes = rng.integers(1, 5, (len(labels), 2)).astype(np.int32)
-    cut = cut % (len(labels) + 1)
-
-    def of(part: slice) -> dict[str, Any]:
-        each = np.array(labels[part], np.int64)
-        sums = [LabelSums.of_labels(each, 3), ObjectSums.of_objects(each, each, 3)]
-        sums += [SizeSums.of_sizes(sizes[part]), ImageSums.of_pixels(pixels[part])]
-        return Statistics({one.kind: one for one in sums}).summary()
-
-    if not 0 < cut < len(labels):
-        return
-    parts = [(of(slice(cut)), cut), (of(slice(cut, None)), len(labels) - cut)]
-    whole = of(slice(None))
-    joined = {
-        kind: join_summaries(kind, [(summary[kind], n * (12 if kind == "image" else 1)) for summary, n in parts])
-        for kind in whole
-    }
-    for name in ("label", "objects", "size"):
-        assert json.loads(json.dumps(joined[name])) == whole[name]
-    np.testing.assert_allclose(joined["image"]["mean"], whole["image"]["mean"], rtol=1e-9)
-    np.testing.assert_allclose(joined["image"]["std"], whole["image"]["std"], rtol=1e-6, atol=1e-6)
 
 
 def test_what_is_skipped_is_named(tmp_path: Path) -> None:
@@ -363,17 +207,6 @@ def test_the_command(tmp_path: Path) -> None:
     )
     none = command("append", tmp_path / "nowhere.tsds", class_folders(tmp_path / "c", "cat"))
     assert none.exit_code == 1 and "there is no such store" in none.output
-
-
-def test_a_note_waits_for_nobody_and_loses_nothing(tmp_path: Path) -> None:
-    """Both replace the manifest: one that was read before the other is written would undo that."""
-    class_folders(tmp_path / "photos", "ant")
-    tsds.convert(tmp_path / "photos", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
-    before = (tmp_path / "s.tsds" / "zarr.json").read_bytes()
-    with module.locked(tmp_path / "s.tsds"), pytest.raises(ConversionError, match="another process changes this store"):
-        tsds.annotate(tmp_path / "s.tsds", citation="me")
-    assert (tmp_path / "s.tsds" / "zarr.json").read_bytes() == before
-    assert tsds.annotate(tmp_path / "s.tsds", citation="me").manifest.citation == "me"
 
 
 def test_new_samples_that_are_all_bad_are_listed_and_nothing_is_new(tmp_path: Path) -> None:
@@ -455,22 +288,3 @@ def test_lines_of_an_append_that_was_killed_do_not_count(tmp_path: Path, had_som
     assert {name: data for name, data in snapshot(path).items() if name != "zarr.json"} == {
         name: data for name, data in whole.items() if name != "zarr.json"
     }
-
-
-def test_a_manifest_that_cannot_be_written_leaves_the_list_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, path = photos(tmp_path / "src", 2), tmp_path / "s.tsds"
-    (source / "cat" / "zero.png").write_bytes(b"none")
-    convert(source, path, on_error="skip")
-    before = snapshot(path)
-    (source / "cat" / "bad.png").write_bytes(b"none")
-    photos(source, 1, start=5)
-    monkeypatch.setattr(in_place, "change_root", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
-    with pytest.raises(ConversionError, match="the disk is full"):
-        tsds.append(path, source, workers=0, on_error="skip")
-    assert snapshot(path) == before
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
@@ -135,17 +134,6 @@ def test_refused_in_one_line(store: Path, name: str) -> None:
     assert tsds.open(store).sha256 == before and tsds.verify(store) == []
 
 
-def test_stores_that_are_no_folder(store: Path, tmp_path: Path) -> None:
-    tsds.pack(store, tmp_path / "p.zip")
-    for place, advice in (
-        (str(tmp_path / "p.zip"), "Unpack it with tsds unpack, erase the samples, and pack it again."),
-        ("s3://bucket/s.tsds", "s3://bucket/s.tsds: expected a store on this disk, found a URL. Pull it, erase"),
-        (str(tmp_path / "none.tsds"), "there is no such store"),
-    ):
-        done = command("erase", place, "--where", "width > 1")
-        assert done.exit_code == 1 and advice in done.stderr and done.stderr.count("\n") == 1
-
-
 def test_interrupted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("erase", store, "--keys", listed(store, keys_of(store)[2]))
 
@@ -181,12 +169,3 @@ def test_a_note_of_an_update_names_erase(tmp_path: Path) -> None:
     xml.write_text(xml.read_text().replace("<xmin>1<", "<xmin>2<"))
     done = command("update", tmp_path / "s.tsds", root, "--workers", 0)
     assert "The next append, update, erase or drop removes them." in done.stderr
-
-
-def test_training_data_after_it(store: Path) -> None:
-    torch = pytest.importorskip("torch")
-    whole = tsds.open(store)["train"]["image"][:].copy()
-    command("erase", store, "--rows", listed(store, "train 0\ntrain 3\n"))
-    batches = tsds.DataLoader(tsds.StoreDataset(store, "train"), batch_size=4)
-    (images,) = [batch["image"] for batch in batches]
-    np.testing.assert_array_equal(torch.movedim(images, 1, 3).numpy(), whole[[1, 2, 4, 5]])

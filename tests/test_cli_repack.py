@@ -62,27 +62,21 @@ def test_boxes_that_are_cut_off_are_counted(tmp_path: Path) -> None:
     assert "skipped: box-cropped 1" in done.stdout
 
 
-def test_ctrl_c_after_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def repack(*_: object, **__: object) -> None:
-        (tmp_path / "out.tsds.partial").mkdir()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tensorstore_ds.repack", repack)
-    done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds", "--encoding", "jpeg")
-    assert done.exit_code == 130
-    assert "the same command goes on from there" in done.stderr
-
-
 def test_out_exists(tmp_path: Path) -> None:
     done = tsds("repack", VALID / "chunks.tsds", tmp_path, "--layout", "zarr")
     assert done.exit_code == 1
     assert done.stderr.startswith(f"tsds: {tmp_path}: ")
 
 
-def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("begun", "change"), [(False, ("--layout", "zarr")), (True, ("--encoding", "jpeg"))])
+def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, change: tuple[str, str]) -> None:
     def repack(*_: object, **__: object) -> None:
+        if begun:
+            (tmp_path / "out.tsds.partial").mkdir()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tensorstore_ds.repack", repack)
-    done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds", "--layout", "zarr")
-    assert (done.exit_code, done.stderr) == (130, f"tsds: interrupted; {tmp_path / 'out.tsds'} was not made\n")
+    done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds", *change)
+    assert done.exit_code == 130
+    assert ("the same command goes on from there" in done.stderr) == begun
+    assert (done.stderr == f"tsds: interrupted; {tmp_path / 'out.tsds'} was not made\n") != begun

@@ -177,18 +177,6 @@ def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
             assert isinstance(said[name], int) or counted[name].items() <= said[name].items(), name
 
 
-def test_statistics_of_whole_splits_are_put_together(tmp_path: Path) -> None:
-    parts = [store(tmp_path / f"{i}.tsds", 5 + 9 * i, i).path for i in range(3)]
-    tsds.editing.merge_stores(parts, tmp_path / "both.tsds")
-    both = tsds.open(tmp_path / "both.tsds")
-    assert tsds.verify(both.path) == []
-    pixels = np.stack([both["train"]["image"][i] for i in range(42)]) / 255
-    np.testing.assert_allclose(both["train"].statistics["image"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
-    np.testing.assert_allclose(both["train"].statistics["image"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
-    counts = np.bincount(both["train"]["label"][:], minlength=3).tolist()
-    assert both["train"].statistics["label"]["class_counts"] == counts
-
-
 def test_image_files_are_copied(tmp_path: Path) -> None:
     """To the byte; their mean and standard deviation are those of the split that they are from."""
     tsds.convert(photos(tmp_path / "src"), tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
@@ -770,23 +758,6 @@ def test_moments_of_files_are_pooled(tmp_path: Path, channels: tuple[int, int], 
     np.testing.assert_allclose(found["std"], values.std(axis=0), rtol=1e-9)
     assert pooled() == pooled(Piece(pieces[0].store, "train", np.arange(0))) == {}
     assert pooled(pieces[0], Piece(pieces[1].store, "train", np.arange(0))) == pooled(pieces[0])
-
-
-def test_moments_that_do_not_fit_together_are_not_pooled(tmp_path: Path) -> None:
-    """Those of 8 and of 16 bits are fractions of differing numbers; there is no mean of 3 and 4 channels."""
-    rng = np.random.default_rng(3)
-    images = {"a": (3, np.uint8), "b": (3, np.uint16), "c": (4, np.uint8)}
-    pieces = {}
-    for name, (channels, dtype) in images.items():
-        pixels = rng.integers(0, 256, (2, 9, 8, channels), dtype)
-        store = store_of(tmp_path / f"{name}.tsds", [{"image": image} for image in pixels])
-        pieces[name] = Piece(store, "train", np.arange(2))
-    assert all(map(pooled, pieces.values()))
-    for pair in ("ab", "ba", "ac", "ca"):
-        assert pooled(*(pieces[name] for name in pair)) == {}
-    for name in ("array-fields", "minimal"):  # no image, and an image whose statistics are not stored
-        without = Piece(tsds.open(VALID / f"{name}.tsds"), "train", np.arange(1))
-        assert pooled(pieces["a"], without) == pooled(without) == {}
 
 
 def test_the_option_split_leads_to_the_argument(tmp_path: Path) -> None:

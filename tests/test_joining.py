@@ -16,7 +16,6 @@ from PIL import Image
 import tensorstore_ds as tsds
 from labelling_files import write
 from small_stores import tsds as command
-from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, Side, join_fields
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import ArrayField
@@ -174,11 +173,3 @@ def test_merge_says_which_keys_are_in_both(tmp_path: Path) -> None:
     found = " ".join(done.stderr.split())
     assert "3 keys are in several stores, such as train/" in found and "1 of them with equal samples" in found
     assert "tsds check finds copies" in found
-
-
-def test_stores_whose_images_differ_are_refused(tmp_path: Path) -> None:
-    for name, size in (("a", 4), ("b", 6)):
-        sample = {"image": np.zeros((size, size, 3), np.uint8)}
-        tsds.convert([sample], tmp_path / f"{name}.tsds", tsds.ConvertOptions(workers=0))
-    with pytest.raises(OptionError, match=r"b\.tsds: expected image to be .*, found .*Store the images of both alike"):
-        tsds.editing.merge_stores([tmp_path / "a.tsds", tmp_path / "b.tsds"], tmp_path / "out.tsds")

@@ -120,15 +120,6 @@ def test_resized_pixels_boxes_and_keypoints_are_those_of_a_conversion(tmp_path):
     assert cut["crop"] < cut["crop-visible"]
 
 
-def test_boxes_follow_the_longer_side(tmp_path):
-    sample = {"image": np.zeros((40, 80, 3), np.uint8), "boxes": [[8.0, 4.0, 80.0, 40.0]], "labels": [0]}
-    before = store_of(tmp_path / "b.tsds", [sample], ["a"])
-    done = tsds.repack(before.path, tmp_path / "a.tsds", encoding="jpeg", max_side=20, workers=0)
-    split = tsds.open(done.path)["train"]
-    assert split[0]["image"].shape == (10, 20, 3)
-    np.testing.assert_array_equal(split[0]["objects"]["boxes"], [[2, 1, 20, 10]])
-
-
 def test_masks_are_resized_with_their_images(tmp_path):
     source = write_voc(tmp_path)
     before = converted(source, tmp_path / "b.tsds", size=(40, 40))

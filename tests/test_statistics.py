@@ -182,16 +182,6 @@ def test_what_one_of_two_parts_does_not_tell_is_not_known_of_both():
         assert total(*pair).summary() == sums.summary() and total(*pair, emptied).emptied == 2
 
 
-@pytest.mark.parametrize("shape", [(700, 300, 3), (700, 3, 1), (2, 300, 300, 3)])
-def test_sums_of_the_largest_values_are_exact(shape):
-    sums, pixels = ImageSums.of_pixels(np.full(shape, 255, np.uint8)), math.prod(shape[:-1])
-    assert (sums.count, sums.sum, sums.squares) == (
-        pixels,
-        [255 * pixels] * shape[-1],
-        [255**2 * pixels] * shape[-1],
-    )
-
-
 @pytest.mark.skipif(native.core is None, reason=f"no compiled kernels: {native.why_not}")
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_the_kernel_adds_up_as_numpy_does(is_plain, monkeypatch):

@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensorstore_ds.annex.editing.append import locked
 from tensorstore_ds.annex.editing.field_values import Known, Values, field_of
 from tensorstore_ds.annex.editing.given import Given
 from tensorstore_ds.annex.editing.in_place import (
     Changes,
     InPlace,
     Leftovers,
-    check_in_place,
+    changing,
     remove_leftovers,
     removed_after,
 )
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import MoreSkipped
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError
@@ -132,11 +131,9 @@ def run_add(
     **details: Any,
 ) -> FieldsSummary:
     """Do the work of `add_fields`; `values` is called with the locked store, `details` go into the provenance."""
-    began, path, notify = time.monotonic(), check_in_place(store, "add the fields"), progress or in_notebook()
-    with locked(path), one_line_for_failures(path, goes_on=False):
-        opened = open_store(path)
-        opened._check_rewritable()
-        own = opened.manifest.fields
+    began, notify = time.monotonic(), progress or in_notebook()
+    with changing(store, "add the fields") as opened:
+        path, own = opened.path, opened.manifest.fields
         made: dict[str, tuple[Field, dict[str, Given]]] = {}
         for name, each in values(opened).items():
             _check_name(name, own, is_replaced=is_replaced)
@@ -154,8 +151,7 @@ def run_add(
         changes = Changes(given={name: given for name, (_, given) in made.items()})
         step = {"command": "add", "fields": list(made), **details}
         InPlace((opened, {}), {}, fields, changes, notify, MoreSkipped()).run(step)
-        summary = _summary(path, {name: new.describe() for name, (new, _) in made.items()}, notes)
-        return _timed(summary, began)
+        return _summary(path, began, {name: new.describe() for name, (new, _) in made.items()}, notes)
 
 
 def drop_fields(
@@ -186,11 +182,9 @@ def drop_fields(
     names = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
     if not names:
         raise OptionError("`fields`: expected names of fields, found none.")
-    began, path, notify = time.monotonic(), check_in_place(store, "drop the fields"), progress or in_notebook()
-    with locked(path), one_line_for_failures(path, goes_on=False):
-        opened = open_store(path)
-        opened._check_rewritable()
-        own = opened.manifest.fields
+    began, notify = time.monotonic(), progress or in_notebook()
+    with changing(store, "drop the fields") as opened:
+        path, own = opened.path, opened.manifest.fields
         if completes := _was_interrupted(opened, names):
             described: dict[str, str] = dict.fromkeys(names, "")
         else:
@@ -202,7 +196,7 @@ def drop_fields(
             changed = InPlace((opened, {}), {}, kept, Changes(), notify, MoreSkipped())
             changed.run({"command": "drop", "fields": names})
         removed = removed_after(path, "the fields are dropped from the store")
-        return _timed(_summary(path, described, (), removed, completed=completes), began)
+        return _summary(path, began, described, (), removed, completed=completes)
 
 
 def _check_name(name: object, own: Mapping[str, Field], *, is_replaced: bool) -> None:
@@ -306,26 +300,23 @@ def _was_interrupted(store: Store, names: Sequence[str]) -> bool:
 
 def _summary(
     path: Path,
+    began: float,
     fields: Mapping[str, str],
     notes: Sequence[str],
-    removed: Leftovers | None = None,
+    removed: Leftovers = Leftovers(),  # noqa: B008
     *,
     completed: bool = False,
 ) -> FieldsSummary:
-    store, removed = open_store(path), removed or Leftovers()
+    store = open_store(path)
     rows = {name: len(store[name]) for name in store}
     return FieldsSummary(
         path,
         rows,
         store.nbytes,
-        0,
+        time.monotonic() - began,
         notes=tuple(notes),
         fields=fields,
         removed_shards=removed.shards,
         removed_nbytes=removed.nbytes,
         completed=completed,
     )
-
-
-def _timed(summary: FieldsSummary, began: float) -> FieldsSummary:
-    return replace(summary, seconds=time.monotonic() - began)

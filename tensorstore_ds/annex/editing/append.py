@@ -8,7 +8,6 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from tensorstore_ds import words
 from tensorstore_ds.annex.editing.compare import NAMED, SampleCount, differing_fields
 from tensorstore_ds.annex.editing.edit import joined_stores
-from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Place, Replaced, remove_leftovers
+from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Place, Replaced, locked, remove_leftovers
 from tensorstore_ds.annex.editing.keys import StoreKeys
 from tensorstore_ds.annex.editing.mentions import problems_of
 from tensorstore_ds.annex.editing.tombstones import Tombstones, image_bytes
@@ -36,8 +35,8 @@ from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.durable import lock, partial_of
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem, SourceError, one_line
+from tensorstore_ds.durable import partial_of
+from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
@@ -151,8 +150,8 @@ def append(
     """
     if update and not compare:
         raise OptionError("`update` compares the samples: leave out `compare`.")
-    wanted = _Wanted(True, update, compare, restore_erased, dry_run)
-    return _Growing(store, source, wanted, progress or in_notebook(), keywords).run()
+    growing = _Growing(tidied(store), tidied(source), progress or in_notebook(), keywords, restore_erased, dry_run)
+    return growing.run(adds=True, updates=update, compares=compare)
 
 
 @takes_options(ConvertOptions, default=...)
@@ -196,36 +195,28 @@ def update(
     Raises:
         OptionError, SourceError, FormatError, ConversionError: as in `append`.
     """
-    wanted = _Wanted(False, True, True, restore_erased, dry_run)
-    return _Growing(store, source, wanted, progress or in_notebook(), keywords).run()
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What to do: add new samples, update and compare known ones, store erased ones again."""
-
-    adds: bool
-    updates: bool
-    compares: bool
-    restores: bool
-    dry_run: bool
+    growing = _Growing(tidied(store), tidied(source), progress or in_notebook(), keywords, restore_erased, dry_run)
+    return growing.run(adds=False, updates=True, compares=True)
 
 
 @dataclass
 class _Growing:
     """One call of `append` or `update`."""
 
-    store: str | os.PathLike[str]
-    source: str | os.PathLike[str]
-    wanted: _Wanted
+    path: Path
+    source: Path
     notify: OnProgress
-    changes: Mapping[str, Any]
+    options: Mapping[str, Any]
+    restores: bool
+    dry_run: bool
     _unreadable: list[Problem] = field(default_factory=list)
+    _notes: dict[str, None] = field(default_factory=dict)
     _goes_on: bool = True  # from what is all converted, if the call is interrupted or the machine refuses something
 
-    def run(self) -> GrowthSummary:
-        """Do the work of `append` and `update`."""
-        path, source, began = tidied(self.store), tidied(self.source), time.monotonic()
+    def run(self, *, adds: bool, updates: bool, compares: bool) -> GrowthSummary:
+        """Do the work of `append` and `update`: add new samples, update and compare known ones."""
+        self.adds, self.updates, self.compares = adds, updates, compares
+        path, source, began = self.path, self.source, time.monotonic()
         _check_order(path, source)
         return replace(self._run(path, source), seconds=time.monotonic() - began)
 
@@ -235,14 +226,14 @@ class _Growing:
             opened._check_rewritable()
             if opened.manifest.chunk_size != CHUNK_SIZE:
                 raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found others. Repack the store.")
-            if not self.wanted.dry_run:
+            if not self.dry_run:
                 opened, _ = remove_leftovers(opened)
-            options = with_changes(_options(opened), self.changes)
+            options = with_changes(_options(opened), self.options)
             check_apart(source, path)
             if first_of_kind(opened.manifest.fields, KeyField) is None:
                 raise OptionError(f"{path}: expected samples with keys, found none. Convert the source anew.")
             known = StoreKeys(opened)
-            erased = Tombstones() if self.wanted.restores else Tombstones(opened.manifest.provenance)
+            erased = Tombstones() if self.restores else Tombstones(opened.manifest.provenance)
             listed = _Listed(open_any(source, options), opened, known, erased)
             image = opened.manifest.fields["image"]
             like = image if isinstance(image, RaggedImageField) else None
@@ -250,8 +241,8 @@ class _Growing:
             converting = partial(
                 convert_source, notify=self.notify, like=like, check=partial(_check_images, opened, called)
             )
-            wanted = {"known": listed.known if self.wanted.compares else {}, "new": listed.new}
-            if not self.wanted.adds:  # they are looked at to see which of them were moved, unless they are too many
+            wanted = {"known": listed.known if self.compares else {}, "new": listed.new}
+            if not self.adds:  # they are looked at to see which of them were moved, unless they are too many
                 are_few = _count(listed.new) <= max(_MOVED, 2 * listed.only_in_store)
                 wanted["new"] = listed.new if are_few and listed.only_in_store and listed.known else {}
             folder = path.with_name(f"{path.name}.append")
@@ -271,15 +262,15 @@ class _Growing:
             with work:
                 work.remove_all_but({f"{name}.partial" for name in wanted})
                 for name in [name for name in wanted if wanted[name]]:
-                    is_new = name == "new" and self.wanted.adds
+                    is_new = name == "new" and self.adds
                     own = options if is_new else replace(options, split_into=None, split_by=None)
                     chosen = listed.chosen(wanted[name])
                     try:
-                        if name == "new" and not self.wanted.adds:
+                        if name == "new" and not self.adds:
                             own = replace(own, on_error="skip")
                         converted[name] = converting(chosen, folder / name, own)
                     except (SourceError, OptionError) as error:
-                        if name == "new" and not self.wanted.adds:
+                        if name == "new" and not self.adds:
                             continue  # `update` stores none of these
                         if not isinstance(error, SourceError) or error.advice != NOTHING_LEFT:
                             self._goes_on = False
@@ -302,43 +293,40 @@ class _Growing:
         """Compare newly converted samples with the samples of a store, and change the store."""
         others = {name: open_store(each.path) for name, each in converted.items()}
         looked_at = others.get("new")
-        if not self.wanted.adds:
+        if not self.adds:
             others.pop("new", None)
             converted = {name: each for name, each in converted.items() if name != "new"}
-        unused = {} if self.wanted.adds else _unused_classes(store, others.values())
+        unused = {} if self.adds else _unused_classes(store, others.values())
         # a class that the store or the source has not met applies to none of its samples: both have the same classes
         joined = joined_stores([store, *others.values()], [store.name, *[source] * len(others)], unused, absent=0)
         numbers = dict(zip(others, joined.numbers[1:], strict=True))
         sources = {name: (others[name], numbers[name]) for name in others}
         tombstones = Tombstones(store.manifest.provenance)
-        refused = Tombstones() if self.wanted.restores else tombstones
+        refused = Tombstones() if self.restores else tombstones
         found = _found((store, joined.numbers[0]), sources, known, joined.fields, refused)
-        if found.differing.count and not self.wanted.updates:
+        if found.differing.count and not self.updates:
             raise _taken(source, found)
-        for each in [note for summary in converted.values() for note in summary.notes]:
-            found.notes[each] = None
+        self._notes |= dict.fromkeys(note for summary in converted.values() for note in summary.notes)
         found.moved, found.moved_from = _moved(listed, looked_at, store)
-        for note in _notes_of_moves(store, listed, found, adds=self.wanted.adds):
-            self._note(note)
-            found.notes[note] = None
+        for note in _notes_of_moves(store, listed, found, adds=self.adds):
+            self._keep(note)
         own = store.manifest.fields
         reshapes = any(name not in own or own[name].arrays != each.arrays for name, each in joined.fields.items())
-        if found.changes.is_empty and not (self.wanted.updates and reshapes):
+        if found.changes.is_empty and not (self.updates and reshapes):
             return self._summary(store, listed, found, converted)
         for note in joined.notes:
-            self._note(note)
-            found.notes[note] = None
-        if self.wanted.dry_run:
+            self._keep(note)
+        if self.dry_run:
             return self._summary(store, listed, found, converted)
         step = {
-            "command": "append" if self.wanted.adds else "update",
+            "command": "append" if self.adds else "update",
             "source": source,
             "rows": {name: len(rows) for name, rows in found.changes.added.items()},
-            **({"updated": dict(found.counts)} if self.wanted.updates else {}),
+            **({"updated": dict(found.counts)} if self.updates else {}),
         }
         skipped = self._skipped(store, others, listed, found, known, refused)
         changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
-        if self.wanted.restores and len(tombstones):
+        if self.restores and len(tombstones):
             new = ((name, row) for name, rows in found.changes.added.items() for row in rows.tolist())
             splits = [*others.get("known", ())]
             images = (place for each in found.changes.replaced.values() for place in each.places("image", splits))
@@ -350,8 +338,7 @@ class _Growing:
         if replaced:
             note = f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store open. "
             note += "The next append, update, erase or drop removes them."
-            self._note(note)
-            found.notes[note] = None
+            self._keep(note)
         rows = {name: entry.rows for name, entry in manifest.splits.items()}
         return replace(self._summary(store, listed, found, converted), rows=rows, nbytes=manifest.nbytes)
 
@@ -364,9 +351,7 @@ class _Growing:
         known: StoreKeys,
         refused: Tombstones,
     ) -> MoreSkipped:
-        """Changes of the list of skipped samples; it contains no sample that the store keeps or that was erased from
-        it.
-        """
+        """Changes of the list of skipped samples, which contains no sample that the store keeps or has erased."""
         skipped, left_out = list(self._unreadable), list[Problem]()
         for other in others.values():
             reasons = other.manifest.provenance["skipped"]
@@ -376,11 +361,7 @@ class _Growing:
         are_of_step = {
             where
             for where, (split, row) in zip(told, known.find(told), strict=True)
-            if (
-                found.differs(split, row)
-                if split
-                else self.wanted.adds and not refused.has_key(where.partition(":")[0])
-            )
+            if (found.differs(split, row) if split else self.adds and not refused.has_key(where.partition(":")[0]))
         }
         skipped, left_out = ([each for each in some if each.where in are_of_step] for some in (skipped, left_out))
         names = {*listed.keys(listed.erased), *found.erased}
@@ -422,13 +403,13 @@ class _Growing:
             dict(skipped),
             tuple(dict.fromkeys(left_out)),
             sum(each.resumed for each in converted.values()),
-            tuple(found.notes),
+            tuple(self._notes),
             added=found.added,
             updated=found.differing,
             updated_fields=dict(found.counts),
             already_there=found.same,
-            not_compared=SampleCount() if self.wanted.compares else listed.counted(listed.known),
-            not_added=SampleCount() if self.wanted.adds else listed.counted(listed.new),
+            not_compared=SampleCount() if self.compares else listed.counted(listed.known),
+            not_added=SampleCount() if self.adds else listed.counted(listed.new),
             only_in_store=listed.only_in_store,
             kept=tuple(store[name].key(row) for name, row in islice(listed.gone(), NAMED)),
             erased=SampleCount.of(chain(listed.keys(listed.erased), found.erased)),
@@ -439,7 +420,7 @@ class _Growing:
 
     def _notes_of_options(self, store: Store, options: ConvertOptions, listed: _Listed) -> Iterator[str]:
         """Notes about options of the first conversion that this call does not repeat."""
-        if not self.wanted.adds or not listed.new:
+        if not self.adds or not listed.new:
             return
         made = store.manifest.conversion_options
         if made.get("class_map") and not options.class_map:
@@ -453,25 +434,25 @@ class _Growing:
                 f"`split_into` {given}."
             )
 
+    def _keep(self, note: str) -> None:
+        """Show a note now, and in the summary."""
+        self._notes[note] = None
+        self._note(note)
+
     def _note(self, text: str) -> None:
         self.notify(Progress("copy", 0, 0, 0, text))
 
 
 @dataclass
 class _Found:
-    """Result of the comparison of a source with a store.
-
-    `named` gives the differing fields of the first differing samples, by key; `counts` the samples in which each field
-    differs.
-    """
+    """Result of the comparison of a source with a store."""
 
     changes: Changes = field(default_factory=Changes)
     added: SampleCount = field(default_factory=SampleCount)
     same: SampleCount = field(default_factory=SampleCount)
     differing: SampleCount = field(default_factory=SampleCount)
-    named: dict[str, list[str]] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    notes: dict[str, None] = field(default_factory=dict)
+    named: dict[str, list[str]] = field(default_factory=dict)  #: differing fields of the first of these, by key
+    counts: Counter[str] = field(default_factory=Counter)  #: samples in which each field differs
     erased: list[str] = field(default_factory=list)
     moved: SampleCount = field(default_factory=SampleCount)
     moved_from: dict[str, str] = field(default_factory=dict)
@@ -497,17 +478,15 @@ def _count(places: _Places) -> int:
 
 
 class _Listed:
-    """The samples of a source, each as its split and its position there.
-
-    `erased` are new samples whose keys were erased from the store. `first_other` gives the splits of the first sample
-    of `other_split`, in the store and in the source.
-    """
+    """The samples of a source, each as its split and its position there."""
 
     def __init__(self, source: Source, store: Store, known: StoreKeys, tombstones: Tombstones) -> None:
         self.source = source
         self._contents = source.contents()
-        self.new, self.known, self.erased = _Places(), _Places(), _Places()
-        self.other_split, self.first_other = SampleCount(), ("", "")
+        self.new, self.known = _Places(), _Places()
+        self.erased = _Places()  # new samples whose keys were erased from the store
+        self.other_split = SampleCount()
+        self.first_other = ("", "")  # splits of the first of these, in the store and in the source
         self._seen = {name: np.zeros(len(store[name]), np.bool_) for name in store}
         for name, listed in self._contents.splits.items():
             kinds, keys = bytearray(), (source.key(name, each) for each in listed)
@@ -603,12 +582,9 @@ def _note_new(found: _Found, new: Store, tombstones: Tombstones) -> None:
 
 
 def _moved(listed: _Listed, new: Store | None, store: Store) -> tuple[SampleCount, dict[str, str]]:
-    """Count new samples with the image of a sample that the source lacks, and map the first keys to the old keys.
-
-    Only for a source that shares samples with the store. In an unrelated source, every file would be a candidate.
-    """
+    """Count new samples with the image of a sample that the source lacks, and map the first keys to the old keys."""
     found, pairs = SampleCount(), dict[str, str]()
-    if not listed.known or not listed.only_in_store or new is None:
+    if not listed.known or not listed.only_in_store or new is None:  # in an unrelated source, each could be one
         return found, pairs
     sizes = np.unique(np.concatenate([_sizes(new, name) for name in new]))
     prints = {name: np.array([_print(new, name, row) for row in range(len(new[name]))], np.uint64) for name in new}
@@ -756,26 +732,3 @@ def _options(store: Store) -> ConvertOptions:
         split = next(store[name] for name in store if len(store[name]))
         recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(int(split.image_shapes[0, 2]), "auto")
     return ConvertOptions(**{**recorded, "layout": store.layout})
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a store, so that no other process appends to it or annotates it.
-
-    Raises:
-        OptionError: it is packed.
-        ConversionError: another process changes it now.
-    """
-    if not path.is_dir():
-        open_store(path)  # says what is wrong with it
-        raise OptionError(f"{path}: expected a store that is a folder, found a packed one. Unpack it with tsds unpack.")
-    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
-        yield
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if not lock(descriptor):
-            raise ConversionError(f"{path}: another process changes this store now. Wait until it has ended.")
-        yield
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.keys import key_table
-from tensorstore_ds.annex.editing.rows import opened_for_editing, reading_progress
+from tensorstore_ds.annex.editing.rows import fitted_keypoints, opened_for_editing, reading_progress
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import class_numbers, unknown_object
@@ -218,10 +218,8 @@ def _compare(one: Split, other: Split, rows: NDArray[np.int64], split: SplitDiff
         if name not in other.fields or isinstance(each, KeyField):
             continue
         a, b = one[name], other[name]
-        theirs, are_labels = (
-            other.fields[name],
-            isinstance(each, LabelsField) and type(each) is type(other.fields[name]),
-        )
+        theirs = other.fields[name]
+        are_labels = isinstance(each, LabelsField) and type(each) is type(theirs)
         is_like = isinstance(a, Column) and isinstance(b, Column) and a.spec.shape == b.spec.shape
         if isinstance(a, Column) and isinstance(b, Column) and a.dtype == b.dtype and (is_like or are_labels):
             left, right = a.take(rows[:, 0]), b.take(rows[:, 1])
@@ -309,14 +307,7 @@ def _same_objects(one: _Objects, other: _Objects) -> bool:
         value = _renumbered(_LABELS, value, others) if name == "labels" else value
         stored: Any
         if name in ("keypoints", "visibility") and isinstance(own, ObjectsField):
-            places = {keypoint: i for i, keypoint in enumerate(own.keypoints)}
-            there = [i for i, keypoint in enumerate(each.keypoints) if keypoint in places]
-            from_ = [places[each.keypoints[i]] for i in there]
-            stored = unknown_object(each, name, count)
-            if name in known:
-                stored[:, there] = known[name][:, from_]
-            elif "keypoints" in known:
-                stored[:, there] = 2 * ~np.isnan(known["keypoints"][:, from_]).any(axis=2)
+            stored = fitted_keypoints(each, own.keypoints, name, known, count)
         elif name in known:
             stored = _renumbered(_LABELS, known[name], numbers) if name == "labels" else known[name]
         elif name == "labels":

@@ -23,7 +23,7 @@ from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import ArrayField, first_of_kind
 from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
@@ -254,24 +254,16 @@ def relabel_store(
     """
     notify = progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
-    fields = dict(opened.manifest.fields)
-    numbers: dict[str, NDArray[np.int64]] = {}
-    known = set[str]()
-    for name, field in fields.items():
-        if not isinstance(field, LabelField | LabelsField | ObjectsField) or not field.classes:
-            continue
-        known.update(field.classes)
-        new = [class_map.get(old, old) for old in field.classes]
-        classes = tuple(dict.fromkeys(each for each in new if each))
-        if not classes:
+    joined = joined_stores([opened], class_map=class_map)
+    (numbers,) = joined.numbers
+    for name in numbers:
+        if not joined.fields[name].classes:
             raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
-        places = {each: i for i, each in enumerate(classes)}
-        numbers[name] = np.array([places[each] if each else -1 for each in new], np.int64)
-        fields[name] = field.with_classes(classes)
+    known = {each for name in numbers for each in opened.manifest.fields[name].classes}
     if unknown := [old for old in class_map if old not in known]:
         raise OptionError(f"`class_map`: expected classes of the store, found {unknown[0]!r}.")
     pieces = {name: [Piece(opened, name, np.arange(len(opened[name])), numbers)] for name in opened}
-    return write_store(target, pieces, fields, {"command": "relabel", "class_map": dict(class_map)}, notify)
+    return write_store(target, pieces, joined.fields, {"command": "relabel", "class_map": dict(class_map)}, notify)
 
 
 def merge_stores(
@@ -334,10 +326,7 @@ def joined_stores(
     class_map: Mapping[str, str] | None = None,
     absent: int = NOT_KNOWN,
 ) -> JoinedFields:
-    """Join the fields of several stores; raises `OptionError` if they cannot be the fields of one store.
-
-    Errors and notes call the stores by `names`, or by their paths if it is None.
-    """
+    """Join the fields of stores; errors and notes call them by `names`, or by their paths if it is None."""
     names = [store.name for store in stores] if names is None else names
     sides = [
         Side(name, store.manifest.fields, sum(len(store[split]) for split in store))
@@ -439,10 +428,7 @@ def chosen_splits(store: Store, splits: Collection[str] | None) -> list[str]:
 
 
 def listed_rows(split: Split, listed: Mapping[str, Sequence[int]], purpose: str) -> NDArray[np.int64]:
-    """The listed rows of a split; raises `OptionError` for a missing row.
-
-    `purpose` is for the message, such as "leave out".
-    """
+    """The listed rows of a split; raises `OptionError` for a missing row, with a `purpose` such as "leave out"."""
     rows = list(listed.get(split.name, ()))
     if beyond := [row for row in rows if not 0 <= row < len(split)]:
         raise OptionError(
@@ -472,10 +458,7 @@ def _splits(store: Store) -> dict[str, Split]:
 
 
 def row_group(splits: Mapping[str, Split], by: str, option: str) -> Callable[[str, int], str]:
-    """A function that returns the group of a row of a split; raises `OptionError`, which names the option.
-
-    All splits have the same fields.
-    """
+    """A function that returns the group of a row of a split, which all have the same fields."""
     fields = next(iter(splits.values())).fields
     if by == DUPLICATES:
         image = next(name for name, field in fields.items() if isinstance(field, ImageField))

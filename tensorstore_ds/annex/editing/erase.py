@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.editing.append import locked
 from tensorstore_ds.annex.editing.edit import chosen_splits, listed_rows, no_sample_meets
 from tensorstore_ds.annex.editing.expression import Condition
 from tensorstore_ds.annex.editing.in_place import (
@@ -23,7 +22,7 @@ from tensorstore_ds.annex.editing.in_place import (
     Changes,
     InPlace,
     Leftovers,
-    check_in_place,
+    changing,
     remove_leftovers,
     removed_after,
 )
@@ -31,7 +30,7 @@ from tensorstore_ds.annex.editing.mentions import Mentions, literals_in, problem
 from tensorstore_ds.annex.editing.tombstones import ERASED, Tombstones, key_bytes
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import fewer_skipped
 from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.errors import FormatError, OptionError, Problem
@@ -137,12 +136,11 @@ def erase(
         raise OptionError("expected one of `where`, `rows` and `keys`. They select the samples to erase.")
     if rows is not None and splits is not None:
         raise OptionError("`rows` names the splits itself: leave out `splits`.")
-    began, path = time.monotonic(), check_in_place(store, "erase the samples")
+    began = time.monotonic()
     target = None if receipt is None else _free_file(receipt)
-    with locked(path), one_line_for_failures(path, goes_on=False):
+    with changing(store, "erase the samples") as opened:
         choice = _Choice(None if where is None else Condition(where), rows, keys, splits, sha256)
-        erasure = _Erasure(open_store(path), choice, tombstones, progress or in_notebook())
-        summary = erasure.run(dry_run=dry_run)
+        summary = _Erasure(opened, choice, tombstones, progress or in_notebook()).run(dry_run=dry_run)
     if target is not None and summary.receipt:
         with writing(target):
             write_file(
@@ -173,9 +171,7 @@ class _Choice:
     sha256: str | None
 
     def rows_of(self, store: Store) -> SplitRows:
-        """The chosen rows of a store, perhaps none for a condition; raises `OptionError` if a row or key does not
-        exist.
-        """
+        """The chosen rows of a store; raises `OptionError` if a row or key does not exist."""
         names = chosen_splits(store, self.rows if self.splits is None else self.splits)
         if self.condition is not None:
             found = {name: self.condition.rows(store[name]) for name in names}
@@ -238,7 +234,6 @@ class _Erasure:
     def __init__(self, store: Store, choice: _Choice, tombstones: bool, notify: OnProgress) -> None:
         self._store, self._choice, self._tombstones, self._notify = store, choice, tombstones, notify
         self._notes: list[str] = []
-        store._check_rewritable()
 
     def run(self, *, dry_run: bool) -> ErasureSummary:
         """Do the work of `erase`."""
@@ -391,10 +386,7 @@ def _names(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
 
 
 def _names_in_texts(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
-    """Names of the samples in earlier steps other than their keys: file names without a folder, texts of conditions.
-
-    A text that occurs in the key of a remaining sample is not among them.
-    """
+    """File names without a folder, and texts of conditions, in earlier steps that only keys of these samples have."""
     if first_of_kind(store.manifest.fields, KeyField) is None:
         return set()
     texts = texts_in({name: value for name, value in store.manifest.provenance.items() if name != ERASED})

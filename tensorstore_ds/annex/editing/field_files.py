@@ -231,10 +231,7 @@ class _ByKey:
 
 
 class _Column:
-    """The values of one column, by split and row of the store.
-
-    `empty` lists the split and row of samples whose cell has no number.
-    """
+    """The values of one column, by split and row of the store; `empty` lists cells without a number."""
 
     def __init__(
         self, name: str, missing: float | str | None, like: NDArray[Any] | None, sizes: Mapping[str, int]

@@ -18,10 +18,7 @@ from tensorstore_ds.format.schema import ArraySpec
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """Rows of fixed shape, stored as `spec`.
-
-    `array` is (n, ...), of any byte order, and `bool` stands for `uint8`. It is read in blocks.
-    """
+    """Rows of fixed shape, stored as `spec`: an array (n, ...) of any byte order, read in blocks."""
 
     array: NDArray[Any]
     spec: ArraySpec

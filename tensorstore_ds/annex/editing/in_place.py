@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, takewhile
@@ -27,6 +27,7 @@ from tensorstore_ds.annex.editing.rows import (
     StoreRows,
     count_changed,
     count_rows,
+    counting_progress,
     reading_progress,
     shards_of,
     stays,
@@ -34,9 +35,9 @@ from tensorstore_ds.annex.editing.rows import (
     write_shard,
 )
 from tensorstore_ds.conversion.history import note_state, with_step
-from tensorstore_ds.conversion.result import OnProgress, Progress, one_line_for_failures
+from tensorstore_ds.conversion.result import OnProgress, one_line_for_failures
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
-from tensorstore_ds.durable import own_nbytes, partial_of, sync, write_file
+from tensorstore_ds.durable import lock, own_nbytes, partial_of, sync, write_file
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
@@ -61,15 +62,12 @@ _ROWS = 100_000
 
 
 class Replaced:
-    """Rows of a split in which some fields get the values of the store of known samples.
-
-    `owners` are (n,) numbers of splits there, -1 for rows that stay; `rows` are (n,) rows there. `fields` tell by name
-    which rows get the field, (n,).
-    """
+    """Rows of a split in which some fields get the values of the store of known samples."""
 
     def __init__(self, rows: int) -> None:
-        self.owners, self.rows = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
-        self.fields = dict[str, NDArray[np.bool_]]()
+        self.owners = np.full(rows, -1, np.int32)  # numbers of splits there, -1 for rows that stay
+        self.rows = np.zeros(rows, np.int64)  # rows there
+        self.fields = dict[str, NDArray[np.bool_]]()  # which rows get each field
 
     def put(self, row: int, place: tuple[int, int], fields: Sequence[str]) -> None:
         """Take these fields of a row from a split, by number, and row of the other store."""
@@ -85,17 +83,12 @@ class Replaced:
 
 @dataclass
 class Changes:
-    """The changes of a store.
+    """The changes of a store, by split. A split with `erased` rows has no `replaced` values."""
 
-    For each split, `added` has rows of the store of new samples, which are appended, `replaced` the sources of new
-    values, and `erased` the sorted rows to remove; a split with `erased` rows has no `replaced` values. `given` has
-    values of all rows by field and split, which replace the stored ones.
-    """
-
-    added: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    replaced: dict[str, Replaced] = field(default_factory=dict)
-    erased: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    given: Mapping[str, Mapping[str, StoreRows]] = field(default_factory=dict)
+    added: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: rows of the store of new samples to append
+    replaced: dict[str, Replaced] = field(default_factory=dict)  #: sources of new values
+    erased: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: sorted rows to remove
+    given: Mapping[str, Mapping[str, StoreRows]] = field(default_factory=dict)  #: values of all rows, by field first
 
     @property
     def is_empty(self) -> bool:
@@ -106,8 +99,7 @@ class Changes:
 class InPlace:
     """A store that is being changed; raises `FormatError` if a file whose values are written again is damaged.
 
-    `own` is the locked store with the new numbers of its classes. `sources` are the stores of ``new`` and of ``known``
-    samples, `skipped` the changes of ``skipped.jsonl``.
+    `own` and `sources`, the stores of ``new`` and of ``known`` samples, have the new numbers of their classes.
     """
 
     def __init__(
@@ -120,12 +112,13 @@ class InPlace:
         skipped: MoreSkipped,
     ) -> None:
         (self._store, self._numbers), self._sources = own, sources
-        self._fields, self._changes, self._notify, self._skipped = fields, changes, notify, skipped
+        self._fields, self._changes, self._skipped = fields, changes, skipped
         store, before = self._store, self._store.manifest.fields
         self._reshaped = [n for n, f in fields.items() if n not in before or before[n].arrays != f.arrays]
         self._drops = not before.keys() <= fields.keys()
         self._made: list[Path] = []
-        self._done, self._total = 0, sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store)
+        total = sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store)
+        self._advance = counting_progress(notify, "copy", total)
         advice = "Nothing was changed: a damaged shard would get new checksums. "
         advice += "Copy the store again, or convert it anew."
         require_whole_shards(store, dict(self._rewritten()), advice, reading_progress(notify))
@@ -135,11 +128,7 @@ class InPlace:
         step: Mapping[str, Any],
         edited: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Manifest:
-        """Write the new files, and replace the manifest last.
-
-        `step` is added to the provenance that `edited` makes of the old one. Raises `ConversionError` if the store
-        contains foreign files.
-        """
+        """Write the new files, and replace the manifest last, with `step` in the provenance that `edited` returns."""
         store, manifest = self._store, self._store.manifest
         root = store.path / "zarr.json"
         entries, files, before = dict(manifest.splits), dict(manifest.files), root.read_bytes()
@@ -217,7 +206,7 @@ class InPlace:
     ) -> Shard:
         folder = self._store.path / shard_path(name, number)
         self._made.append(folder)  # before anything is in it
-        args = folder, pieces, self._fields, self._store, Statistics(), self._advance, self._fields
+        args = folder, pieces, self._fields, self._store.layout, Statistics(), self._advance, self._fields
         shard = write_shard(*args, changed=changed)
         return replace(shard, number=None if number == place else number)
 
@@ -329,10 +318,6 @@ class InPlace:
         write_file(self._store.path / SKIPPED, data)
         return {SKIPPED: _listed(data)}
 
-    def _advance(self, rows: int) -> None:
-        self._done += rows
-        self._notify(Progress("copy", self._done, self._total))
-
     def _split_folder(self, name: str) -> dict[str, File]:
         """Metadata of a split's folder, which is created if it is new."""
         listed = f"{name}/zarr.json"
@@ -367,10 +352,7 @@ def _change(changed: Manifest, provenance: Callable[[dict[str, Any]], dict[str, 
 
 
 def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
-    """Path of a store that can be changed in place; raises `OptionError` if it is packed or a URL.
-
-    `what` is for the advice, such as "erase the samples".
-    """
+    """Path of a store that can be changed in place; `what` is for the advice, such as "erase the samples"."""
     if is_url(store):
         advice = f"Pull it, {what}, and push it with `update=True`."
         raise OptionError(f"{words.shown_path(store)}: expected a store on this disk, found a URL. {advice}")
@@ -385,6 +367,34 @@ def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
     return path
 
 
+@contextmanager
+def changing(store: str | os.PathLike[str], what: str) -> Iterator[Store]:
+    """Lock a store and open it to change it in place; `what` as in `check_in_place`."""
+    path = check_in_place(store, what)
+    with locked(path), one_line_for_failures(path, goes_on=False):
+        opened = open_store(path)
+        opened._check_rewritable()
+        yield opened
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a store; raises `ConversionError` if another process has it, `OptionError` if it is packed."""
+    if not path.is_dir():
+        open_store(path)  # says what is wrong with it
+        raise OptionError(f"{path}: expected a store that is a folder, found a packed one. Unpack it with tsds unpack.")
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not lock(descriptor):
+            raise ConversionError(f"{path}: another process changes this store now. Wait until it has ended.")
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True, slots=True)
 class Leftovers:
     """Number of removed shards that no manifest lists, and their bytes."""
@@ -394,11 +404,9 @@ class Leftovers:
 
 
 def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store, Leftovers]:
-    """Remove unlisted files, left by an interrupted call or by shards that were replaced.
+    """Remove unlisted files, and return the store, reopened if its manifest was replaced, and what was removed.
 
-    With `all_replaced=False`, replaced shards whose data are also those of other shards stay, for readers that opened
-    the store before several fields were added: they take no room. Returns the store, reopened if its manifest was
-    replaced, and what was removed.
+    With `all_replaced=False`, replaced shards that take no room stay, for readers that opened the store before.
     """
     path = store.path
     if REST in store.manifest.files:
@@ -428,11 +436,7 @@ def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store,
 
 
 def removed_after(path: Path, done: str) -> Leftovers:
-    """Reopen a store after its manifest was replaced, and remove what it does not list.
-
-    Raises `ConversionError` if that fails; `done` says what was changed, such as "the samples are erased from the
-    store".
-    """
+    """Reopen a changed store, and remove what it does not list; if that fails, the error reports what is `done`."""
     try:
         _, removed = remove_leftovers(open_store(path))
         sync(path)

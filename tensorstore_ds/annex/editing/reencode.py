@@ -43,10 +43,7 @@ _ADVICE = {
 
 
 class Reencoding:
-    """Rewrites a verified store shard by shard with its images in a different encoding.
-
-    `skipped` is the content of its ``skipped.jsonl``.
-    """
+    """Rewrites a verified store shard by shard with its images in a different encoding."""
 
     def __init__(
         self, store: Store, out: Path, options: RepackOptions, notify: OnProgress, skipped: Sequence[Problem]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
+
+import numpy as np
 
 from tensorstore_ds.annex.editing.reencode import Reencoding
-from tensorstore_ds.annex.editing.stored_samples import copy_arrays
+from tensorstore_ds.annex.editing.rows import (
+    Piece,
+    counting_progress,
+    opened_for_editing,
+    reading_progress,
+    write_splits,
+)
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
 from tensorstore_ds.conversion.result import (
@@ -19,18 +28,15 @@ from tensorstore_ds.conversion.result import (
     one_line_for_failures,
     summarize,
 )
-from tensorstore_ds.conversion.shard_writer import FinishedShard, complete_shard
 from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import OptionError, one_line
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import ImageField
-from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.keywords import RepackKeywords
 from tensorstore_ds.options import chosen, takes_options
-from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import damage
 from tensorstore_ds.reading.verification import verify
 from tensorstore_ds.regular_files import tidied
@@ -80,18 +86,14 @@ def repack(
     options, notify = chosen(options, RepackOptions, keywords), progress or in_notebook()
     if options.layout is None and options.encoding is None:
         raise OptionError("expected what is to change, found nothing: give `layout`, `encoding` or both.")
-    store, target = open_store(path), tidied(out)
-    if store.is_remote:
-        store.fetch(lambda done, total: notify(Progress("checksum", done, total)))
-        store = open_store(store.path)
+    store, target = opened_for_editing(path, notify), tidied(out)
     store._check_rewritable()
     is_encoded = _changes_images(store, options)
     if not is_encoded and options.layout in (None, store.layout):
         have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"
         raise OptionError(f"{store.path}: this store has the {have} already. Copy it as it is.")
     Workspace(target).check_free()
-    problems = verify(store.path, progress=lambda done, total: notify(Progress("checksum", done, total)))
-    if problems:
+    if problems := verify(store.path, progress=reading_progress(notify)):
         raise damage(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target):
         if is_encoded:
@@ -114,32 +116,16 @@ def _changes_images(store: Store, options: RepackOptions) -> bool:
 def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:
     skipped = skipped_in(store)  # first: a damaged list of them leaves nothing behind
     with Workspace(out, on_note=lambda note: notify(Progress("compress", 0, 0, 0, note))) as workspace:
-        workspace.begin({"repacked": one_line(str(store.path)), "layout": layout, "sha256": store.sha256})
-        finished = {name: made for name in workspace.finished_names() if (made := workspace.finished(*name))}
-        workspace.clean(finished)
-        total, done = sum(len(store[name]) for name in store), 0
-        splits = {}
-        for name in store:
-            shards = []
-            for index in range(len(store.manifest.splits[name].shards)):
-                if (made := finished.get((name, index))) is None:
-                    shard = _repack_shard(store, name, index, workspace.store, layout)
-                    made = FinishedShard(shard, store.manifest.fields, Statistics(), (), shard.rows, store.sha256)
-                    workspace.finish(name, index, made)
-                shards.append(made.shard)
-                done += made.shard.rows
-                notify(Progress("compress", done, total))
-            splits[name] = SplitEntry(tuple(shards), store[name].statistics)
+        groups = {
+            name: [[Piece(store, name, np.arange(*ends))] for ends in pairwise(store[name].starts.tolist())]
+            for name in store
+        }
+        advance = counting_progress(notify, "compress", sum(len(store[name]) for name in store))
+        fields = store.manifest.fields
+        uncounted: dict[str, dict[str, Any]] = {name: {field: {} for field in fields} for name in store}
+        splits, resumed = write_splits(workspace, groups, fields, layout, uncounted, advance)
+        splits = {name: replace(entry, statistics=store[name].statistics) for name, entry in splits.items()}
         provenance = with_step(store.manifest.provenance, "repack", sha256=store.sha256, options={"layout": layout})
-        manifest = replace(store.manifest, layout=layout, splits=splits, provenance=provenance)
+        manifest = replace(store.manifest, layout=layout, chunk_size=CHUNK_SIZE, splits=splits, provenance=provenance)
         manifest = workspace.commit(manifest, skipped)
-    return summarize(out, manifest, workspace.began, {}, (), len(finished), tuple(workspace.notes))
-
-
-def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:
-    shard, fields = store.manifest.splits[name].shards[index], store[name].fields
-    directory = root / shard_path(name, index)
-    copy_arrays(store, name, index, fields, directory)
-    whole = complete_shard(directory, fields, shard.rows, shard.lengths, layout, store.manifest.chunk_size)
-    sync(directory.parent)
-    return whole
+    return summarize(out, manifest, workspace.began, {}, (), resumed, tuple(workspace.notes))

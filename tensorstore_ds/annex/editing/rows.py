@@ -21,12 +21,12 @@ from tensorstore_ds.annex.editing.tombstones import Tombstones
 from tensorstore_ds.conversion.blocks import raw_path
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
-from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, FinishedShard, complete_shard
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, FinishedShard, FinishedSplit, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import copied, linked, sync, write_all
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
-from tensorstore_ds.format.joining import unknown_object
+from tensorstore_ds.format.joining import Numbers, unknown_object
 from tensorstore_ds.format.kinds import ImageField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
@@ -60,17 +60,13 @@ class StoreRows(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a split of a store.
-
-    `rows` are (n,) int64 in the order of writing. `classes` map, for each field with renumbered classes, old to new
-    numbers, (n,) int64, -1 for removed classes. Keys get `prefix`.
-    """
+    """Some rows of a split of a store."""
 
     store: Store
     split: str
-    rows: NDArray[np.int64]
-    classes: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    prefix: str = ""
+    rows: NDArray[np.int64]  #: (n,) in the order of writing
+    classes: Numbers = field(default_factory=dict)
+    prefix: str = ""  #: of keys
 
     def part(self, start: int, stop: int) -> Piece:
         """Rows ``[start, stop)`` of these."""
@@ -91,17 +87,9 @@ def write_store(
     notify: OnProgress,
     tombstones: Tombstones | None = None,
 ) -> Summary:
-    """Write a store whose splits are the pieces in order.
+    """Write a store whose splits are the pieces in order, after verifying their stores.
 
-    The source stores are verified before, so that damage does not get a fresh checksum. Shards that an interrupted call
-    finished with the same rows are kept. `step` goes into the provenance. If `tombstones` is None, those of all source
-    stores are joined.
-
-    Raises:
-        FormatError: a store is damaged.
-        OptionError: no row is left.
-        StoreExistsError: `out` exists.
-        ConversionError: the disk is full.
+    `step` goes into the provenance. If `tombstones` is None, the tombstones of all source stores are joined.
     """
     stores = {piece.store.sha256: piece.store for pieces in splits.values() for piece in pieces}
     total = sum(len(piece.rows) for pieces in splits.values() for piece in pieces)
@@ -113,51 +101,14 @@ def write_store(
         store._check_rewritable()
         require_whole(store, "Copy the store again; no store is made of a damaged one.", reading_progress(notify))
     first = next(iter(stores.values()))
-    done = 0
-
-    def advance(rows: int) -> None:
-        nonlocal done
-        done += rows
-        notify(Progress("copy", done, total))
-
+    advance = counting_progress(notify, "copy", total)
     with one_line_for_failures(out), workspace:
-        workspace.begin({"made of": "rows of stores"})  # each shard records its stores
         most = max(
             shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards
         )
         groups = {name: list(shards_of(pieces, max(1, most))) for name, pieces in splits.items()}
-        known_of = {name: _known_statistics(pieces, fields) for name, pieces in splits.items()}
-        origins = {
-            (name, index): _origin(group, first.layout, known_of[name])
-            for name, some in groups.items()
-            for index, group in enumerate(some)
-        }
-        names = workspace.finished_names()
-        finished = {
-            name: made
-            for name in names
-            if (made := workspace.finished(*name)) and made.origin == origins.get(name) and made.fields == fields
-        }
-        if others := len(names) - len(finished):
-            some = "1 finished shard is" if others == 1 else f"{others:,} finished shards are"
-            workspace.note(f"{workspace.path}: {some} removed: of other rows, stores or fields.")
-        workspace.clean(finished)
-        entries = {}
-        for name in splits:
-            shards, statistics, known = [], Statistics(), known_of[name]
-            for index, group in enumerate(groups[name]):
-                if (made := finished.get((name, index))) is None:
-                    folder, own = workspace.store / shard_path(name, index), Statistics()
-                    shard = write_shard(folder, group, fields, first, own, advance, known)
-                    made = FinishedShard(shard, fields, own, (), shard.rows, origins[name, index])
-                    sync(folder.parent)
-                    workspace.finish(name, index, made)
-                else:
-                    advance(made.shard.rows)
-                shards.append(made.shard)
-                statistics.add(made.statistics)
-            summary = {**statistics.summary(), **known}
-            entries[name] = SplitEntry(tuple(shards), {each: summary[each] for each in fields if each in summary})
+        known = {name: _known_statistics(pieces, fields) for name, pieces in splits.items()}
+        entries, resumed = write_splits(workspace, groups, fields, first.layout, known, advance)
         before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
         if tombstones is None:
             tombstones = Tombstones(*(store.manifest.provenance for store in stores.values()))
@@ -170,7 +121,53 @@ def write_store(
             **{name: _common(stores, name, workspace) for name in ("license", "citation")},
         )
         manifest = workspace.commit(manifest, [], check_keys="key" in fields)
-    return summarize(out, manifest, workspace.began, {}, (), len(finished), tuple(workspace.notes))
+    return summarize(out, manifest, workspace.began, {}, (), resumed, tuple(workspace.notes))
+
+
+def write_splits(
+    workspace: Workspace,
+    groups: Mapping[str, Sequence[Sequence[Piece]]],
+    fields: Mapping[str, Field],
+    layout: Layout,
+    known: Mapping[str, Mapping[str, Any]],
+    advance: Callable[[int], None],
+) -> tuple[dict[str, SplitEntry], int]:
+    """Write a shard for each group of pieces that an earlier call did not finish; returns how many it did.
+
+    `known` has the statistics by split and field. Others are counted.
+    """
+    workspace.begin({"made of": "rows of stores"})  # each shard records its stores
+    planned = {(name, index): group for name, some in groups.items() for index, group in enumerate(some)}
+    origins = {name: _origin(group, layout, known[name[0]]) for name, group in planned.items()}
+    names = workspace.finished_names()
+    finished = {
+        name: made
+        for name in names
+        if (made := workspace.finished(*name)) and made.origin == origins.get(name) and made.fields == fields
+    }
+    if others := len(names) - len(finished):
+        some = "1 finished shard is" if others == 1 else f"{others:,} finished shards are"
+        workspace.note(f"{workspace.path}: {some} removed: of other rows, stores or fields.")
+    workspace.clean(finished)
+    splits = {name: FinishedSplit() for name in groups}
+    for name, group in planned.items():
+        if (made := finished.get(name)) is None:
+            folder, own = workspace.store / shard_path(*name), Statistics()
+            shard = write_shard(folder, group, fields, layout, own, advance, known[name[0]])
+            made = FinishedShard(shard, fields, own, (), shard.rows, origins[name])
+            sync(folder.parent)
+            workspace.finish(*name, made)
+        else:
+            advance(made.shard.rows)
+        splits[name[0]].add(made)
+    summaries = {name: {**split.statistics.summary(), **known[name]} for name, split in splits.items()}
+    entries = {
+        name: SplitEntry(
+            tuple(split.shards), {each: summaries[name][each] for each in fields if each in summaries[name]}
+        )
+        for name, split in splits.items()
+    }
+    return entries, len(finished)
 
 
 def _origin(pieces: Sequence[Piece], layout: Layout, uncounted: Iterable[str]) -> str:
@@ -288,7 +285,7 @@ def write_shard(
     folder: Path,
     pieces: Sequence[Piece],
     fields: Mapping[str, Field],
-    first: Store,
+    layout: Layout,
     statistics: Statistics,
     advance: Callable[[int], None],
     uncounted: Collection[str] = (),
@@ -298,11 +295,10 @@ def write_shard(
 
     If the rows are a complete shard, data files of unchanged fields are copied, or linked within a store if the file
     system supports it. Fields and values of objects that a piece's store lacks are unknown in its rows. `changed` has
-    as many other rows, from which some fields are taken. `first` is the store whose layout is used. `advance` is called
-    with the number of written rows. Sums of `uncounted` fields are not computed.
+    as many other rows, from which some fields are taken. Sums of `uncounted` fields are not computed.
     """
     rows = sum(len(piece.rows) for piece in pieces)
-    whole = _whole_shard(pieces, first.layout)
+    whole = _whole_shard(pieces, layout)
     kept = [name for name in fields if whole and name not in changed and stays(name, fields[name], pieces[0])]
     lengths = (
         {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
@@ -319,7 +315,7 @@ def write_shard(
         for path, spec in array_paths(name, each).items():
             (folder / path).mkdir(parents=True, exist_ok=True)
             if name not in kept:
-                is_final[path] = (spec.layout or first.layout) == "memmap"
+                is_final[path] = (spec.layout or layout) == "memmap"
     behinds = hashing, syncing, counting, copying = [Behind() for _ in range(4)]
 
     def count(name: str, *values: Any) -> None:
@@ -348,7 +344,7 @@ def write_shard(
             advance(len(part.rows))
     lengths |= writer.lengths
     digests = {path: file.sha256 for path, file in files.items() if file.is_final}
-    return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE, digests, copies)
+    return complete_shard(folder, fields, rows, lengths, layout, CHUNK_SIZE, digests, copies)
 
 
 def count_rows(rows: Iterable[StoreRows], name: str, field: Field) -> dict[str, Any]:
@@ -361,17 +357,11 @@ def count_rows(rows: Iterable[StoreRows], name: str, field: Field) -> dict[str, 
 def count_changed(
     known: object, whole: Piece, gone: Piece, come: Iterable[StoreRows], name: str, field: Field
 ) -> dict[str, Any] | None:
-    """Update a field's statistics after some rows were removed and others added, without reading the rest.
-
-    `known` are the statistics of all rows before. Returns None if they do not suffice, or if fewer rows stay than were
-    removed.
-    """
+    """Update the `known` statistics after some rows were removed and others added; None if all must be counted."""
     if not isinstance(field, ArrayField | ObjectsField) or 2 * len(gone.rows) > len(whole.rows):
         return None
-    sums, part = (
-        parse_summary(field.kind, known, weight_of(whole, name, field)),
-        _counted([gone], name, field).get(name),
-    )
+    sums = parse_summary(field.kind, known, weight_of(whole, name, field))
+    part = _counted([gone], name, field).get(name)
     rest = None if sums is None or part is None else sums.less(part)
     if rest is None:
         return None
@@ -416,10 +406,7 @@ def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> d
 
 
 def joined_statistics(pieces: Sequence[Piece], name: str, field: Field) -> dict[str, Any]:
-    """A field's statistics, joined from the splits of the pieces; empty if one of the splits lacks them.
-
-    The weight of each split is the number of pixels of these rows for images, else the number of rows.
-    """
+    """A field's statistics, joined from the splits of the pieces; empty if one of the splits lacks them."""
     filled = [piece for piece in pieces if len(piece.rows)]
     parts = ((piece.store[piece.split].statistics.get(name), weight_of(piece, name, field)) for piece in filled)
     return join_summaries(field.kind, parts)
@@ -459,11 +446,7 @@ class _File:
 
 
 class FieldWriter:
-    """Appends rows to the files of a shard.
-
-    Fields without a file in `files`, which are by path, are only counted: `count` is called with the name of a field
-    and the values for its `sums`. `lengths` are those of its tables, as in `Shard.lengths`.
-    """
+    """Appends rows to the files of a shard by path; fields without one are only counted, with the values for `sums`."""
 
     def __init__(self, fields: Mapping[str, Field], files: Mapping[str, _File], count: Callable[..., None]) -> None:
         self.fields = fields
@@ -575,22 +558,16 @@ class _PieceRows:
 
     def _keypoints(self, name: str, value: str, each: ObjectsField, column: RaggedColumn, runs: Runs) -> None:
         """Append keypoints or their visibility, ordered by the new names."""
-        own = self._split.fields[name]
-        known = own.keypoints if isinstance(own, ObjectsField) else ()
-        if value in column.values and known == each.keypoints:
+        own = getattr(self._split.fields[name], "keypoints", ())
+        known = value if value in column.values else "keypoints"
+        if value in column.values and own == each.keypoints:
             self._column(f"{name}/{value}", column.values[value], runs)
             return
-        places = [each.keypoints.index(keypoint) for keypoint in known]
-        rows = rows_of(runs)
-        step = _at_once(each.values[value])
+        rows, step = rows_of(runs), _at_once(each.values[value])
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
-            filled = unknown_object(each, value, len(some))
-            if value in column.values:
-                filled[:, places] = column.values[value].take(some)
-            elif value == "visibility" and "keypoints" in column.values:  # seen, for all that is known
-                filled[:, places] = 2 * ~np.isnan(column.values["keypoints"].take(some)).any(axis=2)
-            self._write(f"{name}/{value}", filled)
+            stored = {known: column.values[known].take(some)} if known in column.values else {}
+            self._write(f"{name}/{value}", fitted_keypoints(each, own, value, stored, len(some)))
 
     def _table(self, name: str, column: RaggedColumn, runs: Runs) -> None:
         rows = rows_of(runs)
@@ -620,6 +597,23 @@ class _PieceRows:
     def _column(self, path: str, column: Column, runs: Runs) -> None:
         for values in _pieces(column, runs):
             self._write(path, values)
+
+
+def fitted_keypoints(
+    field: ObjectsField, own: Sequence[str], value: str, known: Mapping[str, NDArray[Any]], count: int
+) -> NDArray[Any]:
+    """The keypoints or the visibility of objects with keypoints of `own` names as `field` has them.
+
+    A keypoint without a known visibility is visible if it has coordinates.
+    """
+    filled = unknown_object(field, value, count)
+    both = [name for name in own if name in field.keypoints]
+    to, places = [field.keypoints.index(name) for name in both], [own.index(name) for name in both]
+    if value in known:
+        filled[:, to] = known[value][:, places]
+    elif value == "visibility" and "keypoints" in known:
+        filled[:, to] = 2 * ~np.isnan(known["keypoints"][:, places]).any(axis=2)
+    return filled
 
 
 def runs_of(rows: NDArray[np.int64]) -> Runs:
@@ -669,6 +663,18 @@ def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
 def reading_progress(notify: OnProgress) -> Callable[[int, int], None]:
     """A progress callback for reading that reports bytes."""
     return lambda done, total: notify(Progress("checksum", done, total))
+
+
+def counting_progress(notify: OnProgress, stage: str, total: int) -> Callable[[int], None]:
+    """A progress callback that is called with the number of more rows that are done."""
+    done = 0
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done += rows
+        notify(Progress(stage, done, total))
+
+    return advance
 
 
 def opened_for_editing(path: str | os.PathLike[str], notify: OnProgress, sha256: str | None = None) -> Store:

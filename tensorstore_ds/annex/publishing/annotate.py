@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorstore_ds.annex.editing.append import locked
+from tensorstore_ds.annex.editing.in_place import locked
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.licenses import license_expression
 from tensorstore_ds.conversion.options import ConvertOptions
