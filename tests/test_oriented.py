@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2.functional import convert_bounding_box_format
 
 import tensorstore_ds as tsds
+from oriented_boxes import area_at, same, smallest_area, turned
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_to_corners, smallest_rectangle
 from tensorstore_ds.imaging.placement import Placement
 from tensorstore_ds.loading.augment.objects import mirror_objects
@@ -27,26 +28,9 @@ def random_boxes(count: int, seed: int = 0) -> np.ndarray:
     return rng.uniform(low, high, (count, 5))
 
 
-def complex_corners(box: np.ndarray) -> np.ndarray:
-    """(4, 2) corners of one box by complex numbers, x + iy."""
-    cx, cy, w, h, angle = box
-    turned = [complex(cx, cy) + complex(x, y) * np.exp(1j * angle) for x, y in _signs(w / 2, h / 2)]
-    return np.array([(z.real, z.imag) for z in turned])
-
-
-def _signs(x: float, y: float) -> list[tuple[float, float]]:
-    return [(-x, -y), (x, -y), (x, y), (-x, y)]
-
-
-def same(a: np.ndarray, b: np.ndarray, atol: float) -> None:
-    """Equal boxes (M, 5); angles are compared as directions."""
-    np.testing.assert_allclose(a[:, :4], b[:, :4], atol=atol)
-    np.testing.assert_allclose(np.exp(1j * a[:, 4]), np.exp(1j * b[:, 4]), atol=atol)
-
-
 def test_corners_are_those_of_a_rotation():
     for box in random_boxes(50):
-        np.testing.assert_allclose(oriented_to_corners(box[None])[0], complex_corners(box), atol=1e-12)
+        np.testing.assert_allclose(oriented_to_corners(box[None])[0], turned(box), atol=1e-12)
 
 
 @pytest.mark.parametrize("angle", ANGLES)
@@ -69,23 +53,17 @@ def test_torchvisions_corners_are_equal():
 def test_of_a_sheared_rectangle_it_is_the_smallest_along_an_edge():
     rng = np.random.default_rng(1)
     for box in random_boxes(40, seed=2):
-        corners = complex_corners(box) @ (np.eye(2) + rng.uniform(-0.6, 0.6, (2, 2)))
+        corners = turned(box) @ (np.eye(2) + rng.uniform(-0.6, 0.6, (2, 2)))
         found = corners_to_oriented(corners[None])[0]
-        areas = [_area_around(corners, math.atan2(*(corners[(i + 1) % 4] - corners[i])[::-1])) for i in range(4)]
-        assert found[2] * found[3] == pytest.approx(min(areas), rel=2e-4)
+        assert found[2] * found[3] == pytest.approx(smallest_area(corners), rel=2e-4)
         assert _holds(found, corners)
         along = np.array([math.cos(found[4]), math.sin(found[4])])
         assert along @ (corners[1] - corners[0]) >= 0
 
 
-def _area_around(points: np.ndarray, angle: float) -> float:
-    turned = (points[:, 0] + 1j * points[:, 1]) * np.exp(-1j * angle)
-    return float(np.ptp(turned.real) * np.ptp(turned.imag))
-
-
 def _holds(box: np.ndarray, points: np.ndarray) -> bool:
-    turned = (points[:, 0] - box[0] + 1j * (points[:, 1] - box[1])) * np.exp(-1j * box[4])
-    return bool((np.abs(turned.real) <= box[2] / 2 + 1e-6).all() and (np.abs(turned.imag) <= box[3] / 2 + 1e-6).all())
+    back = (points[:, 0] - box[0] + 1j * (points[:, 1] - box[1])) * np.exp(-1j * box[4])
+    return bool((np.abs(back.real) <= box[2] / 2 + 1e-6).all() and (np.abs(back.imag) <= box[3] / 2 + 1e-6).all())
 
 
 def test_the_smallest_rectangle_around_points_is_found_by_no_searched_angle():
@@ -96,7 +74,7 @@ def test_the_smallest_rectangle_around_points_is_found_by_no_searched_angle():
         box = corners_to_oriented(corners[None])[0]
         assert _holds(box, points)
         assert box[2] >= box[3] - 1e-9
-        searched = min(_area_around(points, angle) for angle in np.linspace(0, math.pi / 2, 1000))
+        searched = min(area_at(points, angle) for angle in np.linspace(0, math.pi / 2, 1000))
         assert box[2] * box[3] <= searched + 1e-6
 
 
@@ -123,7 +101,7 @@ def test_absent_boxes_stay_absent():
 def scene(box: np.ndarray, size: tuple[int, int] = (100, 120)) -> Image.Image:
     """A white rectangle on black."""
     picture = Image.new("RGB", (size[1], size[0]))
-    ImageDraw.Draw(picture).polygon([(float(x), float(y)) for x, y in complex_corners(box)], fill="white")
+    ImageDraw.Draw(picture).polygon([(float(x), float(y)) for x, y in turned(box)], fill="white")
     return picture
 
 
@@ -142,7 +120,7 @@ def test_a_store_keeps_them_and_their_hull(tmp_path: Path):
     table = store["train"].table("objects")
     same(np.asarray(table["oriented_boxes"][:]), boxes, 1e-4)
     for hull, box in zip(table["boxes"][:], boxes, strict=True):
-        corners = complex_corners(box).clip(0, (120, 100))
+        corners = turned(box).clip(0, (120, 100))
         np.testing.assert_allclose(hull, [*corners.min(0), *corners.max(0)], atol=1e-4)
     assert not tsds.verify(tmp_path / "s.tsds")
 
@@ -150,7 +128,7 @@ def test_a_store_keeps_them_and_their_hull(tmp_path: Path):
 def white_share(image: torch.Tensor, box: np.ndarray) -> tuple[float, float]:
     """The share of a box's pixels that are white, and the share of the white pixels that are in the box."""
     mask = Image.new("1", (image.shape[2], image.shape[1]))
-    ImageDraw.Draw(mask).polygon([(float(x), float(y)) for x, y in complex_corners(box)], fill=1)
+    ImageDraw.Draw(mask).polygon([(float(x), float(y)) for x, y in turned(box)], fill=1)
     inside, white = np.asarray(mask), image[0].float().numpy() > (127 if image.dtype == torch.uint8 else 0.5)
     return float((inside & white).sum() / inside.sum()), float((inside & white).sum() / white.sum())
 
@@ -175,8 +153,8 @@ def test_a_moved_box_is_where_its_pixels_are(tmp_path: Path, name: str):
     rows = np.repeat(np.arange(16), np.diff(objects["offsets"].numpy()))
     for row, box, hull in zip(rows, objects["oriented_boxes"].numpy(), objects["boxes"].numpy(), strict=True):
         image = batch["image"][row]
-        corners = complex_corners(box)
-        own = complex_corners(boxes[row])
+        corners = turned(box)
+        own = turned(boxes[row])
         if (
             (corners < 1).any()
             or (corners > np.array(image.shape[:0:-1]) - 1).any()
@@ -211,7 +189,7 @@ def test_return_as_gives_torchvisions_rotated_boxes(tmp_path: Path):
         assert isinstance(rotated, tv_tensors.BoundingBoxes)
         assert rotated.format.value == "CXCYWHR"
         corners = convert_bounding_box_format(rotated, new_format="XYXYXYXY").view(4, 2)
-        np.testing.assert_allclose(np.asarray(corners), complex_corners(box), atol=1e-3)
+        np.testing.assert_allclose(np.asarray(corners), turned(box), atol=1e-3)
 
 
 @pytest.mark.parametrize("collate", ["list", "padded", "packed"])
@@ -231,10 +209,9 @@ def test_every_collate_has_them(tmp_path: Path, collate: str):
 def test_stretching_takes_the_smallest_rectangle():
     placement = Placement((0, 0, 120, 100), (300, 60), (300, 60))
     for box in random_boxes(20):
-        corners = complex_corners(box) * (0.5, 3)
+        corners = turned(box) * (0.5, 3)
         found = corners_to_oriented(placement.move(as_corners(box[None])))[0]
-        areas = [_area_around(corners, math.atan2(*(corners[(i + 1) % 4] - corners[i])[::-1])) for i in range(4)]
-        assert found[2] * found[3] == pytest.approx(min(areas), rel=2e-4)
+        assert found[2] * found[3] == pytest.approx(smallest_area(corners), rel=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import write
+from oriented_boxes import area_at, same, smallest_area, turned
 from small_stores import tsds as command
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError, SourceError
@@ -27,21 +28,6 @@ CLASSES = ("ship", "large plane")
 HEIGHT, WIDTH = 48, 64
 PIXELS = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 ALONE = ["voc", "yolo", "cvat", "labelme", "webdataset", "parquet"]  # formats with a place for oriented boxes
-
-
-def turned(box: Any) -> np.ndarray:
-    """(4, 2) corners of cx, cy, w, h, angle by complex numbers x + iy: the product with e^ia turns to the side of y."""
-    cx, cy, w, h, angle = box
-    signs = [(-1, -1), (1, -1), (1, 1), (-1, 1)]
-    places = [complex(cx, cy) + complex(x * w / 2, y * h / 2) * np.exp(1j * angle) for x, y in signs]
-    return np.array([(place.real, place.imag) for place in places])
-
-
-def same(found: Any, expected: Any, atol: float = 1e-4) -> None:
-    """Equal oriented boxes (M, 5), NaN at the same places; angles are compared as directions."""
-    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
-    np.testing.assert_allclose(found[:, :4], expected[:, :4], rtol=0, atol=atol)
-    np.testing.assert_allclose(np.exp(1j * found[:, 4]), np.exp(1j * expected[:, 4]), rtol=0, atol=atol)
 
 
 def around_the_circle(seed: int, count: int = 12) -> np.ndarray:
@@ -419,12 +405,6 @@ def test_faults_by_their_kind() -> None:
 # --- smallest rectangles ------------------------------------------------------------------------------------------
 
 
-def area_at(points: np.ndarray, angle: float) -> float:
-    """Of the rectangle around points whose sides have this direction."""
-    turned_back = (points[:, 0] + 1j * points[:, 1]) * np.exp(-1j * angle)
-    return float(np.ptp(turned_back.real) * np.ptp(turned_back.imag))
-
-
 def polygons(root: Path) -> Path:
     ring, rectangle = [[5, 6], [25, 10], [20, 30], [8, 22], [4, 15]], turned((40, 24, 9, 20, 0.7)).tolist()
     shapes: list[dict[str, Any]] = [{"shape_type": "polygon", "points": each} for each in (ring, rectangle)]
@@ -513,9 +493,7 @@ def test_resized(fit: Any, tmp_path: Path) -> None:
         if fit != "stretch":
             same([one], [[*corners.mean(0), *boxes[i, 2:4] * scale[0], boxes[i, 4]]])
             continue
-        edges = np.roll(corners, -1, 0) - corners
-        areas = [area_at(corners, math.atan2(y, x)) for x, y in edges]
-        assert one[2] * one[3] == pytest.approx(min(areas), rel=1e-3)
+        assert one[2] * one[3] == pytest.approx(smallest_area(corners), rel=1e-3)
         back = (corners @ (1, 1j) - complex(*one[:2])) * np.exp(-1j * one[4])
         assert (np.abs(back.real) <= one[2] / 2 + 1e-2).all()
         assert (np.abs(back.imag) <= one[3] / 2 + 1e-2).all()
