@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
+import labelling_files
 import tensorstore_ds as tsds
-from labelling_files import Case, Has, blank, case, check, refused
-from tensorstore_ds import packed_strings
+from labelling_files import Case, Has, blank, case, check, converted, refused
+from stores import png_bytes
 from tensorstore_ds.sources import json_files, open_source
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.coco import files as coco_files, source as coco
@@ -35,34 +34,17 @@ DATA: Json = {
     "annotations": [
         {"id": 1, "image_id": 4, "category_id": 90, "bbox": [1, 2, 8, 10], "area": 70.5, "segmentation": [SQUARE]},
         {"id": 2, "image_id": 9, "category_id": 1, "bbox": [0.5, 0, 3, 3.25], "segmentation": [], "area": 9},
-        {
-            "id": 3,
-            "image_id": 4,
-            "category_id": 1,
-            "bbox": [0, 0, 40, 30],
-            "iscrowd": 1,
-            "segmentation": {"counts": [31, 4, 1165], "size": [30, 40]},
-        },
-        {
-            "id": 4,
-            "image_id": 4,
-            "category_id": 7,
-            "bbox": [1, 1, 5, 5],
-            "keypoints": [3, 4, 2, 0, 0, 0, 5, 6, 1],
-            "segmentation": [SQUARE, [20, 20, 30, 20, 30, 25], [1, 1, 2, 2]],
-        },
+        {"id": 3, "image_id": 4, "category_id": 1, "bbox": [0, 0, 40, 30], "iscrowd": 1,
+         "segmentation": {"counts": [31, 4, 1165], "size": [30, 40]}},
+        {"id": 4, "image_id": 4, "category_id": 7, "bbox": [1, 1, 5, 5], "keypoints": [3, 4, 2, 0, 0, 0, 5, 6, 1],
+         "segmentation": [SQUARE, [20, 20, 30, 20, 30, 25], [1, 1, 2, 2]]},
     ],
     "categories": [
         {"id": 90, "name": "toothbrush"},
         {"id": 1, "name": "person"},
-        {
-            "id": 7,
-            "name": "train",
-            "keypoints": ["nose", "left_eye", "right_eye"],
-            "skeleton": [[1, 2], [1, 3]],
-        },
+        {"id": 7, "name": "train", "keypoints": ["nose", "left_eye", "right_eye"], "skeleton": [[1, 2], [1, 3]]},
     ],
-}
+}  # fmt: skip
 
 
 def data(**changes: Any) -> Json:
@@ -70,22 +52,14 @@ def data(**changes: Any) -> Json:
 
 
 def write(root: Path, content: Any = DATA, json_path: str = "annotations/instances_val2017.json") -> Path:
-    folder = "val2017"
-    (root / folder).mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    for name in "abc":
-        Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).save(root / folder / f"{name}.png")
-    (root / json_path).parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 30, 40, 3), np.uint8)
+    images = {f"val2017/{name}.png": png_bytes(each) for name, each in zip("abc", pixels, strict=True)}
     text = content if isinstance(content, str) else json.dumps(content)
-    (root / json_path).write_text(text)
-    return root
+    return labelling_files.write(root, {**images, json_path: text})
 
 
 def convert(root: Path, source: Path | None = None, **options: Any) -> tsds.Store:
-    out = root / "o.tsds"
-    tsds.convert(source or root / "src", out, tsds.ConvertOptions(workers=0, **options))
-    assert tsds.verify(out) == []
-    return tsds.open(out)
+    return converted(source or root / "src", **options)[0]
 
 
 def turned(degrees: Any, **more: Any) -> Json:
@@ -113,20 +87,6 @@ def test_boxes_turned_in_cvat_are_oriented(tmp_path: Path, degrees: float) -> No
     np.testing.assert_allclose(found["oriented_boxes"][1], [4.5, 5, 5, 4, 0], atol=1e-5)
     np.testing.assert_array_equal(found["boxes"][1:], [[2, 3, 7, 7], [1, 2, 9, 12]])
     assert np.isnan(found["oriented_boxes"][2]).all()  # an outline says more, and its box is around it
-
-
-@pytest.mark.parametrize("rotation", [0, 0.0, "left", None, True, [30], {"x": 1}, 10**30])
-def test_boxes_without_an_angle_are_not_oriented(tmp_path: Path, rotation: Any) -> None:
-    write(tmp_path / "src", turned(rotation))
-    split = convert(tmp_path)["val"]
-    assert "oriented_boxes" not in split.fields["objects"].values  # type: ignore[attr-defined]
-    np.testing.assert_array_equal(split["objects"][0]["boxes"][0], [10, 12, 26, 18])
-
-
-@pytest.mark.parametrize("attributes", [[], [1], "x", 5, None, {"occluded": True}])
-def test_attributes_may_be_anything(tmp_path: Path, attributes: Any) -> None:
-    write(tmp_path / "src", data(annotations=[{**DATA["annotations"][1], "attributes": attributes}]))
-    assert convert(tmp_path)["val"]["objects"][0]["boxes"].tolist() == [[0.5, 0, 3.5, 3.25]]
 
 
 def test_all_that_is_read(tmp_path: Path) -> None:
@@ -157,8 +117,8 @@ def test_all_that_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second["visibility"], [[0, 0, 0], [0, 0, 0], [2, 0, 1]])
     masks = tsds.loading.draw_masks(second, (30, 40))
     assert masks[1].sum() == 4 and masks[0].sum() == pytest.approx(80, abs=10)
-    left = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text().splitlines()]
-    assert [each["reason"] for each in left] == ["polygon-short"]
+    (left,) = (json.loads(line) for line in (store.path / "skipped.jsonl").read_text().splitlines())
+    assert left["reason"] == "polygon-short"
 
 
 def test_outlines_move_with_their_image(tmp_path: Path) -> None:
@@ -181,14 +141,13 @@ def test_a_crop_drops_an_object_with_its_outline(tmp_path: Path) -> None:
 
 
 def test_repacked_and_resized(tmp_path: Path) -> None:
-    write(tmp_path / "src")
-    convert(tmp_path)
-    tsds.repack(tmp_path / "o.tsds", tmp_path / "r.tsds", encoding="jpeg", max_side=20)
+    store = convert(tmp_path, write(tmp_path / "src"))
+    tsds.repack(store.path, tmp_path / "r.tsds", encoding="jpeg", max_side=20)
     assert tsds.verify(tmp_path / "r.tsds") == []
     objects = tsds.open(tmp_path / "r.tsds")["val"]["objects"][1]
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) / 2)
     np.testing.assert_allclose(objects["area"], [70.5 / 4, 300, 25 / 4])
-    tsds.repack(tmp_path / "o.tsds", tmp_path / "z.tsds", layout="zarr")
+    tsds.repack(store.path, tmp_path / "z.tsds", layout="zarr")
     np.testing.assert_array_equal(tsds.open(tmp_path / "z.tsds")["val"]["objects"][1]["rle"][1], [31, 4, 1165])
 
 
@@ -205,31 +164,10 @@ def test_compressed_runs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tsds.loading.draw_masks(objects, (30, 40))[1], mask)
 
 
-def test_only_boxes(tmp_path: Path) -> None:
-    """Nothing is stored that no object has."""
-    content = data(annotations=[{"image_id": 9, "category_id": 1, "bbox": [0, 0, 3, 3], "iscrowd": 0, "area": 9}])
-    write(tmp_path / "src", content)
-    assert set(convert(tmp_path)["val"].fields["objects"].values) == {"boxes", "labels"}  # type: ignore[attr-defined]
-
-
-def test_a_file_by_its_name(tmp_path: Path) -> None:
-    write(tmp_path / "src")
-    store = convert(tmp_path, tmp_path / "src" / "annotations" / "instances_val2017.json")
-    assert store["val"]["key"][0] == "val2017/b.png"
-
-
 def change(part: str, index: int, **values: Any) -> Json:
     content = data()
     content[part][index] |= values
     return content
-
-
-def test_two_images_of_one_id_are_both_bad(tmp_path: Path) -> None:
-    """For annotations may be those of either."""
-    write(tmp_path / "src", change("images", 1, id=9))
-    summary = tsds.convert(tmp_path / "src", tmp_path / "o.tsds", on_error="skip", workers=0)
-    assert tsds.open(tmp_path / "o.tsds")["val"]["key"][:] == ["val2017/c.png"]
-    assert (summary.skipped["duplicate-key"], summary.skipped["no-image"], summary.skipped_images) == (2, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -251,17 +189,7 @@ def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -
     with pytest.raises(tsds.SourceError, match=message) as caught:
         convert(tmp_path)
     assert "instances_val2017.json" in str(caught.value) and "\n" not in str(caught.value)
-    summary = tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(on_error="skip", workers=0))
-    assert summary.rows == {"val": 2}
-
-
-def test_a_box_without_area_is_left_out_alone(tmp_path: Path) -> None:
-    write(tmp_path / "src", change("annotations", 0, bbox=[1, 2, 8, 0]))
-    with pytest.raises(tsds.SourceError, match="no area"):
-        convert(tmp_path)
-    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(on_error="skip", workers=0))
-    objects = tsds.open(tmp_path / "s.tsds")["val"]["objects"][1]
-    assert len(objects["boxes"]) == len(objects["polygons"]) == 2
+    assert converted(tmp_path / "src", on_error="skip")[1].rows == {"val": 2}
 
 
 @pytest.mark.parametrize("nbytes", [1, 50, 333])
@@ -299,34 +227,6 @@ def test_ids_of_all_kinds(tmp_path: Path, ids: list[Any]) -> None:
     contents = [open_source(write(tmp_path / name, given)).scan() for name, given in (("a", data()), ("b", content))]
     counts = [[reference.split("\0")[2].count(":") for reference in each.splits["val"]] for each in contents]
     assert counts[0] == counts[1] == [1, 3, 0] and not contents[1].problems
-
-
-def test_a_scan_takes_little_memory_beside_its_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most 64 bytes for each image and object: lists and dicts of them would take several thousand an image."""
-    for module, name, value in ((json_files, "_PIECE", 1 << 13), (coco, "_AT_ONCE", 32), (packed_strings, "_PACK", 32)):
-        monkeypatch.setattr(module, name, value, raising=False)
-    rng, box = random.Random(0), {"category_id": 1, "bbox": [1, 2, 3, 4]}
-    taken = []
-    for images in (200, 1000):
-        source = tmp_path / str(images)
-        source.mkdir()
-        names = [f"{i:012}.jpg" for i in range(images)]
-        for name in names:
-            (source / name).touch()
-        content = {
-            "images": [{"id": i, "file_name": name, "height": 32, "width": 32} for i, name in enumerate(names)],
-            "categories": [{"id": 1, "name": "cat"}],
-            "annotations": [{"id": i, "image_id": rng.randrange(images), **box} for i in range(5 * images)],
-        }
-        (source / "train.json").write_text(json.dumps(content))
-        opened = open_source(source)
-        tracemalloc.start()
-        try:
-            contents = opened.scan()
-            taken.append(tracemalloc.get_traced_memory()[1] - sum(len(text) + 8 for text in contents.splits["train"]))
-        finally:
-            tracemalloc.stop()
-    assert (taken[1] - taken[0]) / (800 * 6) < 64
 
 
 def test_a_foreign_file_of_many_members_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +278,31 @@ RICHER = {"person_keypoints": data(annotations=[]), "captions": data(annotations
 TWICE = "expected each id of an image once in annotations/captions_val2017.json, found 7 again."
 ONE_IMAGE = json.dumps(data(annotations=[], images=[{"id": 1, "file_name": "x.png"}]))
 
+ONE_BOX = {"image_id": 9, "category_id": 1, "bbox": [0, 0, 3, 3]}
 CASES = {
+    **{
+        f"the rotation {rotation!r}": one(turned(rotation), values=["boxes", "labels", "area", "polygons"], boxes=[
+            [[10, 12, 26, 18], [2, 3, 7, 7], [1, 2, 9, 12]], [], []
+        ])
+        for rotation in (0, 0.0, "left", None, True, [30], {"x": 1}, 10**30)
+    },
+    **{
+        f"the attributes {attributes!r}": one(
+            data(annotations=[{**DATA["annotations"][1], "attributes": attributes}]),
+            boxes=[[[0.5, 0, 3.5, 3.25]], [], []],
+        )
+        for attributes in ([], [1], "x", 5, None, {"occluded": True})
+    },
+    "only what objects have": one(
+        data(annotations=[{**ONE_BOX, "iscrowd": 0, "area": 9}]), values=["boxes", "labels"]
+    ),
+    "a file by its name": one(DATA, at=PLACE, keys={"val": [f"val2017/{name}.png" for name in "bac"]}),
+    "two images of one id": one(  # both are bad, for annotations may be of either
+        change("images", 1, id=9), keys={"val": ["val2017/c.png"]},
+        problems=[
+            (f"{PLACE}: image_id 4", "no-image"), ("val2017/b.png", "duplicate-key"), ("val2017/a.png", "duplicate-key")
+        ],
+    ),
     **{
         f"images of {', '.join(names)}": case(
             {**dict.fromkeys(names, ONE_IMAGE), **blank(*(f"{folder}/x.png" for folder in folders))},

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import tensorstore_ds as tsds
-from labelling_files import Case, Has, blank, case, check
+from labelling_files import Case, Has, blank, case, check, converted, found, write
+from stores import png_bytes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import Contents, SourceOptions
 
 Json = dict[str, Any]
 
@@ -36,33 +35,10 @@ def coco(*names: str, **changes: Any) -> Json:
     }
 
 
-def draw(root: Path, *paths: str) -> Path:
-    for i, path in enumerate(paths):
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (64, 48), (i, 9, 9)).save(root / path)
-    return root
-
-
-def put(root: Path, path: str, content: Json | bytes) -> Path:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    return root
-
-
-def scan(root: Path, **options: Any) -> Contents:
-    source = open_source(root, options=SourceOptions(**options))
-    assert source.name == "coco"
-    return source.contents()
-
-
-def convert(root: Path, **options: Any) -> tuple[tsds.Store, tsds.conversion.Summary]:
-    out = root.parent / f"{len(list(root.parent.iterdir()))}.tsds"
-    summary = tsds.convert(root, out, workers=0, **options)
-    assert tsds.verify(out) == []
-    return tsds.open(out), summary
-
-
-# --- encodings, and files that cannot be parsed -------------------------------------------------------------------
+def draw(root: Path, *paths: str, content: Any = None) -> Path:
+    """Images of these paths, and train.json with this content."""
+    images = {path: png_bytes(np.full((48, 64, 3), (i, 9, 9), np.uint8)) for i, path in enumerate(paths)}
+    return write(root, {**images, **({} if content is None else {"train.json": json.dumps(content)})})
 
 
 @pytest.mark.parametrize(
@@ -82,10 +58,10 @@ def test_a_file_that_cannot_be_parsed_is_named(
     tmp_path: Path, damaged: Callable[[bytes], bytes], message: str, files: tuple[str, ...]
 ) -> None:
     """Also where others can be read, or it is the only one."""
+    texts = {name: json.dumps(coco(f"{name}.png")).encode() for name in files}
+    texts["val"] = damaged(texts["val"])
     root = draw(tmp_path / "src", *(f"{name}/{name}.png" for name in files))
-    for name in files:
-        text = json.dumps(coco(f"{name}.png")).encode()
-        put(root, f"{name}/_annotations.coco.json", damaged(text) if name == "val" else text)
+    write(root, {f"{name}/_annotations.coco.json": text for name, text in texts.items()})
     for on_error in ("fail", "skip"):
         with pytest.raises(SourceError, match=message) as caught:
             tsds.convert(root, tmp_path / "out.tsds", workers=0, on_error=on_error)
@@ -95,18 +71,12 @@ def test_a_file_that_cannot_be_parsed_is_named(
 def test_a_file_among_many_images(tmp_path: Path) -> None:
     """Formats are recognized by some names of a folder; the scan reads all."""
     names = [f"{i}.png" for i in range(1500)]
-    root = draw(tmp_path / "src", "train/t.png")
-    for name in names:
-        put(root, f"valid/{name}", b"")
-    put(root, "train/_annotations.coco.json", coco("t.png"))
-    put(root, "valid/_annotations.coco.json", coco(*names))
-    assert {split: len(some) for split, some in scan(root).splits.items()} == {"train": 1, "valid": 1500}
-    assert open_source(root / "valid").name == "coco"
-    (root / "train/_annotations.coco.json").unlink()
-    assert open_source(root).name == "coco"
-
-
-# --- types --------------------------------------------------------------------------------------------------------
+    jsons = {"train": coco("t.png"), "valid": coco(*names)}
+    write(tmp_path, blank("train/t.png", *(f"valid/{name}" for name in names)))
+    write(tmp_path, {f"{split}/_annotations.coco.json": json.dumps(each) for split, each in jsons.items()})
+    assert {split: len(some) for split, some in found(tmp_path, "coco").keys.items()} == {"train": 1, "valid": 1500}
+    (tmp_path / "train/_annotations.coco.json").unlink()
+    assert [open_source(path).name for path in (tmp_path, tmp_path / "valid")] == ["coco"] * 2
 
 
 def oracle(path: Path) -> dict[str, list[list[float]]]:
@@ -136,11 +106,10 @@ def oracle(path: Path) -> dict[str, list[list[float]]]:
     ],
 )
 def test_types_that_pycocotools_takes(tmp_path: Path, change: Json) -> None:
-    root = draw(tmp_path / "src", "a.png", "b.png")
     content = coco("a.png", "b.png")
     content["annotations"][0] |= change
-    put(root, "train.json", content)
-    store, summary = convert(root)
+    root = draw(tmp_path / "src", "a.png", "b.png", content=content)
+    store, summary = converted(root)
     expected = oracle(root / "train.json")
     split = store["train"]
     assert {key: split["objects"][i]["boxes"].tolist() for i, key in enumerate(split["key"])} == expected
@@ -152,38 +121,35 @@ def test_types_that_pycocotools_takes(tmp_path: Path, change: Json) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
 @pytest.mark.parametrize("ids", [["x", "y"], [1.0, 2.0], [2**40, -3]])
 def test_ids_of_any_type(tmp_path: Path, ids: list[Any]) -> None:
-    root = draw(tmp_path / "src", "a.png", "b.png")
     content = coco("a.png", "b.png")
     for image, annotation, id in zip(content["images"], content["annotations"], ids, strict=True):
         image["id"] = id
         annotation["image_id"] = int(id) if isinstance(id, float) else id
     content["annotations"][1]["bbox"] = [3, 4, 5, 6]
-    split = convert(put(root, "train.json", content))[0]["train"]
+    root = draw(tmp_path / "src", "a.png", "b.png", content=content)
+    split = converted(root)[0]["train"]
     boxes = {key: split["objects"][i]["boxes"].tolist() for i, key in enumerate(split["key"])}
     assert boxes == oracle(root / "train.json")
 
 
-@pytest.mark.parametrize("size", [(64.0, 48.0), (-1, -1), (None, None), (0, 0), ("64", "48"), (64, None)])
-def test_sizes(tmp_path: Path, size: tuple[Any, Any]) -> None:
-    root = draw(tmp_path / "src", "a.png")
-    content = coco("a.png")
-    content["images"][0] |= dict(zip(("width", "height"), size, strict=True))
-    assert convert(put(root, "train.json", content))[1].rows == {"train": 1}
-
-
-@pytest.mark.parametrize("size", [(64.5, 48), ([], 48), ("wide", 48), (48, 64), (2**40, 48), (10**400, 48), (True, 48)])
-def test_sizes_that_are_wrong(tmp_path: Path, size: tuple[Any, Any]) -> None:
-    root = draw(tmp_path / "src", "a.png", "b.png")
+@pytest.mark.parametrize(
+    ("size", "is_good"),
+    [
+        *((size, True) for size in [(64.0, 48.0), (-1, -1), (None, None), (0, 0), ("64", "48"), (64, None)]),
+        *((size, False) for size in [(64.5, 48), ([], 48), ("wide", 48), (48, 64), (2**40, 48), (True, 48)]),
+        ((10**400, 48), False),
+    ],
+)
+def test_sizes(tmp_path: Path, size: tuple[Any, Any], is_good: bool) -> None:
     content = coco("a.png", "b.png")
     content["images"][0] |= dict(zip(("width", "height"), size, strict=True))
-    put(root, "train.json", content)
-    with pytest.raises(SourceError):
-        convert(root)
-    store, summary = convert(root, on_error="skip")
-    assert store["train"]["key"][:] == ["b.png"] and summary.skipped_images == 1
-
-
-# --- a bad annotation makes its image bad -------------------------------------------------------------------------
+    root = draw(tmp_path / "src", "a.png", "b.png", content=content)
+    if not is_good:
+        with pytest.raises(SourceError):
+            converted(root)
+    store, summary = converted(root, on_error="fail" if is_good else "skip")
+    assert store["train"]["key"][:] == ["a.png", "b.png"][not is_good :]
+    assert summary.skipped_images == (not is_good)
 
 
 @pytest.mark.parametrize("on_error", ["skip", "skip-image"])
@@ -206,13 +172,12 @@ def test_sizes_that_are_wrong(tmp_path: Path, size: tuple[Any, Any]) -> None:
     ],
 )
 def test_no_object_becomes_background(tmp_path: Path, change: Json, message: str, on_error: str) -> None:
-    root = draw(tmp_path / "src", "a.png", "b.png")
     content = coco("a.png", "b.png")
     content["annotations"].append(content["annotations"][0] | {"id": 7} | change)
-    put(root, "train.json", content)
+    root = draw(tmp_path / "src", "a.png", "b.png", content=content)
     with pytest.raises(SourceError, match=f"^a.png: train.json: annotation .*{message}"):
-        convert(root)
-    store, summary = convert(root, on_error=on_error)
+        converted(root)
+    store, summary = converted(root, on_error=on_error)
     assert store["train"]["key"][:] == ["b.png"]
     assert (summary.skipped_images, summary.skipped_boxes, sum(summary.skipped.values())) == (1, 0, 1)
 
@@ -226,14 +191,12 @@ def test_no_object_becomes_background(tmp_path: Path, change: Json, message: str
     ],
 )
 def test_boxes_around_outlines_and_keypoints(tmp_path: Path, absent: Json, change: Json, box: list[float]) -> None:
-    root = draw(tmp_path / "src", "a.png")
     content = coco("a.png")
     first = content["annotations"][0]
-    for name in ("bbox", "area", "segmentation", "keypoints"):
-        first.pop(name, None)
+    for name in ("bbox", "area"):
+        del first[name]
     first.update(absent | change)
-    put(root, "train.json", content)
-    store, summary = convert(root)
+    store, summary = converted(draw(tmp_path / "src", "a.png", content=content))
     assert store["train"]["objects"][0]["boxes"].tolist() == [box]
     assert "1 objects have no bbox: their boxes are around their polygons or keypoints." in summary.notes
 
@@ -241,10 +204,12 @@ def test_boxes_around_outlines_and_keypoints(tmp_path: Path, absent: Json, chang
 @pytest.mark.parametrize(("on_error", "images", "boxes"), [("skip", 2, 1), ("skip-image", 1, 0)])
 def test_a_box_without_area(tmp_path: Path, on_error: str, images: int, boxes: int) -> None:
     """Such codes, which begin with `box-`, drop the box alone under `skip`, as in all formats."""
-    root = draw(tmp_path / "src", "a.png", "b.png")
     content = coco("a.png", "b.png")
     content["annotations"].append(content["annotations"][0] | {"id": 7, "bbox": [1, 2, 0, 4]})
-    summary = convert(put(root, "train.json", content), on_error=on_error)[1]
+    root = draw(tmp_path / "src", "a.png", "b.png", content=content)
+    with pytest.raises(SourceError, match="no area"):
+        converted(root)
+    summary = converted(root, on_error=on_error)[1]
     assert (summary.rows["train"], summary.skipped_boxes, summary.skipped_images) == (images, boxes, 2 - images)
 
 
@@ -253,8 +218,6 @@ def test_no_message_has_its_file_twice() -> None:
     assert str(problem) == "a.json: annotation 1: expected a box, found none."
 
 
-# --- keypoints ----------------------------------------------------------------------------------------------------
-
 POINTS = [10, 10, 2, 20, 10, 1, 0, 0, 0]
 
 
@@ -262,8 +225,8 @@ POINTS = [10, 10, 2, 20, 10, 1, 0, 0, 0]
 def test_keypoints_without_names(tmp_path: Path, category: Json) -> None:
     content = coco("a.png", "b.png", keypoints=POINTS)
     content["categories"][0] |= category
-    root = put(draw(tmp_path / "src", "a.png", "b.png"), "train.json", content)
-    store, summary = convert(root)
+    root = draw(tmp_path / "src", "a.png", "b.png", content=content)
+    store, summary = converted(root)
     field: Any = store.manifest.fields["objects"]
     assert field.keypoints == ("1", "2", "3")
     assert any("3 keypoints of cat have no names" in note for note in summary.notes)
@@ -272,32 +235,30 @@ def test_keypoints_without_names(tmp_path: Path, category: Json) -> None:
     assert store["train"]["objects"][1]["visibility"].tolist() == [[2, 1, 0]]
     names = tmp_path / "names.txt"
     names.write_text("left eye\nright eye\nnose\n")
-    store, summary = convert(root, keypoints=tsds.conversion.read_keypoints(names))
+    store, summary = converted(root, keypoints=tsds.conversion.read_keypoints(names))
     field = store.manifest.fields["objects"]
     assert (field.keypoints, field.flip_pairs) == (("left eye", "right eye", "nose"), ((0, 1),))
     assert not any("names" in note for note in summary.notes)
     with pytest.raises(tsds.OptionError, match=r"expected 3 names, .* found 1"):
         names.write_text("nose\n")
-        convert(root, keypoints=tsds.conversion.read_keypoints(names))
+        converted(root, keypoints=tsds.conversion.read_keypoints(names))
 
 
 def test_another_number_of_keypoints_than_most(tmp_path: Path) -> None:
     content = coco("a.png", "b.png", "c.png", keypoints=POINTS)
     content["annotations"][1]["keypoints"] = POINTS[:6]
-    root = put(draw(tmp_path / "src", "a.png", "b.png", "c.png"), "train.json", content)
-    with pytest.raises(
-        SourceError, match=r"^b.png: train.json: annotation with the id 1: expected 3 numbers for each of 3"
-    ):
-        convert(root)
-    assert convert(root, on_error="skip")[0]["train"]["key"][:] == ["a.png", "c.png"]
+    root = draw(tmp_path / "src", "a.png", "b.png", "c.png", content=content)
+    message = "^b.png: train.json: annotation with the id 1: expected 3 numbers for each of 3"
+    with pytest.raises(SourceError, match=message):
+        converted(root)
+    assert converted(root, on_error="skip")[0]["train"]["key"][:] == ["a.png", "c.png"]
 
 
 @pytest.mark.parametrize("encoding", ["source", "raw", "jpeg"])
 def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     page = (Path(__file__).parent.parent / "formats/sources/coco.md").read_text("utf-8")
     (example,) = (block for block in page.split("```")[1::2] if "draw_masks" in block)
-    square = [1, 2, 11, 2, 11, 14, 1, 14]
-    root = put(draw(tmp_path / "src", "a.png"), "train.json", coco("a.png", segmentation=[square]))
+    root = draw(tmp_path / "src", "a.png", content=coco("a.png", segmentation=[[1, 2, 11, 2, 11, 14, 1, 14]]))
     tsds.convert(root, tmp_path / "coco.tsds", workers=0, encoding=encoding)
     monkeypatch.chdir(tmp_path)
     variables: dict[str, Any] = {}

@@ -10,8 +10,10 @@ import io
 import json
 import os
 import pickle
+import random
 import shutil
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,9 +28,11 @@ from layouts import HEIGHT, WIDTH
 from mask_sources import write_folders, write_voc
 from mds_files import image_bytes, write_mds
 from stores import contents, interrupted, png_bytes
+from tensorstore_ds import packed_strings
 from tensorstore_ds.errors import TsdsError
-from tensorstore_ds.sources import FORMATS, open_source
+from tensorstore_ds.sources import FORMATS, json_files, open_source, recognized
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
+from tensorstore_ds.sources.coco import source as coco
 from test_source_idx import IMAGES, LABELS
 from test_source_perturbed import SOURCES, samples
 
@@ -360,9 +364,81 @@ def test_what_is_more_is_said(
     assert says in said.replace(str(root), "") or says in fields, f"{what}: {said}"
 
 
-def test_every_format_has_a_case(tmp_path: Path) -> None:
-    found = {open_source(make(name, tmp_path / f"{i}")).name for i, name in enumerate(ALL)}
-    assert found | {"panlabel"} == set(FORMATS)
+#: The formats of sources that are not named after theirs.
+FORMAT_OF = {
+    "Roboflow, COCO": "coco", "VOCdevkit": "voc", "Ultralytics, coco8": "yolo", "Darknet": "yolo",
+    "VOC, folders of splits": "voc", "CVAT": "cvat", "Label Studio": "labelstudio", "captions": "coco", "DOTA": "dota",
+    "300-W": "pts", "imagefolder, labels": "list", "imagefolder, objects": "list", "text list": "list", "npz": "arrays",
+    "npy": "arrays", "masks, VOC": "masks", "classes": "folders", "classes of splits": "folders", "images": "folders",
+}  # fmt: skip
+_XML, _CATS = SOURCES["VOC, folders of splits"]["train/annotations/a.xml"], {"cat/a.jpg": "", "dog/b.jpg": ""}
+#: Folders and files with more than their format needs, and arrays and archives that only a scan opens.
+ODD: Mapping[str, Mapping[str, str | bytes]] = {
+    "folders": {"train/cat/a.jpg": "", "test/cat/b.jpg": "", "README.txt": "Cats.\n", "classes.txt": "cat\ndog\n"},
+    "voc": {"a.xml": _XML, "a.jpg": "", "train.txt": "a.jpg\n"},
+    "voc of splits": {"train/a.xml": _XML, "train/a.jpg": "", "test/b.xml": _XML, "test/b.jpg": ""},
+    "idx": {"train-images-idx3-ubyte": idx(IMAGES), "t10k-images-idx3-ubyte.gz": ""},
+    "arrays": {"train/images.npy": "", "test/images.npy": ""},
+    **{f"arrays in {name}": {name: ""} for name in ("mnist.npz", "x.npy")},
+    **{f"list in {name}": {name: text} for name, text in (("x.csv", "path\na.png\n"), ("x.txt", "a.png 1\n"))},
+    "": {"a.md": "", "sub/b.txt": ""},
+}
+
+
+def test_each_format_is_recognized_by_its_own_source_alone(tmp_path: Path) -> None:
+    formats = {name: FORMAT_OF.get(name, name.split(",")[0].replace("CSV in split folders", "CSV")) for name in ALL}
+    formats = {name: "list" if format == "CSV" else format for name, format in formats.items()}
+    assert {*formats.values(), "panlabel"} == set(FORMATS)
+    assert {name: format.load().name for name, format in FORMATS.items()} == {name: name for name in FORMATS}
+    assert {name: recognized(make(name, tmp_path / name)) for name in ALL} == {name: [formats[name]] for name in ALL}
+    for name, odd in ODD.items():
+        root = write(tmp_path / f"odd {name}", odd)
+        expected = [name.split(" ")[0]] * bool(name)
+        assert (recognized(root), recognized(root / next(iter(odd)))[: len(odd) == 1]) == (
+            expected,
+            expected * (len(odd) == 1),
+        )
+
+
+_PARTS = "".join(f"<part name='{i}' x='1' y='2'/>" for i in range(68))
+_FACE = f"<box top='1' left='2' width='3' height='4'>{_PARTS}</box>"
+
+
+def _large(format: str, count: int) -> Mapping[str, str | bytes]:
+    """Samples of some objects each, in one file; images are empty."""
+    names, rng = [f"{i:09}.jpg" for i in range(count)], random.Random(0)
+    if format == "webdataset":
+        return {"a.tar": tar(*((name, b"0") for each in names for name in (each, f"{each[:-4]}.cls")))}
+    images = [{"id": i, "file_name": name, "height": 32, "width": 32} for i, name in enumerate(names)]
+    box = {"category_id": 1, "bbox": [1, 2, 3, 4]}
+    boxes = [{"id": i, "image_id": rng.randrange(count), **box} for i in range(5 * count)]
+    content = {"images": images, "categories": [{"id": 1, "name": "cat"}], "annotations": boxes}
+    faces = "".join(f"<image file='{name}'>{_FACE * 5}</image>" for name in names)
+    text = {"coco": json.dumps(content), "imglab": f"<dataset><images>{faces}</images></dataset>"}[format]
+    return {"train.json" if format == "coco" else "a.xml": text, **dict.fromkeys(names, "")}
+
+
+@pytest.mark.parametrize(
+    ("format", "count", "nbytes"), [("coco", 200, 6 * 64), ("webdataset", 300, 64), ("imglab", 40, 5 * 68 * 12 + 300)]
+)
+def test_a_scan_takes_little_memory_beside_its_references(
+    format: str, count: int, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of a sample: lists and dicts would take several thousand, and tuples 300 to 700."""
+    for module, name, value in ((json_files, "_PIECE", 1 << 13), (coco, "_AT_ONCE", 32), (packed_strings, "_PACK", 32)):
+        monkeypatch.setattr(module, name, value)
+    taken = []
+    for number in (count, 5 * count):
+        root = write(tmp_path / str(number), _large(format, number))
+        source = open_source(root / "a.tar" if format == "webdataset" else root, format)
+        tracemalloc.start()
+        try:
+            references = source.scan().splits["train"]
+            taken.append(tracemalloc.get_traced_memory()[1] - sum(len(str(each)) + 8 for each in references))
+        finally:
+            tracemalloc.stop()
+    assert len(references) == 5 * count
+    assert (taken[1] - taken[0]) / (4 * count) < nbytes
 
 
 # --- options, plans and changes -----------------------------------------------------------------------------------

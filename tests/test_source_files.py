@@ -259,70 +259,11 @@ def test_a_bad_class_list_is_refused(tmp_path: Path, content: bytes) -> None:
 
 # --- detection ----------------------------------------------------------------------------------------------------
 
-VOC = b"<annotation><filename>a.jpg</filename><object><name>x</name></object></annotation>"
-IMGLAB = b"<?xml version='1.0'?>\n<dataset><images><image file='a.jpg'></image></images></dataset>"
-COCO = b'{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [], "categories": []}'
-IDX = b"\0\0\x08\x03" + b"\0\0\0\1" * 3 + b"\0"
-EXAMPLES: dict[str, tuple[str, dict[str, bytes]]] = {
-    "class folders": ("folders", {"cat/a.jpg": b"", "dog/b.jpg": b""}),
-    "split folders": ("folders", {"train/cat/a.jpg": b"", "test/cat/b.jpg": b"", "README.txt": b"Cats.\n"}),
-    "flat": ("folders", {"a.jpg": b"", "b.jpg": b""}),
-    "class folders and their names": ("folders", {"train/0/a.jpg": b"", "classes.txt": b"cat\ndog\n"}),
-    "VOCdevkit": ("voc", {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": b"", "ImageSets/Main/train.txt": b"a\n"}),
-    "VOC beside the images": ("voc", {"a.xml": VOC, "a.jpg": b""}),
-    "VOC in split folders": ("voc", {"train/a.xml": VOC, "train/a.jpg": b"", "test/b.xml": VOC, "test/b.jpg": b""}),
-    "VOC with a list of images": ("voc", {"a.xml": VOC, "a.jpg": b"", "train.txt": b"a.jpg\n"}),
-    "imglab": ("imglab", {"training.xml": IMGLAB, "a.jpg": b""}),
-    "COCO": ("coco", {"annotations/instances_train2017.json": COCO, "train2017/a.jpg": b""}),
-    "COCO beside the images": ("coco", {"train/_annotations.coco.json": COCO, "train/a.jpg": b""}),
-    "a list": ("list", {"labels.csv": b"path,label\nimages/a.jpg,cat\n", "images/a.jpg": b""}),
-    "lists of splits": ("list", {"train.txt": b"a.jpg 0\n", "val.txt": b"b.jpg 0\n", "a.jpg": b"", "b.jpg": b""}),
-    "MNIST": ("idx", {"train-images-idx3-ubyte": IDX, "t10k-images-idx3-ubyte.gz": b""}),
-    "arrays": ("arrays", {"images.npy": b"", "labels.npy": b""}),
-    "arrays of splits": ("arrays", {"train/images.npy": b"", "test/images.npy": b""}),
-    "an archive of arrays": ("arrays", {"mnist.npz": b""}),
-}
-
-
-def test_formats_have_the_names_that_their_sources_have() -> None:
-    assert {name: format.load().name for name, format in FORMATS.items()} == {name: name for name in FORMATS}
-
 
 def test_the_list_of_formats_costs_nothing() -> None:
     code = "import sys, tensorstore_ds.sources as s; print(*s.FORMATS, 'numpy' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == [*FORMATS, "False"]
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_each_format_is_detected_by_its_own_source_alone(tmp_path: Path, example: str) -> None:
-    format, content = EXAMPLES[example]
-    for name, data in content.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(data)
-    assert recognized(tmp_path) == [format]
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "format"),
-    [
-        ("x.npy", b"", "arrays"),
-        ("x.npz", b"", "arrays"),
-        ("x.csv", b"path\na.png\n", "list"),
-        ("x.txt", b"a.png 1\n", "list"),
-        ("x.xml", IMGLAB, "imglab"),
-        ("x.json", COCO, "coco"),
-    ],
-)
-def test_each_file_is_detected_by_its_own_source_alone(tmp_path: Path, name: str, data: bytes, format: str) -> None:
-    file = tmp_path / name
-    file.write_bytes(data)
-    assert recognized(file) == [format]
-
-
-def test_nothing_is_detected_where_nothing_is(tmp_path: Path) -> None:
-    touch(tmp_path, "a.md", "sub/b.txt")
-    assert recognized(tmp_path) == []
 
 
 def test_all_formats_together_list_a_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ from hypothesis import given, settings, strategies as st
 import tensorstore_ds as tsds
 from labelling_files import Case, Has, case, check, found, refused, tar, write
 from stores import png_bytes
-from tensorstore_ds import packed_strings
-from tensorstore_ds.annex.sources.webdataset import WebDatasetSource
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import SourceOptions
 from test_export import assert_same
 
 Members = Sequence[tuple[str, bytes] | tarfile.TarInfo]
@@ -333,19 +329,3 @@ def test_members_of_a_sample_may_be_apart(tmp_path: Path, apart: bool) -> None:
     assert got.labels == {"train": [0, 0, 1, 0, -1] if apart else [0, 1, 0, 1, 0]}
     assert [reason for _, reason in got.problems] == ["ambiguous-image"] * apart
     assert got.said[-1] == "a.tar: notes.md: not read: *.md."
-
-
-def test_a_scan_takes_little_memory_beside_its_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most 64 bytes a sample, in an archive or in several: tuples and dicts would take 300 to 700."""
-    monkeypatch.setattr(packed_strings, "_PACK", 32)
-    taken = []
-    for count in (300, 1500):
-        members = [(f"{i:09}{suffix}", b"0") for i in range(count) for suffix in (".jpg", ".cls")]
-        source = WebDatasetSource(write(tmp_path, {f"{count}.tar": tar(*members)}) / f"{count}.tar", SourceOptions())
-        tracemalloc.start()
-        try:
-            contents = source.scan()
-            taken.append(tracemalloc.get_traced_memory()[1] - sum(len(text) + 8 for text in contents.splits["train"]))
-        finally:
-            tracemalloc.stop()
-    assert (taken[1] - taken[0]) / 1200 < 64
