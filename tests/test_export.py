@@ -402,9 +402,6 @@ def test_parquet(tmp_path: Path, to: str, file: str) -> None:
     assert (tmp_path / "out" / "README.md").exists() == (to == "huggingface")
 
 
-# --- names --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "key", ["../../evil.png", "/etc/passwd", "..", "", "a/.hidden.png", "con.png", "x" * 300, "a\0b.png", "C:\\a?.png"]
 )
@@ -432,9 +429,6 @@ def test_numbers_are_short_and_exact(one: float, other: float) -> None:
     start, stop = sorted((one, other))
     assert np.float32(short(start)) == np.float32(start)
     assert np.float32(short(start) + extent(start, stop)) == np.float32(stop)
-
-
-# --- what cannot be -----------------------------------------------------------------------------------------------
 
 
 def test_what_a_store_lacks(tmp_path: Path) -> None:
@@ -540,9 +534,6 @@ def test_a_work_folder_that_stays_is_named(tmp_path: Path, monkeypatch: pytest.M
     done = command("export", store.path, out, "--to", "voc")
     message = f"{out}.partial: this work folder could not be removed (Input/output error). Remove it."
     assert (done.exit_code, done.stderr) == (0, f"note: {message}\n")
-
-
-# --- the command --------------------------------------------------------------------------------------------------
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -256,8 +256,6 @@ def test_a_file_is_recognized_piece_by_piece(tmp_path: Path, monkeypatch: pytest
     assert [kind_of(path / name) for name in ("other.json", "cut.json")] == [Kind.OTHER, Kind.BROKEN]
 
 
-# --- scans --------------------------------------------------------------------------------------------------------
-
 PLACE, IMAGES = "annotations/instances_val2017.json", tuple(f"val2017/{name}.png" for name in "abc")
 
 

@@ -266,9 +266,6 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert variables["masks"].shape == (1, 48, 64) and variables["masks"].sum() == 120
 
 
-# --- scans --------------------------------------------------------------------------------------------------------
-
-
 def labelled(*pairs: tuple[int, Any], names: tuple[str, ...] = ("a.png", "b.png", "c.png")) -> Json:
     """Images and categories of whole images, as iNaturalist and camera traps have them."""
     categories = [{"id": 7, "name": "owl", "supercategory": "Aves"}, {"id": 9, "name": "elk"}]

@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from PIL import Image
 
-import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, refused, scan, write
 from tensorstore_ds.annex.sources.dota import read_labels
 from tensorstore_ds.errors import SourceError
@@ -71,20 +69,6 @@ def test_upright_boxes_beside_the_oriented_ones(tmp_path: Path) -> None:
     del files["train/labelTxt/a.txt"]
     source, contents = scan(write(tmp_path / "alone", files), "dota")
     np.testing.assert_array_equal(objects(source, contents)["boxes"], [[0, 0, 9, 9]])
-
-
-def test_the_store(tmp_path: Path) -> None:
-    write(tmp_path / "in", {"labelTxt/a.txt": HEADERS + ONE, "labelTxt/b.txt": b"1 1 5 1 5 5 1 5 plane 0\n"})
-    (tmp_path / "in/images").mkdir()
-    for name in "ab":
-        Image.new("RGB", (12, 10), (9, 8, 7)).save(tmp_path / f"in/images/{name}.png")
-    tsds.convert(tmp_path / "in", tmp_path / "out.tsds", tsds.ConvertOptions(workers=0))
-    store = tsds.open(tmp_path / "out.tsds")
-    assert store.manifest.provenance["source_format"] == "dota"
-    found = store["train"][0]["objects"]
-    expected = [4.5, 5, math.hypot(8, 2), math.hypot(1, 4), math.atan2(2, 8)]
-    np.testing.assert_allclose(found["oriented_boxes"], [expected], atol=1e-5)
-    np.testing.assert_array_equal(found["boxes"], [[0, 2, 9, 8]])
 
 
 @pytest.mark.parametrize(

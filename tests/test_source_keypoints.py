@@ -57,16 +57,22 @@ def test_sides_in_names_are_partners(left: str, right: str) -> None:
     assert flip_pairs((right, "nose", left)) == ((0, 2),)
 
 
+_SIDES = [f"{side}_{part}" for part in ("eye", "ear", "shoulder", "hip") for side in ("left", "right")]
+
+
 @pytest.mark.parametrize(
-    "names", [("lip", "rip"), ("eyel", "eyer"), ("left_eye", "nose"), ("left_eye", "Right_eye"), ()]
+    ("names", "pairs"),
+    [
+        *(
+            (names, ())
+            for names in (("lip", "rip"), ("eyel", "eyer"), ("left_eye", "nose"), ("left_eye", "Right_eye"), ())
+        ),
+        *((tuple(map(str, numbers)), ()) for numbers in (range(5), range(2, 70))),
+        (("nose", *_SIDES), ((1, 2), (3, 4), (5, 6), (7, 8))),  # a person of COCO
+    ],
 )
-def test_other_names_have_no_partners(names: tuple[str, ...]) -> None:
-    assert flip_pairs(names) == ()
-
-
-def test_coco_person() -> None:
-    sides = [f"{side}_{part}" for part in ("eye", "ear", "shoulder", "hip") for side in ("left", "right")]
-    assert flip_pairs(("nose", *sides)) == ((1, 2), (3, 4), (5, 6), (7, 8))
+def test_partners(names: tuple[str, ...], pairs: tuple[tuple[int, int], ...]) -> None:
+    assert flip_pairs(names) == pairs
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -79,11 +85,6 @@ def test_68_numbers_are_ibugs(first: int) -> None:
         16, 9, 26, 22, 35, 45, 42, 46, 54, 55, 64, 65,
     ]  # fmt: skip
     assert pairs_by_name(names[::-1]) == {(b, a) for a, b in pairs_by_name(names)}
-
-
-def test_other_numbers_have_no_partners() -> None:
-    assert flip_pairs(tuple(map(str, range(5)))) == ()
-    assert flip_pairs(tuple(map(str, range(2, 70)))) == ()
 
 
 @given(st.lists(st.text(alphabet="lrLR_- eftighEye", min_size=1, max_size=9), unique=True))

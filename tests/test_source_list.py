@@ -28,8 +28,6 @@ def scan(path: Path, text: str | bytes = "", **options: object) -> Found:
     return found(path, "list", **options)
 
 
-# --- lines --------------------------------------------------------------------------------------------------------
-
 KEYS, LABELS = ["a b.png", "sub/图.jpg", "c.png"], [1, 0, 1]
 
 
@@ -387,9 +385,6 @@ def test_any_lines_of_objects(tmp_path_factory: pytest.TempPathFactory, rows: li
     assert got.boxes == [[[x, 0, x + 1, 1] for i, _, x in rows if i == image] for image in images]
 
 
-# --- spellings ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("header", "names"),
     [
@@ -499,9 +494,6 @@ def test_a_column_for_each_class(tmp_path: Path, yes: str, no: str) -> None:
     assert "the columns sky to night show which of 4 classes apply" in got.notes[0]
     got = scan(tmp_path, classes=(*reversed(names), "more"))
     assert (got.classes, got.multi[0]) == ([*reversed(names), "more"], [0, 0, 1, 1, -1])
-
-
-# --- folders ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,6 @@ SKIP = ConvertOptions(workers=0, on_error="skip")
 PNG = png_bytes(np.zeros((4, 4), np.uint8))
 
 
-# --- regular files alone ------------------------------------------------------------------------------------------
-
-
 def special(path: Path, kind: str) -> None:
     """Something else than a file; a pipe that nobody writes to would be waited for, and /dev/zero never ends."""
     if kind == "a pipe":
@@ -124,9 +121,6 @@ def test_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
     assert caught.value.reason == "unreadable-file"
 
 
-# --- images of known formats alone --------------------------------------------------------------------------------
-
-
 def test_ghostscript_is_never_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = tmp_path / "started"
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {started}\n")
@@ -176,9 +170,6 @@ def test_damaged_exif_turns_no_image(tmp_path: Path) -> None:
     (source / "train/ant/9.png").write_bytes(png_bytes(np.zeros((7, 7), np.uint8)))  # so that headers are looked at
     assert tsds.estimate(source, SKIP).problems == ()
     assert tsds.convert(source, tmp_path / "o.tsds", SKIP).skipped == {}
-
-
-# --- the machine's fault ------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -326,9 +317,6 @@ def test_short_memory_is_not_damage(tmp_path: Path) -> None:
     assert not (tmp_path / "o.tsds").exists()
     options = ConvertOptions(workers=0, on_error="skip", size=(8, 8), color="rgb")
     assert tsds.convert(tmp_path / "l.txt", tmp_path / "o.tsds", options).rows == {"train": 3}
-
-
-# --- pixels that are no numbers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -138,6 +138,10 @@ OBJECTS = {
         oriented_boxes=[[[[5, 6], [25, 6], [25, 30.5], [5, 30.5]]]],
         said=[Has("not read: <research>."), Has("not read: <probability>.")],
     ),
+    "FAIR1M, without the first point again": case(
+        {"labelXml/0.xml": FAIR1M.replace("<point>5,6</point></points>", "</points>"), "images/0.tif": ""},
+        oriented_boxes=[[[[5, 6], [25, 6], [25, 30.5], [5, 30.5]]]],
+    ),
     "no objects": one(
         "<item><name>cat</name></item>", said=["a.xml: not read: <item>."],
         notes=["no annotation has an <object>: all images are stored without objects."],
@@ -264,9 +268,6 @@ def test_elements_that_are_not_read_are_reported(tmp_path: Path, text: str, unre
     assert got.said == [f"b.xml: not read: {unread}, in 2 files."]
 
 
-# --- images -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("xml", "filename", "image"),
     [
@@ -314,9 +315,6 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
         Path(os.fsdecode(bytes(tmp_path) + b"/\xff" + suffix)).write_text(annotation("", obj()))
     got = scan(tmp_path)
     assert (got.keys, [reason for _, reason in got.problems]) == ({"train": ["a.jpg"]}, ["name-encoding"])
-
-
-# --- layouts and splits -----------------------------------------------------------------------------------------
 
 
 def devkit(more: Files, **expected: object) -> Case:

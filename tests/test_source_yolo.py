@@ -53,14 +53,6 @@ LAYOUTS = {
         "images/train/a.jpg", "images/val/b.jpg",
         keys={"train": ["images/train/a.jpg"], "val": ["images/val/b.jpg"]}, boxes=[[BOX], []],
     ),
-    "Roboflow": layout(
-        {
-            "data.yaml": f"train: ../train/images\nval: ../valid/images\nnc: 2\n{NAMES}", "train/labels/a.txt": ROW,
-            "README.txt": "Hello.",
-        },
-        "train/images/a.jpg", "valid/images/b.jpg",
-        keys={"train": ["train/images/a.jpg"], "val": ["valid/images/b.jpg"]}, boxes=[[BOX], []],
-    ),
     "absolute paths": layout(
         {
             "x.yml": f"train: /content/cells/images/one\nval: C:\\cells\\images\\two\n{NAMES}", "labels/one/a.txt": ROW,
@@ -82,24 +74,9 @@ LAYOUTS = {
         {"labels/train2017/a.txt": ROW}, "images/train2017/a.jpg", "images/val2017/b.jpg", classes=["0"],
         keys={"train2017": ["images/train2017/a.jpg"], "val2017": ["images/val2017/b.jpg"]}, boxes=[[BOX], []],
     ),
-    "train/images": layout(
-        {"train/labels/a.txt": ROW}, "train/images/a.jpg", "valid/images/b.jpg", classes=["0"],
-        keys={"train": ["train/images/a.jpg"], "valid": ["valid/images/b.jpg"]}, boxes=[[BOX], []],
-    ),
     "no splits": layout(
         {"labels/b.txt": ROW, "classes.txt": "cat\ndog\n", "labels/classes.txt": "x"}, "images/a.jpg", "images/b.jpg",
         keys={"train": ["images/a.jpg", "images/b.jpg"]}, boxes=[[], [BOX]], said=["labels/classes.txt: not read."],
-    ),
-    "LabelImg": layout(
-        {"a.txt": ROW, "classes.txt": "cat\ndog\n"}, "a.jpg", "b.jpg", keys={"train": ["a.jpg", "b.jpg"]},
-        boxes=[[BOX], []],
-    ),
-    "Darknet, as CVAT writes it": layout(
-        {
-            "obj.data": "classes = 2\n", "obj.names": "cat\ndog\n", "train.txt": "data/obj_train_data/a.jpg\n",
-            "obj_train_data/a.txt": ROW,
-        },
-        "obj_train_data/a.jpg", keys={"train": ["obj_train_data/a.jpg"]}, boxes=[[BOX]], said=["obj.data: not read."],
     ),
     "suffixes in any case, and the names of Roboflow's Darknet": layout(
         {"train/A.TXT": ROW, "train/b.txt": ROW, "train/_darknet.labels": "cat\ndog\n"}, "train/A.JPG", "train/b.jpg",
@@ -279,9 +256,6 @@ def test_boxes_are_their_centers_and_sizes(written: list[tuple[float, ...]]) -> 
         x1, y1, x2, y2 = each.box
         np.testing.assert_allclose(((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1), row[1:], atol=1e-12)
         assert each.label == str(row[0])
-
-
-# --- conversion ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
