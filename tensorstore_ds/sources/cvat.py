@@ -12,8 +12,8 @@ from xml.etree.ElementTree import Element
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file
-from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.base import FLAGS, Contents
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.ledger import LEAF, TEXT, USED, Known
 from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, ellipse_box, hull
@@ -85,8 +85,7 @@ class CvatSource(PackedSource):
 
     def scan(self) -> Contents:
         """Read every XML file."""
-        xmls = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".xml"}))
-        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        xmls, images = self._walked(".xml")
         problems: list[Problem] = []
         used: dict[int, str] = {}  # the XML file of each image
         splits: dict[str, PackedStrings] = {}
@@ -104,23 +103,15 @@ class CvatSource(PackedSource):
                 else:
                     splits.setdefault(subset, PackedStrings()).extend([entry])
         if not splits:
-            missing = Problem(
-                str(self.path),
-                "empty-source",
-                "expected <image> elements, as CVAT for images 1.1 has them, found none.",
-            )
+            message = "expected <image> elements, as CVAT for images 1.1 has them, found none."
+            missing = Problem(str(self.path), "empty-source", message)
             advice = "The root <annotations> looks like CVAT: export as CVAT for images 1.1, or as Pascal VOC or COCO."
             raise SourceError(problems or missing, "" if problems else advice)
         names = split_names(splits)
         message = "not stored: no XML file lists it."
         left_out = [Problem(path, "not-listed", message) for i, path in enumerate(images.paths) if i not in used]
-        left_out += self._table.left_out(str(self.path))
-        field = self._table.field(self.options, str(self.path), labelled=True)
         references = {names[subset]: entries for subset, entries in splits.items()}
-        notes = notes_of_renamed(names)
-        return Contents(
-            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
-        )
+        return self._contents(references, problems, left_out, notes_of_renamed(names))
 
     def _entries(self, xml: str, images: ImageIndex, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
         """Row in `images`, subset and reference of each sound image of a file."""

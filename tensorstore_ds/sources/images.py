@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.packed_strings import PackedStrings, place_of
+from tensorstore_ds.regular_files import entries, is_dir, os_errors
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import LITTER
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 #: Names of folders that tell what kind of files they have, in lower case; others tell which.
@@ -141,6 +145,20 @@ class ImageIndex:
         hashed, order = self._index
         start, stop = (int(np.searchsorted(hashed, hash(stem), side)) for side in ("left", "right"))
         return [i for i in map(int, order[start:stop]) if stem_of(self.paths[i]) == stem]
+
+
+def not_listed(root: Path, folders: Iterable[str], is_listed: Callable[[str], bool], by: str) -> list[Problem]:
+    """Problems for images that no file lists, in folders with listed images."""
+    left_out = []
+    for folder in sorted(folders):
+        with os_errors(folder or str(root)):
+            names = (name for name, _ in entries(root / folder)) if is_dir(root / folder) else ()
+            paths = sorted(folder + name for name in names if not is_listed(folder + name))
+        for path in paths:
+            name = path[len(folder) :]
+            if name[0] != "." and name.lower() not in LITTER and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES:
+                left_out.append(Problem(path, "not-listed", f"not stored: no {by} file lists it."))
+    return left_out
 
 
 def note_of_folders(paths: Iterable[str], classes: Iterable[str] = ()) -> tuple[str, ...]:

@@ -15,10 +15,10 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import entries, is_dir, is_file, os_errors
+from tensorstore_ds.regular_files import is_file, os_errors
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
-from tensorstore_ds.sources.files import LITTER, PackedStrings, walk_files
-from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.files import PackedStrings, walk_files
+from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.ledger import LEAF, USED, Known, Ledger
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
 from tensorstore_ds.sources.packed import PackedSource, pack
@@ -109,25 +109,11 @@ class ImglabSource(PackedSource):
         if not used:
             raise SourceError(problems or left_out)
         self._table = ObjectTable.union(file.table for file in used)
-        field = self._table.field(self.options, str(self.path), labelled=bool(self._table.classes))
         splits = {split: entries[file.xml] for split, file in zip(_split_names(used), used, strict=True)}
-        left_out += self._not_listed(files)
-        notes = (*self._table.notes, *images.notes())
-        return Contents({"objects": field}, splits, None, tuple(problems), tuple(left_out), notes)
-
-    def _not_listed(self, files: Sequence[_ImageList]) -> list[Problem]:
-        """Problems for images that no file lists, in folders with listed images."""
         listed = {image for file in files for image in file.listed}
-        left_out = []
-        for folder in sorted({image[: image.rfind("/") + 1] for image in listed}):
-            with os_errors(folder or str(self.images)):
-                if not is_dir(self.images / folder):
-                    continue  # its images are reported already
-                names = sorted(name for name, _ in entries(self.images / folder))
-            for path in (folder + name for name in names if name[0] != "." and name.lower() not in LITTER):
-                if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES and path not in listed:
-                    left_out.append(Problem(path, "not-listed", "not stored: no XML file lists it."))
-        return left_out
+        folders = {image[: image.rfind("/") + 1] for image in listed}
+        left_out += not_listed(self.images, folders, listed.__contains__, "XML")
+        return self._contents(splits, problems, left_out, images.notes(), labelled=bool(self._table.classes))
 
 
 def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem]]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tensorstore_ds.errors import Problem
 from tensorstore_ds.regular_files import is_file
-from tensorstore_ds.sources.base import Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.files import PackedStrings, walk_files
+from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
+from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import Place
 
 
@@ -40,6 +44,31 @@ class PackedSource(Source):
         self._root = path.parent if is_file(path) else path  # what the paths of annotations are relative to
         self.images = options.images or self._root
         self._table = ObjectTable()
+
+    def _walked(self, suffix: str) -> tuple[list[str], ImageIndex]:
+        """Annotation files with a suffix, and all images."""
+        files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {suffix}))
+        return files, ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+
+    def _by_folder(self, entries: Mapping[str, str]) -> tuple[dict[str, PackedStrings], tuple[str, ...]]:
+        """References of each split, from those of all images by their paths, and notes."""
+        keys = sorted(entries)
+        splits, notes = folder_splits(keys, str(self.path))
+        return {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}, notes
+
+    def _contents(
+        self,
+        references: Mapping[str, PackedStrings],
+        problems: Sequence[Problem],
+        left_out: Sequence[Problem],
+        notes: Sequence[str],
+        *,
+        labelled: bool = True,
+    ) -> Contents:
+        """What the scan found, with what its table knows."""
+        left_out = (*left_out, *self._table.left_out(str(self.path)))
+        field = self._table.field(self.options, str(self.path), labelled=labelled)
+        return Contents({"objects": field}, references, None, tuple(problems), left_out, (*self._table.notes, *notes))
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, size, objects = unpack(str(reference))

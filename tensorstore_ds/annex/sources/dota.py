@@ -9,12 +9,10 @@ from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, read_file, read_head
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.base import Contents
+from tensorstore_ds.sources.files import encoding_problem, glance
 from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject
 from tensorstore_ds.sources.packed import PackedSource, pack
-from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import Place
 
 FILE_LIMIT = 16 << 20  # bytes
@@ -42,8 +40,7 @@ class DotaSource(PackedSource):
 
     def scan(self) -> Contents:
         """Read every text file with the name of an image."""
-        files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".txt"}))
-        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        files, images = self._walked(".txt")
         problems: list[Problem] = []
         left_out: list[Problem] = []
         entries: dict[str, str] = {}  # by the image's path
@@ -72,21 +69,17 @@ class DotaSource(PackedSource):
             self.ledger.use(file)
             self._table.note(objects)
             entries[image] = pack(image, (0, 0), objects)
-        keys = sorted(image for image, entry in entries.items() if entry)
-        if not keys:
+        sound = {image: entry for image, entry in entries.items() if entry}
+        if not sound:
             missing = Problem(str(self.path), "empty-source", "expected images with text files of labels, found none.")
             raise SourceError(problems or missing)
-        splits, notes = folder_splits(keys, str(self.path))
+        references, notes = self._by_folder(sound)
         if oriented and len(oriented) < len(files):
             self.ledger.use(*files)
             notes += ("the folders of upright boxes are not read: these follow from the oriented ones.",)
         message = "not stored: it has no text file of labels."
         left_out += [Problem(path, "not-listed", message) for path in images.paths if path not in entries]
-        field = self._table.field(self.options, str(self.path), labelled=True)
-        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
-        return Contents(
-            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
-        )
+        return self._contents(references, problems, left_out, notes)
 
     def _is_labels(self, file: str) -> bool:
         return _looks_like_labels(read_head(self._root / file, _HEAD))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import decode_text, is_dir, is_file, read_file, read_head
-from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.regular_files import decode_text, is_dir, read_file, read_head
+from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample
+from tensorstore_ds.sources.files import encoding_problem, glance
 from tensorstore_ds.sources.images import ImageIndex, stem_of
 from tensorstore_ds.sources.json_files import (
     MemberError,
@@ -30,7 +30,6 @@ from tensorstore_ds.sources.json_files import (
 from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
-from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import ABSENT, Place
 
 FILE_LIMIT = 256 << 20  # bytes: an image may be in it
@@ -62,8 +61,7 @@ class LabelmeSource(PackedSource):
 
     def scan(self) -> Contents:
         """Read every JSON file."""
-        files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".json"}))
-        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        files, images = self._walked(".json")
         problems: list[Problem] = []
         left_out: list[Problem] = []
         entries: dict[str, str] = {}  # by the image's path
@@ -90,21 +88,15 @@ class LabelmeSource(PackedSource):
         if not entries:
             missing = Problem(str(self.path), "empty-source", "expected JSON files with shapes, found none.")
             raise SourceError(problems or missing)
-        keys = sorted(entries)
-        splits, notes = folder_splits(keys, str(self.path))
+        references, notes = self._by_folder(entries)
         message = "not stored: it has no JSON file."
         self.ledger.use(*bad)
         beside = (path for path in images.paths if path not in entries and path not in bad)
         left_out += [Problem(path, "not-listed", message) for path in beside]
-        left_out += self._table.left_out(str(self.path))
         if stale:
             example = f"{len(stale):,}, such as {stale[0]}"
             notes += (f"JSON files whose imagePath is not the image of their own name: {example}.",)
-        field = self._table.field(self.options, str(self.path), labelled=True)
-        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
-        return Contents(
-            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
-        )
+        return self._contents(references, problems, left_out, notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
         packed, _, file = str(reference).partition("\0\0")

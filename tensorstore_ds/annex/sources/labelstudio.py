@@ -19,7 +19,7 @@ from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import as_utf8, decode_text, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.files import encoding_problem, glance
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.json_files import (
     JSON_ERRORS,
@@ -36,7 +36,6 @@ from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.objects import AnnotatedObject, Box, attach_points, ellipse_box
 from tensorstore_ds.sources.packed import PackedSource, pack
-from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import Place
 
 FILE_LIMIT = 256 << 20  # bytes
@@ -112,9 +111,8 @@ class LabelStudioSource(PackedSource):
 
     def scan(self) -> Contents:
         """Read every export."""
-        found = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".json"}))
+        found, images = self._walked(".json")
         files = [file for file in found if is_file(self.path) or self.detect(self._root / file)]
-        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
         problems: list[Problem] = []
         left_out: list[Problem] = []
         entries: dict[str, str] = {}  # by the image's path
@@ -151,12 +149,10 @@ class LabelStudioSource(PackedSource):
         if not entries:
             missing = Problem(str(self.path), "empty-source", "expected a list of annotated tasks, found none.")
             raise SourceError(problems or left_out or missing)
-        keys = sorted(entries)
-        known = {*keys, *bad, *(problem.where for problem in left_out)}
+        known = {*entries, *bad, *(problem.where for problem in left_out)}
         beside = (image for image in images.paths if image not in known)
         left_out += [Problem(image, "not-listed", "not stored: no task has it.") for image in beside]
-        splits, notes = folder_splits(keys, str(self.path))
-        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
+        references, notes = self._by_folder(entries)
         left_out += self._table.left_out(str(self.path))
         fields, labels = self._fields(), self._labels(references)
         notes = (*self._table.notes, *notes)

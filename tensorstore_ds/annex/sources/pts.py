@@ -10,13 +10,11 @@ from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, read_file, read_head
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents
-from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
-from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.base import Contents
+from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
-from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import Place
 
 FILE_LIMIT = 1 << 20  # bytes
@@ -39,8 +37,7 @@ class PtsSource(PackedSource):
 
     def scan(self) -> Contents:
         """Read every .pts file."""
-        files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".pts"}))
-        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        files, images = self._walked(".pts")
         problems: list[Problem] = []
         found: dict[str, tuple[str, AnnotatedObject]] = {}  # by the image's path
         for file in files:
@@ -70,15 +67,10 @@ class PtsSource(PackedSource):
         if not entries:
             missing = Problem(str(self.path), "empty-source", "expected .pts files beside images, found none.")
             raise SourceError(problems or missing)
-        keys = sorted(entries)
-        splits, notes = folder_splits(keys, str(self.path))
+        references, notes = self._by_folder(entries)
         message = "not stored: it has no .pts file."
         left_out = [Problem(path, "not-listed", message) for path in images.paths if path not in found]
-        field = self._table.field(self.options, str(self.path), labelled=False)
-        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
-        return Contents(
-            {"objects": field}, references, None, tuple(problems), tuple(left_out), (*self._table.notes, *notes)
-        )
+        return self._contents(references, problems, left_out, notes, labelled=False)
 
 
 def read_points(data: bytes, file: str, ledger: Ledger) -> list[Place]:

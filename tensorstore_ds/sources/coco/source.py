@@ -46,8 +46,8 @@ from tensorstore_ds.sources.coco.records import (
     read_object,
     rotation_of,
 )
-from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, walk_files
-from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, MemberError, kind
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
@@ -251,7 +251,9 @@ class CocoSource(Source):
             raise SourceError(problems or Problem(str(self.path), "empty-source", "no image is listed."))
         message = "not stored: it lists no image that can be read."
         left_out += [Problem(each.json, "empty-split", message) for name, each in splits.items() if name not in used]
-        left_out += _not_listed(self.images, [each.paths for each in splits.values()])
+        listed = _hashes(path for each in splits.values() for path in each.paths)
+        folders = {path[: path.rfind("/") + 1] for each in splits.values() for path in each.paths}
+        left_out += not_listed(self.images, folders, lambda path: _has(listed, hash(path)), "JSON")
         self._jsons = {name: (each.json, each.captions) for name, each in used.items()}
         fields: dict[str, Field] = {}
         notes = _notes_of_common(used)
@@ -669,23 +671,6 @@ def _check_claims(splits: Mapping[str, _Split]) -> None:
                 for path, other in wrong.items()
             ]
             split.references = PackedStrings(each for each in split.references if each.partition("\0")[0] not in wrong)
-
-
-def _not_listed(root: Path, listed: Sequence[PackedStrings]) -> list[Problem]:
-    """Problems for images that no file lists, in folders with listed images."""
-    left_out = []
-    folders = {path[: path.rfind("/") + 1] for paths in listed for path in paths}
-    known = _hashes(chain.from_iterable(listed))
-    for folder in sorted(folders):
-        place = root / folder
-        with os_errors(folder or str(root)):
-            names = (name for name, _ in entries(place)) if is_dir(place) else ()
-            paths = sorted(folder + name for name in names if not _has(known, hash(folder + name)))
-        for path in paths:
-            name = path[len(folder) :]
-            if name[0] != "." and name.lower() not in LITTER and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES:
-                left_out.append(Problem(path, "not-listed", "not stored: no JSON file lists it."))
-    return left_out
 
 
 # --- categories and annotations -----------------------------------------------------------------------------------
