@@ -97,7 +97,7 @@ test-clients: $(CLIENTS)/stamp
 # The floors of pyproject.toml, in an environment of their own; uv finds them. Some files with other than ordinary needs
 # of torch, NumPy, zarr and Pillow; TESTS=FILES runs others.
 LOWEST := .venv-lowest
-LOWEST_TESTS := $(addprefix tests/test_,store.py loader.py writer.py convert.py augment_compiled.py augment_geometry.py crops.py zarr_store.py train.py)
+LOWEST_TESTS := $(addprefix tests/test_,store.py feed.py writer.py convert.py augment_compiled.py augment_geometry.py crops.py zarr_store.py train.py)
 test-lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip --disable-pip-version-check -q install uv

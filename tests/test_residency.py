@@ -43,12 +43,7 @@ def test_pages_that_were_written_are_resident(
         assert count(file.fileno(), 16 * PAGE) == 3 * PAGE
         assert count(file.fileno(), 10 * PAGE, 7 * PAGE) == 3 * PAGE
         assert count(file.fileno(), 100 * PAGE + 1, 900 * PAGE) == 2 * PAGE
-
-
-@linux
-def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
-    with (tmp_path / "empty").open("w+b") as file:
-        assert resident_nbytes(file.fileno(), 0) == 0
+        assert count(file.fileno(), 0) == 0
 
 
 @linux

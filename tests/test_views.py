@@ -193,24 +193,14 @@ def test_damaged_images_are_replaced_in_all_views(tmp_path: Path) -> None:
         assert torch.equal(batch.columns[name][2], alone), i
 
 
-def test_plans_by_epoch(tmp_path: Path) -> None:
-    store_of(tmp_path / "s.tsds", [{"image": each} for each in files_of("png")], encoding="source")
-    dataset = tsds.StoreDataset(tmp_path / "s.tsds", decode=CROP)
-    views = dataset.with_decode([CROP, CROP])
-    assert (list(views[0]), list(dataset[0]), list(views.with_decode(None)[0])) == (
-        ["image_0", "image_1"],
-        ["image"],
-        ["image"],
-    )
-
-
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     store_of(tmp_path / "d.tsds", detections(), ["a", "b"])
     dataset = tsds.StoreDataset(tmp_path / "d.tsds")
     with pytest.raises(OptionError, match=r"`decode`: expected fields without .*found objects: use fields=\['image'\]"):
         dataset.with_decode([CROP, CROP])
     advised = tsds.StoreDataset(tmp_path / "d.tsds", fields=["image"], decode=[CROP, CROP])
-    assert list(advised[0]) == ["image_0", "image_1"]
+    for plan, names in ((CROP, ["image"]), (None, ["image"]), ([CROP, CROP], ["image_0", "image_1"])):
+        assert list(advised.with_decode(plan)[0]) == names
     for plans in ([], [CROP, None]):
         with pytest.raises(OptionError, match="`decode`: expected a plan for each view, found"):
             advised.with_decode(plans)  # type: ignore[arg-type]

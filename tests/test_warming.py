@@ -72,10 +72,25 @@ def test_pieces_that_are_there_are_skipped(store: tsds.Store, small_steps: None)
     assert shares(store)["train/image"] == 1.0
 
 
+IMAGES = {"train/image": 0, "val/image": 1, "train/label": 0, "val/label": 0}
+LABELS = {"train/image": 0, "val/image": 0, "train/label": 1, "val/label": 1}
+
+
 @linux
-def test_a_part_of_a_store(store: tsds.Store) -> None:
-    warm(store, splits="val", fields="image")
-    assert shares(store) == {"train/image": 0, "train/label": 0, "val/image": 1, "val/label": 0}
+@pytest.mark.parametrize(
+    ("options", "columns", "expected"),
+    [
+        ({"splits": "val", "fields": "image"}, ["val/image"], IMAGES),
+        ({}, ["train/label", "val/label"], LABELS),  # small columns come first
+        ({"splits": ["val", "train"], "fields": "image"}, ["val/image"], IMAGES),  # in the order of the splits
+    ],
+)
+def test_a_budget_takes_these_columns(
+    store: tsds.Store, options: dict[str, Any], columns: list[str], expected: dict[str, float]
+) -> None:
+    budget = sum(residency(store)[column].nbytes for column in columns)
+    assert warm(store, budget=budget, **options) == budget
+    assert shares(store) == expected
 
 
 @linux
@@ -89,24 +104,9 @@ def test_a_budget_is_kept(store: tsds.Store) -> None:
 
 
 @linux
-def test_small_columns_come_first(store: tsds.Store) -> None:
-    labels = residency(store)["train/label"].nbytes + residency(store)["val/label"].nbytes
-    assert warm(store, budget=labels) == labels
-    assert shares(store) == {"train/image": 0, "train/label": 1, "val/image": 0, "val/label": 1}
-
-
-@linux
-def test_images_come_in_the_order_of_the_splits(store: tsds.Store) -> None:
-    warm(store, splits=["val", "train"], budget=residency(store)["val/image"].nbytes // 2)
-    assert shares(store)["train/image"] == 0
-    assert 0.4 < (shares(store)["val/image"] or 0) < 0.6
-
-
-@linux
 def test_without_a_budget_memory_is_the_limit(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tensorstore_ds.page_cache.residency.memory_limits", lambda: {"machine": 10**12, "/group": 3 * MIB}
-    )
+    limits = {"machine": 10**12, "/group": 3 * MIB}
+    monkeypatch.setattr("tensorstore_ds.page_cache.residency.memory_limits", lambda: limits)
     assert warm(store) == 3 * MIB
 
 
@@ -150,16 +150,6 @@ def test_progress_only_grows_and_ends_with_all(store: tsds.Store, threads: int, 
 
 
 # --- the background ---------------------------------------------------------------------------------------------
-
-
-@linux
-def test_in_the_background(store: tsds.Store) -> None:
-    with warm_in_background(store) as warming:
-        assert warming.wait()
-        assert warming.done and warming.error is None
-    assert warming.nbytes == warming.nbytes_done == warming.nbytes_read == total_residency(residency(store)).nbytes
-    assert set(shares(store).values()) == {1.0}
-    warming.stop()  # once more does no harm
 
 
 class Gate:
@@ -233,21 +223,19 @@ def test_an_error_is_raised_by_wait_and_once(_store: tsds.Store) -> None:
     assert warming_threads() == []
 
 
-def test_an_error_is_raised_at_the_end_of_the_block(_store: tsds.Store) -> None:
+@pytest.mark.parametrize(("of_block", "error"), [(False, LookupError), (True, ZeroDivisionError)])
+def test_an_error_is_raised_at_the_end_of_the_block(_store: tsds.Store, of_block: bool, error: type[Exception]) -> None:
     failed = threading.Event()
 
     def fail_later(done: int, total: int) -> None:
         failed.set()
         raise LookupError("from a thread")
 
-    with pytest.raises(LookupError), warm_in_background(_store, progress=fail_later):
+    with pytest.raises(error), warm_in_background(_store, progress=fail_later):
         assert failed.wait(30)
+        if of_block:
+            raise ZeroDivisionError  # it goes first
     assert warming_threads() == []
-
-
-def test_an_error_of_the_block_goes_first(_store: tsds.Store) -> None:
-    with pytest.raises(ZeroDivisionError), warm_in_background(_store, progress=fail):
-        raise ZeroDivisionError
 
 
 def test_ctrl_c_while_waiting(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch, small_steps: None) -> None:
@@ -282,9 +270,12 @@ def test_wrong_arguments(_store: tsds.Store) -> None:
     assert warming_threads() == []
 
 
-def test_what_has_ended_is_let_go(_store: tsds.Store) -> None:
-    """Nobody has to wait for it."""
-    warming = warm_in_background(_store, fields="label")
+def test_what_has_ended_is_let_go(store: tsds.Store) -> None:
+    with warm_in_background(store) as warming:
+        assert warming.wait() and warming.done and warming.error is None
+    assert warming.nbytes == warming.nbytes_done == total_residency(residency(store)).nbytes
+    warming.stop()  # once more does no harm
+    warming = warm_in_background(store, fields="label")  # nobody has to wait for it
     alive = weakref.ref(warming)
     for thread in warming._threads:
         thread.join()

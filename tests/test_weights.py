@@ -112,13 +112,10 @@ def test_objects_of_some_rows_alone_are_counted(boxed, tmp_path, method):
     assert repeat_factors(boxed, threshold=1.0, method=method, rows=[]).tolist() == []
 
 
-def test_rows_to_count_are_in_the_split(labelled, boxed):
-    for weigh in (
-        lambda rows: class_balanced_weights(labelled, rows=rows),
-        lambda rows: repeat_factors(boxed, rows=rows),
-    ):
-        with pytest.raises(IndexError, match="row 30 is outside"):
-            weigh([1, 30])
+@pytest.mark.parametrize("weigh", [class_balanced_weights, repeat_factors])
+def test_rows_to_count_are_in_the_split(labelled, boxed, weigh):
+    with pytest.raises(IndexError, match="row 30 is outside"):
+        weigh(labelled if weigh is class_balanced_weights else boxed, rows=[1, 30])
 
 
 @pytest.mark.parametrize("method", ["image", "instance"])
@@ -142,8 +139,6 @@ def test_repeat_factors_that_change_nothing(boxed):
     ) as caught:
         assert repeat_factors(boxed, threshold=0.01).tolist() == [1.0] * 30
     assert caught[0].filename == __file__
-    with pytest.raises(OptionError, match="`method`: expected image or instance, found 'box'"):
-        repeat_factors(boxed, method="box")
 
 
 def test_a_column_of_ones_own(labelled):
@@ -161,46 +156,38 @@ def test_a_column_that_cannot_be_weights(tmp_path):
         weights_from_column(split, "score")
 
 
-def test_what_a_split_does_not_have(labelled, boxed, tmp_path):
-    with pytest.raises(
-        OptionError, match=r"split 'train': expected a field 'label' of kind label or labels, found image \(image\)"
-    ):
-        class_balanced_weights(boxed)
-    with pytest.raises(OptionError, match=r"Use repeat_factors to weight samples by their objects\.$"):
-        class_balanced_weights(boxed)
-    with pytest.raises(OptionError, match=r"expected a field .objects. of kind objects or labels, .*WeightedSampler"):
-        repeat_factors(labelled, threshold=0.1)
-    with pytest.raises(OptionError, match="expected a field 'size' of kind label"):
-        class_balanced_weights(labelled, field="size")
-    with pytest.raises(OptionError, match="expected a field 'weight', found"):
-        weights_from_column(labelled, "weight")
-    with pytest.raises(OptionError, match=r"train/embedding: expected one number a row, found rows of shape \(3,\)"):
-        weights_from_column(labelled, "embedding")
-    with pytest.raises(OptionError, match="train/key: expected one number a row, found a table"):
-        weights_from_column(labelled, "key")
+COUNTS, REPEATS, COLUMN = class_balanced_weights, repeat_factors, weights_from_column
+OTHER_SHAPE = r"train/embedding: expected one number a row, found rows of shape \(3,\)"
+OTHER_KIND = r"split 'train': expected a field 'label' of kind label or labels, found image \(image\)"
+
+
+@pytest.mark.parametrize(
+    ("weigh", "of", "options", "message"),
+    [
+        (COUNTS, "boxed", {}, OTHER_KIND),
+        (COUNTS, "boxed", {}, r"Use repeat_factors to weight samples by their objects\.$"),
+        (COUNTS, "labelled", {"field": "size"}, "expected a field 'size' of kind label"),
+        (COUNTS, "labelled", {"method": "root"}, "inverse or effective, found 'root'"),
+        (COUNTS, "labelled", {"beta": 1}, r"`beta`: expected in \[0, 1\), found 1"),
+        (COUNTS, "labelled", {"beta": -0.1}, "found -0.1"),
+        (REPEATS, "labelled", {"threshold": 0.1}, "a field .objects. of kind objects or labels, .*WeightedSampler"),
+        (REPEATS, "boxed", {"method": "box"}, "`method`: expected image or instance, found 'box'"),
+        *((REPEATS, "boxed", {"threshold": wrong}, r"`threshold`: expected in \(0, 1\]") for wrong in (0, 1.5, -1)),
+        (COLUMN, "labelled", {"name": "weight"}, "expected a field 'weight', found"),
+        (COLUMN, "labelled", {"name": "embedding"}, OTHER_SHAPE),
+        (COLUMN, "labelled", {"name": "key"}, "train/key: expected one number a row, found a table"),
+    ],
+)
+def test_what_is_refused(labelled, boxed, weigh, of, options, message):
+    with pytest.raises(OptionError, match=message):
+        weigh(labelled if of == "labelled" else boxed, **options)
+
+
+def test_objects_without_labels_are_refused(tmp_path):
     unlabelled = [{name: sample[name] for name in ("image", "boxes")} for sample in detections(3)]
     split = store_of(tmp_path / "s.tsds", unlabelled)["train"]
     with pytest.raises(OptionError, match="expected objects with labels, found boxes"):
         repeat_factors(split, threshold=0.1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "root"}, "inverse or effective, found 'root'"),
-        ({"beta": 1}, r"`beta`: expected in \[0, 1\), found 1"),
-        ({"beta": -0.1}, "found -0.1"),
-    ],
-)
-def test_options_out_of_range(labelled, options, message):
-    with pytest.raises(OptionError, match=message):
-        class_balanced_weights(labelled, **options)
-
-
-@pytest.mark.parametrize("threshold", [0, 1.5, -1])
-def test_thresholds_out_of_range(boxed, threshold):
-    with pytest.raises(OptionError, match=r"`threshold`: expected in \(0, 1\]"):
-        repeat_factors(boxed, threshold=threshold)
 
 
 @pytest.mark.parametrize("bad", [-2, 2])

@@ -19,6 +19,7 @@ from PIL import Image
 from torchvision import datasets
 
 import tensorstore_ds as tsds
+from clients.test_detection import devkit
 from mask_sources import write_folders
 from small_stores import ROOT
 
@@ -187,19 +188,6 @@ def test_timm_options_that_replace_the_data_set_are_refused(digits: Path) -> Non
 # --- transformers -------------------------------------------------------------------------------------------------
 
 
-class Files(torch.utils.data.Dataset[Any]):
-    """Samples of class folders, read by Pillow."""
-
-    def __init__(self, folders: Path) -> None:
-        self.samples = datasets.ImageFolder(folders)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return self.samples[index]
-
-
 def processors(kind: str) -> list[Any]:
     """An image processor in both versions, with Pillow and with torchvision."""
     import transformers
@@ -231,7 +219,7 @@ def test_transformers_classification_values(digits: Path, which: int) -> None:
     from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     processor = processors("vit")[which]
-    files = Files(folders_of(digits) / "train")
+    files = datasets.ImageFolder(folders_of(digits) / "train")
     dataset = tsds.StoreDataset(digits)
     loader = tsds.DataLoader(dataset, 16, collate_fn=ImageCollator(processor, dataset))
     for number, batch in enumerate(loader):
@@ -245,7 +233,7 @@ def test_transformers_gray_images(digits: Path, tmp_path: Path, as_pil: bool) ->
     from tensorstore_ds.annex.adapters.transformers import ImageCollator
 
     tsds.convert(folders_of(digits), tmp_path / "gray.tsds", color="gray", workers=0)
-    processor, files = processors("vit")[0], Files(folders_of(digits) / "train")
+    processor, files = processors("vit")[0], datasets.ImageFolder(folders_of(digits) / "train")
     dataset = tsds.StoreDataset(tmp_path / "gray.tsds", as_pil=as_pil)
     batch = next(iter(tsds.DataLoader(dataset, 16, collate_fn=ImageCollator(processor, dataset))))
     expected = processor([files[row][0] for row in range(16)], return_tensors="pt")
@@ -268,13 +256,9 @@ def test_transformers_several_labels(tmp_path: Path) -> None:
 
 def annotations_of(store: Path) -> list[tuple[Image.Image, dict[str, Any]]]:
     """The images of a Pascal VOC folder, read by torchvision and Pillow, and their objects in COCO's form."""
-    root = store.with_name("files")
-    if not root.exists():
-        root.mkdir()
-        (root / "VOCdevkit").symlink_to(folders_of(store))
     found = []
     classes = tsds.open(store)["train"].fields["objects"].classes
-    for number, (image, parsed) in enumerate(datasets.VOCDetection(str(root), year="2012", image_set="train")):
+    for number, (image, parsed) in enumerate(datasets.VOCDetection(str(devkit(store)), year="2012", image_set="train")):
         objects = []
         for each in parsed["annotation"]["object"]:
             x1, y1, x2, y2 = (float(each["bndbox"][side]) for side in ("xmin", "ymin", "xmax", "ymax"))
@@ -373,11 +357,34 @@ def test_transformers_losses_are_those_of_the_files(digits: Path, tmp_path: Path
         images, labels = zip(*samples, strict=True)
         return {**processor(list(images), return_tensors="pt"), "labels": torch.tensor(labels)}
 
-    dataset, files = tsds.StoreDataset(digits), Files(folders_of(digits) / "train")
+    dataset, files = tsds.StoreDataset(digits), datasets.ImageFolder(folders_of(digits) / "train")
     arguments = arguments_of(tmp_path, max_steps=30)
     ours = losses_of(StoreTrainer(vit(dropout), arguments, ImageCollator(processor, dataset), dataset))
     theirs = losses_of(Trainer(vit(dropout), arguments, collate, files))
     assert ours == theirs and len(ours) == 30
+
+
+def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"pixel_values": sample["image"].float().as_subclass(torch.Tensor) / 255, "labels": sample["label"]}
+
+
+def resumed(kind: type, dataset: tsds.StoreDataset, out: Path, step: int) -> tuple[list[Any], list[Any]]:
+    """What a Trainer sees in 30 steps, more than two epochs, and what one sees that resumes after some of them."""
+    seen: list[list[float]] = []
+
+    class Recording(kind):  # type: ignore[misc]
+        def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
+            seen.append(inputs["pixel_values"].sum((1, 2, 3)).tolist())
+            return super().training_step(model, inputs, *rest)
+
+    runs = []
+    for checkpoint in (None, str(out / f"checkpoint-{step}")):
+        seen.clear()
+        arguments = arguments_of(out, max_steps=30, save_strategy="steps", save_steps=step, seed=6)
+        Recording(vit(), arguments, train_dataset=dataset).train(resume_from_checkpoint=checkpoint)
+        runs.append(list(seen))
+    assert [len(run) for run in runs] == [30, 30 - step]
+    return runs[0], runs[1]
 
 
 @works("transformers", "`StoreTrainer` resumes at the next batch, with the same random crops")
@@ -385,27 +392,11 @@ def test_transformers_losses_are_those_of_the_files(digits: Path, tmp_path: Path
 def test_transformers_resumes_at_the_very_next_batch(digits: Path, tmp_path: Path, step: int) -> None:
     from tensorstore_ds.annex.adapters.transformers import StoreTrainer
 
-    seen: list[list[float]] = []
-
-    class Recording(StoreTrainer):
-        def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
-            seen.append(inputs["pixel_values"].sum((1, 2, 3)).tolist())
-            return super().training_step(model, inputs, *rest)
-
-    def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
-        image = sample["image"].float().as_subclass(torch.Tensor) / 255
-        return {"pixel_values": image, "labels": sample["label"]}
-
-    runs = []
-    for checkpoint in (None, str(tmp_path / f"checkpoint-{step}")):
-        seen.clear()
-        plan = tsds.RandomResizedCrop(8, scale=(0.3, 1), seed=2)
-        dataset = tsds.StoreDataset(digits, transform=to_inputs, decode=plan)
-        arguments = arguments_of(tmp_path, max_steps=30, save_strategy="steps", save_steps=step, seed=6)
-        Recording(vit(), arguments, train_dataset=dataset).train(resume_from_checkpoint=checkpoint)
-        runs.append(list(seen))
-    assert len(runs[0]) == 30 and runs[1] == runs[0][step:]
-    first, second = ({value for batch in runs[0][start : start + 13] for value in batch} for start in (0, 13))
+    plan = tsds.RandomResizedCrop(8, scale=(0.3, 1), seed=2)
+    dataset = tsds.StoreDataset(digits, transform=to_inputs, decode=plan)
+    whole, rest = resumed(StoreTrainer, dataset, tmp_path, step)
+    assert rest == whole[step:]
+    first, second = ({value for batch in whole[start : start + 13] for value in batch} for start in (0, 13))
     assert len(first & second) < 100  # other crops in the second epoch
 
 
@@ -416,11 +407,11 @@ def test_transformers_batches_are_made_by_threads(digits: Path, tmp_path: Path) 
 
     makers: set[str] = set()
 
-    def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
+    def noted(sample: dict[str, Any]) -> dict[str, Any]:
         makers.add(threading.current_thread().name)
-        return {"pixel_values": sample["image"].float().as_subclass(torch.Tensor), "labels": sample["label"]}
+        return to_inputs(sample)
 
-    dataset = tsds.StoreDataset(digits, transform=to_inputs)
+    dataset = tsds.StoreDataset(digits, transform=noted)
     trainer = StoreTrainer(vit(), arguments_of(tmp_path, max_steps=3), train_dataset=dataset, eval_dataset=dataset)
     trainer.train()
     assert makers and "MainThread" not in makers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
 from clients.conftest import Example
+from clients.test_adapters import arguments_of, losses_of, resumed, seed, to_inputs, vit
 
 works, limit = pytest.mark.works, pytest.mark.limit
 
@@ -24,12 +24,6 @@ def accuracy(line: str) -> float:
     found = re.search(r"accuracy (\d\.\d+)", line)
     assert found, line
     return float(found[1])
-
-
-def seed() -> None:
-    random.seed(0)
-    np.random.seed(0)
-    torch.manual_seed(0)
 
 
 def samples_of(batches: Iterable[Any]) -> list[tuple[int, bytes]]:
@@ -88,78 +82,24 @@ def test_timm_learns(digits: Path, example: Example) -> None:
 # --- transformers -------------------------------------------------------------------------------------------------
 
 
-class Inputs(torch.utils.data.Dataset[Any]):
-    """The folders, as the Trainer wants samples."""
-
-    def __init__(self, folders: Path) -> None:
-        pixels = v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)])
-        self.samples = datasets.ImageFolder(folders, transform=pixels)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        image, label = self.samples[index]
-        return {"pixel_values": image / 255, "labels": torch.tensor(label)}
-
-
-def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"pixel_values": sample["image"].float().as_subclass(torch.Tensor) / 255, "labels": sample["label"]}
-
-
-def vit() -> Any:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    seed()
-    return ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, num_labels=10, **sizes))
-
-
 @works("transformers", "Trainer with its own loader has the same losses as with the files")
 def test_transformers_learns_the_same_as_from_files(digits: Path, tmp_path: Path) -> None:
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
-    losses = []
-    for dataset in (tsds.StoreDataset(digits, transform=to_inputs), Inputs(digits.with_suffix("") / "train")):
-        quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
-        arguments = TrainingArguments(
-            tmp_path, per_device_train_batch_size=32, max_steps=15, remove_unused_columns=False, **quiet
-        )
-        trainer = Trainer(vit(), arguments, train_dataset=dataset)
-        trainer.train()
-        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
-    assert losses[0] == losses[1] and len(losses[0]) == 15
+    pixels = v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)])
+    samples = datasets.ImageFolder(digits.with_suffix("") / "train", transform=pixels)
+    files = [{"pixel_values": image / 255, "labels": torch.tensor(label)} for image, label in samples]
+    ours, theirs = (
+        losses_of(Trainer(vit(), arguments_of(tmp_path, max_steps=15), train_dataset=dataset))
+        for dataset in (tsds.StoreDataset(digits, transform=to_inputs), files)
+    )
+    assert ours == theirs and len(ours) == 15
 
 
 @works("transformers", "training and evaluation with `StoreTrainer` of `adapters.transformers`")
 @pytest.mark.parametrize("arguments", [(), ("--own-loader",)])
 def test_transformers_learns(digits: Path, example: Example, arguments: tuple[str, ...]) -> None:
     assert accuracy(example("clients/transformers_trainer.py", digits, "--epochs", 12, *arguments)) > 0.5
-
-
-def resumed(kind: Any, digits: Path, out: Path) -> tuple[list[Any], list[Any]]:
-    """What a Trainer sees after step 17, in the middle of its second epoch, and what one sees that resumes there."""
-    from transformers import TrainingArguments
-
-    seen: list[list[float]] = []
-
-    class Recording(kind):
-        def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
-            seen.append(inputs["pixel_values"].sum((1, 2, 3)).tolist())
-            return super().training_step(model, inputs, *rest)
-
-    runs = []
-    for checkpoint in (None, str(out / "checkpoint-17")):
-        seen.clear()
-        quiet = {"report_to": "none", "save_steps": 17, "disable_tqdm": True, "logging_strategy": "no"}
-        arguments = TrainingArguments(
-            out, per_device_train_batch_size=32, max_steps=30, remove_unused_columns=False, **quiet
-        )
-        trainer = Recording(vit(), arguments, train_dataset=tsds.StoreDataset(digits, transform=to_inputs))
-        trainer.train(resume_from_checkpoint=checkpoint)
-        runs.append(list(seen))
-    assert len(runs[0]) == 30 and len(runs[1]) == 13
-    return runs[0][17:], runs[1]
 
 
 @works("transformers", "`resume_from_checkpoint` continues at the next batch, with both")
@@ -170,8 +110,8 @@ def test_transformers_goes_on(digits: Path, tmp_path: Path, own_loader: bool) ->
     from tensorstore_ds.annex.adapters.transformers import StoreTrainer
 
     kind = Trainer if own_loader else StoreTrainer
-    rest, found = resumed(kind, digits, tmp_path)
-    assert found == rest
+    whole, rest = resumed(kind, tsds.StoreDataset(digits, transform=to_inputs), tmp_path, 17)
+    assert rest == whole[17:]
 
 
 @limit("transformers", "resuming within an epoch, if `get_train_dataloader` does not call `accelerator.prepare`")
@@ -182,8 +122,8 @@ def test_transformers_wants_a_prepared_loader(digits: Path, tmp_path: Path) -> N
         def get_train_dataloader(self) -> Any:
             return tsds.DataLoader(self.train_dataset, 32, shuffle=True)
 
-    rest, found = resumed(Unprepared, digits, tmp_path)
-    assert found[:9] != rest[:9] and found[9:] == rest[9:]
+    whole, rest = resumed(Unprepared, tsds.StoreDataset(digits, transform=to_inputs), tmp_path, 17)
+    assert rest[:9] != whole[17:26] and rest[9:] == whole[26:]
 
 
 # --- Lightning, Accelerate ----------------------------------------------------------------------------------------
