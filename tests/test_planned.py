@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import class_folders, contents, interrupted
@@ -78,12 +77,7 @@ def process(*words: str | Path) -> subprocess.Popen[bytes]:
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
     """Images that take a second or so to convert."""
-    rng = np.random.default_rng(0)
-    for i in range(60):
-        path = tmp_path / "many" / "ab"[i % 2] / f"{i:03d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (200, 200, 3), np.uint8)).save(path)
-    return tmp_path / "many"
+    return class_folders(tmp_path / "many", per_class=15, size=(350, 350))
 
 
 def test_processes_at_the_same_shards_and_one_that_is_killed(many: Path, tmp_path: Path, out: Path) -> None:
