@@ -6,7 +6,7 @@ The manifest is the ``tsds`` attribute of the root group; ``formats/v1/spec.md``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -107,16 +107,6 @@ class Manifest:
     def arrays(self, shard: Shard) -> dict[str, ArrayGeometry]:
         """Return all arrays of a shard, by path relative to it."""
         return shard_arrays(self.fields, shard.rows, shard.lengths, self.layout, self.chunk_size)
-
-    def data_files(self, shard: Shard) -> dict[str, ArrayGeometry]:
-        """Return the files with values of a shard, by path relative to it."""
-        return {f"{path}/{array.data_path}": array for path, array in self.arrays(shard).items() if array.rows}
-
-    def shards(self) -> Iterator[tuple[str, int, str, Shard]]:
-        """Yield the split, the position in it, the directory and the entry of each shard."""
-        for split, entry in self.splits.items():
-            for index, shard in enumerate(entry.shards):
-                yield split, index, self.shard_path(split, index), shard
 
     def shard_path(self, split: str, index: int) -> str:
         """Return the directory of the shard at a position of a split, relative to the store."""

@@ -40,7 +40,14 @@ from tensorstore_ds.reading.mirror_file import (
     was_whole,
     whole_path,
 )
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, open_file, read_slice
+from tensorstore_ds.reading.store_files import (
+    MANIFEST_MAX_NBYTES,
+    StoreFiles,
+    data_files_of,
+    open_file,
+    read_slice,
+    shards_of,
+)
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
@@ -118,8 +125,8 @@ class Mirror(StoreFiles):
     def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Download all that is missing, which makes the folder a store; raises as `open`."""
         total, done = self.manifest.nbytes, 0
-        for _, _, folder, shard in self.manifest.shards():
-            for path in self.manifest.data_files(shard):
+        for _, _, folder, shard in shards_of(self.manifest):
+            for path in data_files_of(self.manifest, shard):
                 self._fetch(f"{folder}/{path}")
             done += shard.nbytes
             if progress is not None:
@@ -149,7 +156,7 @@ class Mirror(StoreFiles):
 
     def file_is_whole(self) -> None:
         """Download the little that remains once all data files are complete."""
-        if all(self._is_whole(*each) for each in self.manifest.shards()):
+        if all(self._is_whole(*each) for each in shards_of(self.manifest)):
             with contextlib.suppress(RemoteError):  # fetched when it is asked for
                 self._fetch_metadata()
 
@@ -194,7 +201,7 @@ class Mirror(StoreFiles):
     def _is_whole(self, split: str, index: int, directory: str, shard: Shard) -> bool:
         """Whether all data files of a shard are there."""
         try:
-            found = {path: os.lstat(self.folder / directory / path) for path in self.manifest.data_files(shard)}
+            found = {path: os.lstat(self.folder / directory / path) for path in data_files_of(self.manifest, shard)}
         except OSError:
             return False
         listing = self.listing(split, index)
@@ -269,7 +276,7 @@ class Mirror(StoreFiles):
         path = name.removeprefix(f"{folder}/")
         if path == "zarr.json":
             return None
-        geometry = self.manifest.data_files(self.manifest.splits[split].shards[index]).get(path)
+        geometry = data_files_of(self.manifest, self.manifest.splits[split].shards[index]).get(path)
         if geometry is not None and listing[path].size > SMALL_NBYTES:
             return self._file(name, geometry, listing[path])
         self._fetch_small(name, listing[path])
@@ -283,8 +290,8 @@ class Mirror(StoreFiles):
     def _fetch_metadata(self) -> None:
         """Download all files that are not data, the root last."""
         wanted: list[tuple[str, File]] = list(self.manifest.files.items())
-        for split, index, folder, shard in self.manifest.shards():
-            data, listing = self.manifest.data_files(shard), self.listing(split, index)
+        for split, index, folder, shard in shards_of(self.manifest):
+            data, listing = data_files_of(self.manifest, shard), self.listing(split, index)
             wanted += [(f"{folder}/{path}", file) for path, file in listing.items() if path not in data]
         for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
             pass

@@ -37,7 +37,7 @@ from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.mirror_file import keep, marks_path, unwritable, whole_path
-from tensorstore_ds.reading.store_files import check_outside_stores
+from tensorstore_ds.reading.store_files import check_outside_stores, shards_of
 
 #: Folder of a store's files inside the folder of its mirror.
 STORE = "store.tsds"
@@ -148,7 +148,7 @@ class Mirrored:
                 continue
             with contextlib.suppress(OSError, FormatError):
                 manifest, _ = parse_root((other / "zarr.json").read_bytes())
-                for split, _, folder, shard in manifest.shards():
+                for split, _, folder, shard in shards_of(manifest):
                     with contextlib.suppress(FileNotFoundError):
                         data = (other / STORE / folder / "zarr.json").read_bytes()
                         for path, file in parse_listing(data, folder, shard).items():

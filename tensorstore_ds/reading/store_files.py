@@ -15,7 +15,8 @@ from typing import IO, ClassVar
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.arrays import ArrayGeometry
+from tensorstore_ds.format.manifest import File, Manifest, Shard, shard_path
 from tensorstore_ds.format.root import OtherStoreError, check_meant, is_root, parse_listing, parse_root
 from tensorstore_ds.machine import check_resource
 from tensorstore_ds.options import meant_path
@@ -189,7 +190,7 @@ class StoreFiles:
     def _has_shards_of(self, manifest: Manifest) -> bool:
         """Whether all shards of a store still exist, even if they were replaced."""
         try:
-            return all(self._has_shard(manifest, split, index) for split, index, _, _ in manifest.shards())
+            return all(self._has_shard(manifest, split, index) for split, index, _, _ in shards_of(manifest))
         except FormatError:
             return False
 
@@ -199,6 +200,18 @@ class StoreFiles:
     def _read_root(self) -> tuple[bytes, Identity]:
         """The bytes of the root's ``zarr.json``, and the identity of the file."""
         return _read_root(self.path)
+
+
+def shards_of(manifest: Manifest) -> Iterator[tuple[str, int, str, Shard]]:
+    """Yield the split, the position in it, the directory and the entry of each shard."""
+    for split, entry in manifest.splits.items():
+        for index, shard in enumerate(entry.shards):
+            yield split, index, manifest.shard_path(split, index), shard
+
+
+def data_files_of(manifest: Manifest, shard: Shard) -> dict[str, ArrayGeometry]:
+    """The files with values of a shard, by path relative to it."""
+    return {f"{path}/{array.data_path}": array for path, array in manifest.arrays(shard).items() if array.rows}
 
 
 def _begins_so(grown: Manifest, manifest: Manifest) -> bool:

@@ -37,7 +37,7 @@ from tensorstore_ds.reading.checks import (
 from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
 from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store import Split, Store, open as open_store
-from tensorstore_ds.reading.store_files import StoreFiles, damage, size_of
+from tensorstore_ds.reading.store_files import StoreFiles, damage, data_files_of, shards_of, size_of
 from tensorstore_ds.reading.zarr_part import ZarrPart, read_index
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
@@ -147,7 +147,7 @@ def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
     manifest = files.manifest
     problems = check_root_files(manifest) + check_sizes(files, {n: file.size for n, file in manifest.files.items()})
     listed, unknown = dict(manifest.files), []
-    for split, index, directory, shard in manifest.shards():
+    for split, index, directory, shard in shards_of(manifest):
         try:
             listing = files.listing(split, index)
         except FormatError as error:
@@ -225,7 +225,7 @@ def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads:
 def _check_groups(files: StoreFiles) -> Iterator[Problem]:
     manifest = files.manifest
     tables = ["", *(f"/{table}" for name, field in manifest.fields.items() for table in field.groups(name))]
-    shards = (folder + table for _, _, folder, _ in manifest.shards() for table in tables)
+    shards = (folder + table for _, _, folder, _ in shards_of(manifest) for table in tables)
     for group in ("", *manifest.splits, *shards):
         try:
             check_group(files, group) if group else check_root_group(files)
@@ -239,8 +239,8 @@ def _check_groups(files: StoreFiles) -> Iterator[Problem]:
 def _data_files(files: StoreFiles) -> list[tuple[str, ArrayGeometry]]:
     return [
         (f"{folder}/{path}", geometry)
-        for _, _, folder, shard in files.manifest.shards()
-        for path, geometry in files.manifest.data_files(shard).items()
+        for _, _, folder, shard in shards_of(files.manifest)
+        for path, geometry in data_files_of(files.manifest, shard).items()
     ]
 
 

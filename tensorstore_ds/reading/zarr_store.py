@@ -16,7 +16,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from tensorstore_ds.format.arrays import shard_files
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.reading.store_files import StoreFiles
+from tensorstore_ds.reading.store_files import StoreFiles, shards_of
 
 _METADATA = "zarr.json"
 
@@ -129,7 +129,7 @@ class FilesStore(ZarrStore):
         """All files, without most shards whose names cannot begin with the prefix."""
         yield _METADATA
         yield from (f"{split}/{_METADATA}" for split in self._files.manifest.splits)
-        for _, _, folder, _ in self._files.manifest.shards():
+        for _, _, folder, _ in shards_of(self._files.manifest):
             if f"{folder}/".startswith(prefix) or prefix.startswith(f"{folder}/"):
                 yield from self._shard_names(folder)
 

@@ -13,6 +13,7 @@ from tensorstore_ds.format.root import dump_listing, dump_root, parse_listing, p
 from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.checks import SIGNATURE_MAX_NBYTES, check_listing, check_root_files
+from tensorstore_ds.reading.store_files import shards_of
 from tensorstore_ds.sharing.origin import Origin
 
 
@@ -59,7 +60,7 @@ class FileSelection:
 
     def lists(self) -> dict[str, Shard]:
         """The entry of each selected shard, by the path of its list."""
-        return {f"{folder}/zarr.json": shard for _, _, folder, shard in self.manifest.shards()}
+        return {f"{folder}/zarr.json": shard for _, _, folder, shard in shards_of(self.manifest)}
 
     def content(self, lists: Mapping[str, bytes]) -> Content:
         """All files, from the shards' lists of the whole store, by name; raises `FormatError`."""
