@@ -296,11 +296,11 @@ class Trial:
             return None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process, signal.SIGKILL)
-        if late:
-            os.waitpid(self.process, 0)
         if self.mutant:
             shutil.copy2(self.mutant.path, self.tree / self.mutant.path)
         if late:
+            os.kill(self.process, signal.SIGKILL)  # it may not have a group of its own yet
+            os.waitpid(self.process, 0)
             return "the time limit"
         if os.waitstatus_to_exitcode(status) in (0, 5):
             return ""
