@@ -188,6 +188,11 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_may_come_in_any_order(dataset: tsds.StoreDataset, workers: int) -> None:
+    assert sorted(flat(tsds.DataLoader(dataset, 4, num_workers=workers, in_order=False))) == list(range(ROWS))
+
+
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_every_batch_comes_once_and_in_order(dataset: tsds.StoreDataset, name: str, way: str) -> None:
     torch.manual_seed(5)

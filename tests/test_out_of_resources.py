@@ -39,8 +39,12 @@ def at_commit(request: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Non
             monkeypatch.setattr(key, "repeated_key", refuse(MemoryError()))
         else:
             number = getattr(errno, request.param)
-            monkeypatch.setattr(key, "repeated_key", lambda table: store_files.open_file(Path("x"), "zarr.json"))
-            monkeypatch.setattr(store_files.os, "open", refuse(OSError(number, os.strerror(number))))
+
+            def check(table: Any) -> Any:  # not before: the last files may still be copied
+                monkeypatch.setattr(store_files.os, "open", refuse(OSError(number, os.strerror(number))))
+                return store_files.open_file(Path("x"), "zarr.json")
+
+            monkeypatch.setattr(key, "repeated_key", check)
 
     return begin
 
