@@ -12,9 +12,8 @@ import zarr
 
 import tensorstore_ds as tsds
 from remote.hub_server import NAME, TOKEN, Hub, hub_server
-from remote.test_pull import contents
 from small_stores import tsds as command
-from stores import store_of
+from stores import files_of, store_of
 from tensorstore_ds.remote.hub import HubPlace, parse
 
 pytest.importorskip("huggingface_hub")
@@ -38,13 +37,13 @@ def test_there_and_back(hub: Hub, store: tsds.Store, tmp_path: Path) -> None:
     assert (done.place, done.sha256, done.was_there) == (url, store.sha256, False)
     before, after = list(hub.commits.values())[-2:]
     assert after.keys() - before.keys() == {"s.tsds/zarr.json"}
-    assert {n.removeprefix("s.tsds/"): d for n, d in after.items() if n != "README.md"} == contents(store.path)
+    assert {n.removeprefix("s.tsds/"): d for n, d in after.items() if n != "README.md"} == files_of(store.path)
     assert tsds.push(store.path, url).was_there
     commit = hub.head
     hub.commit({"s.tsds/zarr.json": b"changed later"})
     hub.requests.clear()
     tsds.pull(f"hf://datasets/{NAME}@{commit}/s.tsds", tmp_path / "p.tsds")
-    assert contents(tmp_path / "p.tsds") == contents(store.path)
+    assert files_of(tmp_path / "p.tsds") == files_of(store.path)
     asked = [path for _, path, _ in hub.requests if path.startswith("/api/")]
     assert len(asked) == 1
     assert all(f"/resolve/{commit}/" in path for _, path, _ in hub.requests if "/resolve/" in path)
