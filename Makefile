@@ -120,6 +120,8 @@ dist:
 # What CI leaves out, too: variants that it draws some of, faults at every operation, and the clients.
 nightly: export TSDS_DRAW := all
 nightly: export TSDS_FAULTS := full
+nightly: export TSDS_ORACLE := 400
+nightly: export TSDS_FUZZED := 300
 nightly: check test test-slow test-install test-faults test-remote test-cluster test-gpu-fake test-browser test-journeys test-clients test-lowest demo
 
 coverage: $(DEV)

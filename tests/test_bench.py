@@ -43,6 +43,7 @@ def running() -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2, of="races")
 def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measured(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ RESULTS = load_results()
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2, of="races")
 def test_a_race_of_ways_that_work_one_that_fails_and_one_that_delivers_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

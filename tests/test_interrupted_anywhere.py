@@ -34,8 +34,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "store.tsds", folder / "more"
 
 
+SLOW = pytest.mark.slow, pytest.mark.drawn(4, of="interrupts")
+
+
 @pytest.mark.parametrize("name", [
-    name if name in ("export", "pack") else pytest.param(name, marks=pytest.mark.slow) for name in interrupt_lines.CALLS
+    name if name in ("export", "pack") else pytest.param(name, marks=SLOW) for name in interrupt_lines.CALLS
 ])  # fmt: skip
 def test_an_interrupt_at_a_line_leaves_nothing_half_done(
     name: str, made: tuple[Path, Path], tmp_path: Path, eighth: slice

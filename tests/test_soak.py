@@ -11,7 +11,7 @@ import pytest
 from benchmarks import soak
 from benchmarks.measure import Figure
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(1, of="soaks")]
 
 linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
 

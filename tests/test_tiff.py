@@ -189,6 +189,7 @@ def test_pages_and_reduced_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("options", [{"encoding": "raw"}, {"encoding": "jpeg"}, {"encoding": "raw", "tiles": 500}])
 @pytest.mark.parametrize("layout", ["tiles", "one strip"])
 def test_memory_does_not_grow_with_the_image(

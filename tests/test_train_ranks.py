@@ -20,7 +20,7 @@ from tensorstore_ds.annex.training import process
 from tensorstore_ds.annex.training.process import MOST_UNASKED, StopVote
 from training_stores import labelled, load_history, names, small
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(4, of="ranks")]
 
 FLAGS = [
     *("--model", "seed", "--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2"),
@@ -99,7 +99,6 @@ def test_a_preempted_run_goes_on(store: Path, tmp_path: Path) -> None:
     assert [r.epoch for r in load_history(out)] == [1, 2]
 
 
-@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_ranks(store: Path, tmp_path: Path, before: int, after: int) -> None:
     """Stopped in the middle of an epoch: the rest of it is divided anew, and every sample is counted once."""

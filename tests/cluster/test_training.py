@@ -66,8 +66,9 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
         ranks = psutil.Process(agents[1].pid).children(recursive=True)
         assert ranks
         ranks[0].send_signal(signal.SIGKILL)
-        for agent in agents:
-            assert agent.wait(200) == 0, logs()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agents[0].wait(200), agents[1].wait(10)
+        assert [agent.poll() for agent in agents] == [0, 0], logs()
     assert [record.epoch for record in load_history(out)] == list(range(1, EPOCHS + 1))
     ended = torch.load(out / "last.pt", weights_only=True)
     assert (ended["epoch"], int(ended["tally"]["samples"])) == (EPOCHS - 1, 64)
