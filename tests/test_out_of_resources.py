@@ -13,7 +13,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from tensorstore_ds import machine
-from tensorstore_ds.annex.editing import repack, rows
+from tensorstore_ds.annex.editing import rows
 from tensorstore_ds.format.kinds import key
 from tensorstore_ds.reading import store_files
 
@@ -150,8 +150,8 @@ def test_a_layout_is_changed_from_where_it_stopped(
     out = tmp_path / "out.tsds"
     with pytest.raises(tsds.errors.ConversionError, match=r"the disk is full\. Finished shards are kept in "):
         tsds.repack(source, out, layout="zarr", progress=progress)
-    assert len(shards(tmp_path / "out.tsds.partial")) == 3
-    assert tsds.repack(source, out, layout="zarr").resumed == 3
+    assert len(shards(tmp_path / "out.tsds.partial")) == 2  # the third one is not finished when its rows are
+    assert tsds.repack(source, out, layout="zarr").resumed == 2
     assert tsds.editing.compare_stores(source, out).is_empty and tsds.verify(out) == []
 
 
@@ -159,9 +159,7 @@ def test_a_layout_is_changed_from_where_it_stopped(
 def test_nothing_is_called_kept_where_no_shard_is_finished(
     tmp_path: Path, source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = refuse(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    monkeypatch.setattr(rows, "write_shard", full)
-    monkeypatch.setattr(repack, "_repack_shard", full)
+    monkeypatch.setattr(rows, "write_shard", refuse(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     change = EDITS.get(name, lambda source, out: tsds.repack(source, out, layout="zarr"))
     with pytest.raises(
         tsds.errors.ConversionError, match=r"the disk is full\. Nothing was kept; make room and run the same"
