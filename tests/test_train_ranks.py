@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -97,6 +98,33 @@ def test_a_preempted_run_goes_on(store: Path, tmp_path: Path) -> None:
     alone(store, tmp_path / "whole", batch_size=4, augment="none")
     close(tmp_path / "whole", out)
     assert [r.epoch for r in load_history(out)] == [1, 2]
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return not client.connect_ex(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_that_waits_for_others_can_be_ended(store: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Python handles no signal there. torchrun would wait 30 seconds before it kills."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranked = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "alone"}
+    environment = {**os.environ, **ranked, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    words = [sys.executable, "-m", "tsds_cli", "train", str(store), "--out", str(tmp_path / "run"), *FLAGS]
+    rank = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+    try:
+        while not listens(port):
+            assert rank.poll() is None
+            time.sleep(0.1)
+        time.sleep(0.5)
+        rank.send_signal(number)
+        assert rank.wait(20) in (-number, 128 + number)
+    finally:
+        rank.kill()
+        rank.communicate()
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])

@@ -77,9 +77,11 @@ def ranks(device: str | None) -> Iterator[Ranks]:
     group = Ranks(0, 1, chosen)
     try:
         if own:
-            dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+            with _ended_by_signals():
+                dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
         if dist.is_available() and dist.is_initialized():
-            host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
+            with _ended_by_signals():
+                host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
             group = Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
             del host
             _check_gpus(group)
@@ -94,6 +96,19 @@ def ranks(device: str | None) -> Iterator[Ranks]:
             dist.destroy_process_group(None if own else group._host_group)
         # A group that the script kept until Python ends would be destroyed while its threads run, which aborts.
         group._host_group = None
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the process: torch waits for other ranks in C++, where Python handles no signal."""
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = [each for each in (signal.SIGTERM, signal.SIGINT) if in_main and callable(signal.getsignal(each))]
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_gpus(ranks: Ranks) -> None:
