@@ -1,4 +1,4 @@
-"""Lightning with this library's loader and data module: batches are those of a loop over the loader."""
+"""Lightning with this library's loader and data module: it gets the batches that a loop over the loader gets."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_masks_take_the_nearest_pixel(tmp_path):
 
 
 def damaged(path, rows, count):
-    """A store of JPEG files, some of which are damaged from their middle on."""
+    """A store of JPEG files. Some are damaged in their second half."""
     samples = [{"image": drawn(80, 80, seed=i), "label": i} for i in range(count)]
     path = store_of(path, samples, list("abcdefgh"[:count]), encoding="jpeg").path
     offsets = tsds.open(path)["train"].table("image").offsets.tolist()
@@ -184,7 +184,7 @@ def test_replacing_ends_where_all_images_are_damaged(tmp_path):
     dataset = tsds.StoreDataset(damaged(tmp_path / "s.tsds", range(7), 8), on_error="replace")
     for seed in range(20):
         loader = tsds.DataLoader(dataset, 8, seed=seed)
-        assert [batch["label"].tolist() for batch in loader] == [[7] * 8]  # also by way of damaged ones
+        assert [batch["label"].tolist() for batch in loader] == [[7] * 8]  # also with damaged images
     dataset = tsds.StoreDataset(dataset.path, on_error="replace").subset([1, 3])
     with pytest.raises(SourceError, match=r"00001: this image is damaged .* 64 images that were drawn instead of"):
         dataset.gather([0, 1])
@@ -193,7 +193,7 @@ def test_replacing_ends_where_all_images_are_damaged(tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float16, np.float32])
 def test_other_types_of_pixels_are_resized_as_numbers(tmp_path, dtype):
-    """Those of floating point are not rounded to whole numbers."""
+    """Floating-point values are not rounded to integers."""
     largest = 1000 if dtype == np.uint16 else 1
     images = [(np.random.default_rng(i).random((30, 40, 2)) * largest).astype(dtype) for i in range(3)]
     store = store_of(tmp_path / "s.tsds", images)

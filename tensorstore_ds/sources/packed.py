@@ -51,7 +51,7 @@ class PackedSource(Source):
         return files, ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
 
     def _by_folder(self, entries: Mapping[str, str]) -> tuple[dict[str, PackedStrings], tuple[str, ...]]:
-        """References of each split, from those of all images by their paths, and notes."""
+        """Divide the references of all images, by path, into splits of folders; also returns notes."""
         keys = sorted(entries)
         splits, notes = folder_splits(keys, str(self.path))
         return {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}, notes

@@ -1,4 +1,4 @@
-"""Doors of whoever uses a trained model: the bytes of a checkpoint, and what its card says."""
+"""Doors to the use of a trained model: the bytes of a checkpoint, and what its card says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doors of whoever goes on with a conversion: what an interrupted run, a crash or a bad disk has left of its notes."""
+"""Doors to a conversion that is continued: what an interrupted run, a crash or a bad disk has left of its notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doors of whoever converts a data set: annotations, lists, arrays, archives, names of files, images."""
+"""Doors to the conversion of a data set: annotations, lists, arrays, archives, names of files, images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doors of whoever opens a store: its manifest, its other metadata, its data files, ``skipped.jsonl``."""
+"""Doors to the opening of a store: its manifest, its other metadata, its data files, ``skipped.jsonl``."""
 
 from __future__ import annotations
 
