@@ -15,13 +15,18 @@ from typing import Any, NoReturn
 number = signal.SIGINT
 _is_active = False
 
+#: The functions of threading that wait; and others that an exception must not end, or that lose it.
+_LONG = ("wait", "join", "_wait_for_tstate_lock")
+_BRIEF = {("concurrent.futures.thread", "submit"), ("weakref", "remove"), (__name__, "unraisable")}
+
 
 @contextmanager
 def terminable() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM interrupt the block: incomplete output is removed, and one line reports this.
 
-    A signal is raised again where Python cannot raise it, in a finalizer or in a callback of its imports, and after an
-    import or in click, which make another error of it. If nothing of the library has begun, an import ends the process.
+    A signal is raised again where Python cannot raise it, in a finalizer or in a callback of its imports, after what
+    would keep a lock, and after an import or in click, which make another error of it; at the latest when the block
+    ends. If nothing of the library has begun, an import ends the process.
     """
     global _is_active
     defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -29,12 +34,16 @@ def terminable() -> Iterator[None]:
     if _is_active or not handled or threading.current_thread() is not threading.main_thread():
         yield
         return
-    report, timer = sys.unraisablehook, threading.Timer(0, lambda: None)
+    report, timer, is_due = sys.unraisablehook, threading.Timer(0, lambda: None), False
     send = getattr(signal, "pthread_kill", lambda _, number: signal.raise_signal(number))  # Windows has none
 
     def interrupt(received: int, frame: FrameType | None) -> None:
         global number
-        number = signal.Signals(received)
+        nonlocal is_due
+        number, is_due = signal.Signals(received), False
+        if _is_brief(frame):
+            once_more()
+            return
         has_to_wait, has_begun = _at(frame)
         if has_to_wait and not has_begun:
             end()
@@ -53,8 +62,9 @@ def terminable() -> Iterator[None]:
         once_more()
 
     def once_more() -> None:
-        nonlocal timer
-        timer = threading.Timer(0.01, send, (threading.main_thread().ident, number))
+        nonlocal timer, is_due
+        is_due = True
+        timer = threading.Timer(0.001, send, (threading.main_thread().ident, number))
         timer.start()
 
     for each in handled:
@@ -62,11 +72,16 @@ def terminable() -> Iterator[None]:
     sys.unraisablehook, _is_active = unraisable, True
     try:
         yield
+    except SystemExit:
+        if not is_due:
+            raise
     finally:
         timer.cancel()
         sys.unraisablehook, _is_active = report, False
         for each in handled:
             signal.signal(each, defaults[each])
+    if is_due:
+        raise KeyboardInterrupt
 
 
 def end() -> NoReturn:
@@ -92,3 +107,15 @@ def _at(frame: FrameType | None) -> tuple[bool, bool]:
             has_begun = True
         frame = frame.f_back
     return has_to_wait, has_begun
+
+
+def _is_brief(frame: FrameType | None) -> bool:
+    """Whether it comes where a lock may be held that would then be held for ever, by an executor above all."""
+    name = frame and frame.f_globals.get("__name__")
+    if frame is not None and name == "threading" and frame.f_code.co_name not in _LONG:
+        return True
+    while frame is not None:
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _BRIEF:
+            return True
+        frame = frame.f_back
+    return False

@@ -90,8 +90,8 @@ class Result:
     def outcome(self) -> str:
         """How it ended, where that is allowed.
 
-        ``done``, ``refused`` (one line besides notes, status 1), ``interrupted`` (one line, 130 or 143) or ``killed``;
-        anything else should not be.
+        ``done``, ``refused`` (one line besides notes, status 1), ``interrupted`` (a line, 130 or 143; what was
+        told before may be complete) or ``killed``; anything else should not be.
         """
         lines = [line for line in self.text.splitlines() if line.strip() and not line.startswith("note: ")]
         if self.hung:
@@ -103,8 +103,9 @@ class Result:
         if self.code < 0:
             return "killed"
         expected = {1: "refused", 128 + signal.SIGINT: "interrupted", 128 + signal.SIGTERM: "interrupted"}
-        if self.code in expected and len(lines) == 1 and lines[0].startswith("tsds: "):
-            return expected[self.code]
+        outcome = expected.get(self.code)
+        if outcome and lines and lines[-1].startswith("tsds: ") and (len(lines) == 1 or outcome == "interrupted"):
+            return outcome
         return f"status {self.code}, {len(lines)} lines"
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -107,7 +108,8 @@ def test_a_clock_that_jumps(server: FaultyServer, stores: Path, cache: Path, in_
     asked = len(server.of("image/c"))
     for _ in range(2):  # while the store is open, and when it is opened again
         for path in [*cache.rglob("*")]:
-            os.utime(path, (seconds, seconds))
+            with contextlib.suppress(FileNotFoundError):  # chunks are kept under other names until they are whole
+                os.utime(path, (seconds, seconds))
         assert np.array_equal(store["train"].column("image")[:], expected)
         store = tsds.open(url)
     assert np.array_equal(store["train"].column("image")[:], expected)
