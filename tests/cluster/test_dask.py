@@ -30,7 +30,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, int]]:
     options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(file)]
     started = [subprocess.Popen([*python, "distributed.cli.dask_scheduler", *options], **quiet)]  # type: ignore[call-overload]
     try:
-        wait_for(file.exists)
+        wait_for(lambda: file.exists() and file.read_text().endswith("\n}"))  # it is there before it is written
         address = json.loads(file.read_text())["address"]
         words = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1"]
         for i in range(3):
