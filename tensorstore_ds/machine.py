@@ -101,9 +101,10 @@ def usable_cores() -> int:
 
 
 def threads_for_loading() -> int:
-    """Default number of threads that gather batches: the ranks of a machine divide its cores."""
+    """Default number of threads that gather batches: a rank's cores, of more than four all but one, which trains."""
     local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
-    return max(1, min(8, usable_cores() // max(1, int(local_ranks) if local_ranks.isdecimal() else 1)))
+    cores = usable_cores() // max(1, int(local_ranks) if local_ranks.isdecimal() else 1)
+    return max(1, cores - (cores > 4))
 
 
 def core_limits() -> dict[str, float]:

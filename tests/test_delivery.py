@@ -24,9 +24,10 @@ from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, shared_nbytes
 from tensorstore_ds.loading.collate import COLLATES, PADDED_LABEL, map_tensors, settle
+from tensorstore_ds.loading.crew import Crew
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, with_index
-from tensorstore_ds.loading.epoch import Ahead, LoaderStats, Position
+from tensorstore_ds.loading.feed import Run
 from tensorstore_ds.loading.fields import detection_image
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.packing import pack
@@ -303,11 +304,11 @@ def test_pinned_buffers_share_an_allocation() -> None:
 
 @gpu
 def test_pinned_memory_has_a_budget(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.loading.epoch.GROUP_NBYTES", 1)
+    monkeypatch.setattr("tensorstore_ds.loading.feed.GROUP_NBYTES", 1)
     monkeypatch.setattr("tensorstore_ds.loading.loader.PINNED_NBYTES", 8000)  # of batches of 2 kB
     loader = loader_of(path, "packed dict", device="cuda", num_threads=8, batch_transform=lambda b, rows, epoch: b)
     assert len(list(loader)) == 3
-    assert loader._by_threads(StoreDataset(path), Position())._depth() == 4
+    assert loader._threads()._depth() <= 4
 
 
 @gpu
@@ -349,19 +350,21 @@ def test_whether_the_next_batch_is_there() -> None:
         assert group == ["a", "b"] or go.wait(30)
         return group
 
-    tasks = Ahead(make, [["a", "b"], ["c"]], LoaderStats(), width=1, depth=lambda: 1)
-    batches = iter(tasks)
-    assert not tasks.ready()
-    assert next(batches) == "a" and tasks.ready()
-    assert next(batches) == "b" and not tasks.ready()
+    crew, run = Crew(1), Run(None, make, lambda: [["a", "b"], ["c"]])  # type: ignore[list-item]
+    run.draw()
+    assert not run.is_ready and run.submit(crew) and run.tasks[0].wait(30) and run.is_ready
+    run.batches.extend(run.tasks.popleft().result())
+    assert [run.is_ready, run.batches.popleft(), run.is_ready, run.batches.popleft()] == [True, "a", True, "b"]
+    assert not run.is_ready and run.submit(crew) and not run.is_ready
     go.set()
-    assert next(batches) == "c"
-    assert list(batches) == []
+    assert run.tasks[0].wait(30) and run.is_ready and not run.submit(crew)
+    assert run.tasks.popleft().result() == ["c"] and run.is_over
+    crew.stop()
 
 
 @gpu
 def test_a_batch_on_a_gpu_does_not_wait_for_later_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.loading.epoch.GROUP_NBYTES", 1)
+    monkeypatch.setattr("tensorstore_ds.loading.feed.GROUP_NBYTES", 1)
     go = threading.Event()
 
     def late(sample: Any) -> Any:

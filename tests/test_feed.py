@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -340,6 +342,220 @@ def test_encoded_batches_wait_for_no_others(tmp_path: Path) -> None:
         assert 1 + len(list(batches)) == len(decoded) == 20
 
 
+# --- the next epoch -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Counts the rows that are gathered for each epoch."""
+    counts, gather = Counter[int](), tsds.StoreDataset.gather
+
+    def counted(self: tsds.StoreDataset, rows: Any, pool: Any, draw: tuple[int, int], **options: Any) -> Any:
+        counts[draw[1]] += len(rows)
+        return gather(self, rows, pool, draw, **options)
+
+    monkeypatch.setattr(tsds.StoreDataset, "gather", counted)
+    return counts
+
+
+def used_but_not_ended(loader: tsds.DataLoader[Any]) -> Iterator[Any]:
+    """An iterator whose batches were all taken, and which has not said so."""
+    batches = iter(loader)
+    assert sum(len(batch["label"]) for batch in itertools.islice(batches, len(loader))) == ROWS
+    return batches
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def to_batch(loader: tsds.DataLoader[Any], batch: int) -> None:
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": batch})
+
+
+#: What a script does at the end of epoch 0, and the rows that it then gets, of which epoch.
+BETWEEN: dict[str, tuple[Callable[[tsds.DataLoader[Any]], object], int, list[int]]] = {
+    "nothing": (lambda loader: None, 1, order(1)),
+    "the same epoch": (lambda loader: loader.set_epoch(1), 1, order(1)),
+    "another epoch": (lambda loader: loader.set_epoch(5), 5, order(5)),
+    "this epoch again": (lambda loader: loader.set_epoch(0), 0, order(0)),
+    "a state": (lambda loader: to_batch(loader, 3), 0, order(0)[3 * BATCH :]),
+    "another seed": (lambda loader: setattr(loader._ranked_sampler, "seed", 4), 1, order(1, seed=4)),
+    "rows in order": (lambda loader: setattr(loader._ranked_sampler, "shuffle", False), 1, [*range(ROWS)]),
+    "a broken loop": (lambda loader: next(iter(loader)), 2, order(2)),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", BETWEEN)
+def test_the_next_epoch_is_made_while_the_last_batches_are_used(
+    dataset: tsds.StoreDataset, made: Counter[int], name: str, threads: int
+) -> None:
+    loader = tsds.DataLoader(dataset, BATCH, shuffle=True, seed=3, num_threads=threads)
+    ending = used_but_not_ended(loader)
+    wait_for(lambda: made[1] > 0)
+    assert made[0] == ROWS and made[1] <= ROWS
+    change, epoch, expected = BETWEEN[name]
+    change(loader)
+    assert flat(loader) == expected
+    if name in ("nothing", "the same epoch"):
+        assert made[1] == ROWS  # what was made was used
+    assert next(ending, None) is None and (epoch + 1, 0) == place(loader)
+
+
+#: Loaders whose next epoch is not known, the same as this one, or up to functions of the user.
+UNKNOWN: dict[str, Callable[[Path], tsds.DataLoader[Any]]] = {
+    "in order": lambda path: tsds.DataLoader(tsds.StoreDataset(path), BATCH),
+    "a generator": lambda path: tsds.DataLoader(
+        tsds.StoreDataset(path), BATCH, shuffle=True, generator=torch.Generator().manual_seed(0)
+    ),
+    "a transform": lambda path: tsds.DataLoader(tsds.StoreDataset(path, transform=dict), BATCH, shuffle=True),
+    "a collate_fn": lambda path: tsds.DataLoader(
+        tsds.StoreDataset(path), BATCH, shuffle=True, collate_fn=data.default_collate
+    ),
+    "a last epoch": lambda path: ending_at(tsds.DataLoader(tsds.StoreDataset(path), BATCH, shuffle=True), 0),
+    "a sampler of a user": lambda path: tsds.DataLoader(tsds.StoreDataset(path), BATCH, sampler=Reversed(ROWS)),
+}
+
+
+def ending_at(loader: tsds.DataLoader[Any], epoch: int) -> tsds.DataLoader[Any]:
+    loader.last_epoch = epoch
+    return loader
+
+
+class Reversed(tsds.ShuffleSampler):
+    """A sampler that says nothing of what its order depends on."""
+
+    def _order(self) -> Any:
+        return super()._order()[::-1]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_epoch_that_is_not_known_is_not_begun(path: Path, made: Counter[int], name: str) -> None:
+    loader = UNKNOWN[name](path)
+    before = torch.random.get_rng_state()
+    ending = used_but_not_ended(loader)
+    assert next(ending, None) is None and loader._feed is not None and loader._feed._next is None
+    assert dict(made) == {0: ROWS} and torch.equal(before, torch.random.get_rng_state())
+    assert sorted(flat(loader)) == [*range(ROWS)] and made[1] == ROWS
+
+
+class Curriculum(tsds.ShuffleSampler):
+    """Reads the rows of each epoch, of epoch 1 in vain at first."""
+
+    is_there = False
+
+    def signature(self) -> str:
+        return "curriculum"
+
+    def pieces(self, first: int = 0, nrows: int = 0) -> Iterator[Any]:
+        for row in range(first, ROWS, BATCH):
+            if self.epoch == 1 and row == 40 and not self.is_there:
+                raise OSError("epoch 1 cannot be read")
+            yield np.arange(row, min(row + BATCH, ROWS))
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_an_error_of_the_next_epoch_comes_with_it(dataset: tsds.StoreDataset, device: str | None) -> None:
+    sampler = Curriculum(ROWS)
+    loader = tsds.DataLoader(dataset, BATCH, sampler=sampler, num_threads=1, device=device)
+    assert flat(loader) == [*range(ROWS)]
+    found: list[int] = []
+    with pytest.raises(OSError, match="epoch 1 cannot be read"):
+        for batch in loader:
+            found += flat([batch])
+    assert found == [*range(len(found))] and len(found) <= 40
+    sampler.is_there = True
+    loader.set_epoch(1)
+    assert flat(loader) == [*range(ROWS)]
+
+
+def mixed(path: Path) -> tuple[Any, Callable[[], object]]:
+    parts = [tsds.StoreDataset(path, decode=tsds.transforms.CenterCrop(4)) for _ in range(2)]
+    data_set = tsds.MixedDataset(parts)
+    return {"dataset": data_set}, lambda: setattr(data_set.parts[1].decode, "size", (6, 6))
+
+
+def composed(path: Path) -> tuple[Any, Callable[[], object]]:
+    augment = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.RandomCrop(8, padding=4)])
+    return {"dataset": tsds.StoreDataset(path), "batch_transform": augment}, lambda: setattr(augment, "seed", 9)
+
+
+def subset(path: Path) -> tuple[Any, Callable[[], object]]:
+    sampler = tsds.loading.SubsetSampler(range(40), seed=3)
+    return {"dataset": tsds.StoreDataset(path), "sampler": sampler}, lambda: sampler.subset.__setitem__(slice(20), 50)
+
+
+class MyCrop(tsds.transforms.CenterCrop):
+    """A plan of a user, which may depend on anything."""
+
+
+def planned(path: Path) -> tuple[Any, Callable[[], object]]:
+    plan = MyCrop(4)
+    return {"dataset": tsds.StoreDataset(path, decode=plan)}, lambda: setattr(plan, "size", (6, 6))
+
+
+@pytest.mark.parametrize("make", [mixed, composed, subset, planned])
+def test_what_is_changed_between_epochs_holds_from_the_first_batch_on(
+    path: Path, make: Callable[[Path], tuple[Any, Callable[[], object]]]
+) -> None:
+    found = []
+    for ends_before in (False, True):
+        options, change = make(path)
+        loader = tsds.DataLoader(batch_size=BATCH, shuffle=None if "sampler" in options else True, seed=3, **options)
+        loader.last_epoch = 0 if ends_before else None
+        ending = iter(loader)
+        list(itertools.islice(ending, len(loader)))
+        time.sleep(0.05)
+        change()
+        found.append([batch["image"] for batch in loader])
+        del ending
+    assert all(
+        len(a) == len(b) and all(map(torch.equal, a, b)) if isinstance(a, list) else torch.equal(a, b)
+        for a, b in zip(*found, strict=True)
+    )
+
+
+def test_a_collate_fn_may_hold_a_lock_that_the_transform_takes(path: Path, tmp_path: Path) -> None:
+    """While it reads other data, which is shared by threads elsewhere, no sample of another batch is transformed."""
+    large = [{"image": np.full((1024, 1024, 3), i, np.uint8), "label": 0} for i in range(4)]
+    other, lock = tsds.StoreDataset(store_of(tmp_path / "large.tsds", large, ["a"])), threading.Lock()
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.02 if not sample["label"] else 0)
+        with lock:
+            return sample
+
+    def collate(samples: list[Any]) -> int:
+        with lock:
+            other.__getitems__(range(4))
+        return len(samples)
+
+    dataset = tsds.StoreDataset(path, transform=transform)
+    assert sum(tsds.DataLoader(dataset, BATCH, collate_fn=collate, num_threads=3)) == ROWS
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_batch_that_does_not_come_in_time_is_an_error(path: Path, threads: int) -> None:
+    go = threading.Event()
+
+    def late(sample: dict[str, Any]) -> dict[str, Any]:
+        assert int(sample["image"][0, 0, 0]) < 2 * BATCH or go.wait(30)
+        return sample
+
+    loader = tsds.DataLoader(tsds.StoreDataset(path, transform=late), BATCH, num_threads=threads, timeout=0.5)
+    batches = iter(loader)
+    assert flat(itertools.islice(batches, 2)) == [*range(2 * BATCH)]
+    with pytest.raises(RuntimeError, match=r"^loader: expected a batch in 0.5 seconds, its `timeout`, found none\.$"):
+        next(batches)  # and the transform goes on waiting
+    assert next(batches, None) is None and place(loader) == (0, 2)
+    assert flat(itertools.islice(loader, 2)) == [*range(2 * BATCH)]
+    go.set()
+
+
 # --- ends ---------------------------------------------------------------------------------------------------------
 
 
@@ -379,7 +595,7 @@ def test_an_iterator_that_raised_is_over_and_no_batch_is_counted(path: Path, of:
     with pytest.raises(ArithmeticError, match="too much") as caught:
         next(batches)
     assert of == "batches" or f"train/{fail.row:05d}" in caught.value.__notes__[0]
-    assert next(batches, None) is None and not loader_threads()
+    assert next(batches, None) is None
     assert place(loader) == (0, 2)  # the batch that failed is the next one
 
 
@@ -397,22 +613,24 @@ def test_tasks_that_have_failed_keep_nothing(path: Path) -> None:
         gc.enable()
 
 
-def test_leaving_the_loop_ends_the_threads(dataset: tsds.StoreDataset) -> None:
+def test_threads_live_as_long_as_their_loader(dataset: tsds.StoreDataset) -> None:
+    before = set(loader_threads())
     loader = tsds.DataLoader(dataset, 2, shuffle=True, seed=3, num_threads=3)
     for _ in loader:
-        assert loader_threads()
+        assert 1 <= len(set(loader_threads()) - before) <= 3
         break
-    assert not loader_threads()
     with pytest.raises(KeyError):
         for _ in loader:
             raise KeyError
     gc.collect()
-    assert not loader_threads()
     batches = iter(loader)
     assert next(batches)["image"][:, 0, 0, 0].tolist() == order(2)[:2]  # after a break the next epoch comes
     for _ in range(2):
         batches.close()  # type: ignore[attr-defined]
-        assert not loader_threads() and next(batches, None) is None and place(loader) == (2, 1)
+        assert next(batches, None) is None and place(loader) == (2, 1)
+    assert 1 <= len(set(loader_threads()) - before) <= 3
+    del batches, loader
+    assert not set(loader_threads()) - before
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -428,13 +646,14 @@ def test_an_iterator_whose_last_reference_dies_in_one_of_its_threads(path: Path,
             dropped.set()
         return sample
 
+    before = set(loader_threads())
     batches = iter(tsds.DataLoader(tsds.StoreDataset(path, transform=drop), 3, num_threads=1))
     next(batches)
     held.append(batches)
     del batches
     go.set()
     assert dropped.wait(20)
-    for thread in loader_threads():
+    for thread in set(loader_threads()) - before:
         thread.join(30)
         assert not thread.is_alive()
 

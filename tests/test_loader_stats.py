@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stores import store_of
-from tensorstore_ds.loading import epoch as loading
+from tensorstore_ds.loading import feed
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, IdleTime
 from tensorstore_ds.loading.epoch import Epoch, LoaderStats, Position
@@ -30,7 +30,7 @@ def slowly(sample):
 
 
 def one_by_one(path, monkeypatch, **options):
-    monkeypatch.setattr(loading, "GROUP_NBYTES", 1)
+    monkeypatch.setattr(feed, "GROUP_NBYTES", 1)
     return DataLoader(StoreDataset(path, transform=slowly), 4, **options)
 
 

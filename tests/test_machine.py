@@ -188,7 +188,8 @@ def test_a_quota_is_rounded_up_and_affinity_is_a_limit_too(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("cores", "ranks", "expected"), [(16, "8", 2), (16, "1", 8), (4, "8", 1), (3, "", 3), (5, "none", 5)]
+    ("cores", "ranks", "expected"),
+    [(16, "8", 2), (16, "1", 15), (4, "8", 1), (4, "1", 4), (3, "", 3), (5, "none", 4), (192, "8", 23)],
 )
 def test_ranks_divide_the_cores_of_their_machine(monkeypatch, cores, ranks, expected):
     monkeypatch.setattr("tensorstore_ds.machine.usable_cores", lambda: cores)

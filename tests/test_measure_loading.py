@@ -29,7 +29,7 @@ from tensorstore_ds.annex.measuring.measure_loading import (
 )
 from tensorstore_ds.annex.measuring.measure_machine import measure_memory
 from tensorstore_ds.annex.measuring.verdicts import holds_gil
-from tensorstore_ds.loading import epoch as loading
+from tensorstore_ds.loading import feed
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency
 
@@ -150,7 +150,7 @@ def test_the_first_epoch_is_counted_from_its_first_batch_and_no_further(path, mo
 
 def test_batches_that_are_ready_together_are_counted_together(path, monkeypatch):
     """Four threads that sleep as long: a wave of four tasks a nap, however the clock falls."""
-    monkeypatch.setattr(loading, "GROUP_NBYTES", 1)
+    monkeypatch.setattr(feed, "GROUP_NBYTES", 1)
     settings = Settings(num_threads=4)
     loader = loader_of(StoreDataset(path, transform=nap).subset(np.arange(20).repeat(20)), settings, batch_size=4)
     for seconds in (0.01, 0.09):  # less than a wave, and a little more than two

@@ -16,6 +16,7 @@ from torch.utils import data
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, defer_objects, pack_objects
+from tensorstore_ds.loading.crew import alone
 from tensorstore_ds.loading.fields import as_detection, as_tuple
 from tensorstore_ds.loading.padding import PaddedImages, Padding
 from tensorstore_ds.loading.samples import Batch, Samples
@@ -37,13 +38,20 @@ class StoreCollate:
     sampler: Any = None  #: has the epoch for `batch_transform`, set by the code that iterates
     padding: Padding | None = None  #: padding of images, or None to leave them as they are
     defers: bool = False  #: whether parts of a batch are `Deferred` until it is on its device, for our loader only
+    keeps_rows: bool = False  #: whether our loader gets the rows of a batch, to transform it itself
 
     def __call__(self, batch: Any) -> Any:
-        """Collate a `Batch`, or a list of samples, and transform it."""
+        """Collate a `Batch`, or a list of samples, and transform it, except for this library's loader."""
+        if isinstance(batch, Batch) and batch.is_of_loader:
+            return self.for_loader(batch)
         collated = self.collate(batch)
         if self.batch_transform is None:
             return collated
         return self.batch_transform(collated, batch.rows, getattr(self.sampler, "epoch", 0))
+
+    def for_loader(self, batch: Batch) -> Any:
+        """Collate a batch of this library's loader, with its samples' rows if a transform follows."""
+        return (self.collate(batch), batch.rows) if self.keeps_rows else self.collate(batch)
 
     def commutes_with(self, transform: TransformsBatches) -> bool:
         """Whether transforming before collating gives the same result, so that any thread may do it."""
@@ -52,16 +60,14 @@ class StoreCollate:
         ours = isinstance(transform, OfBatches) and transform._has_no_state
         return ours and as_stored and self.padding is None and (self.how == "packed" or not objects)
 
-    def with_rows(self, batch: Batch) -> tuple[Any, NDArray[np.int64]]:
-        """Return the collated batch and its samples' rows, which seed batch transforms."""
-        return self.collate(batch), batch.rows
-
     def collate(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of transformed samples."""
         if self.collate_fn is not None:
-            return self.collate_fn(list(batch))
+            samples = batch.finished() if isinstance(batch, Batch) else list(batch)
+            with alone():
+                return self.collate_fn(samples)
         if not isinstance(batch, Batch) or self.dataset._by_sample:
-            samples = list(batch)
+            samples = batch.finished() if isinstance(batch, Batch) else list(batch)
             if self.padding is None:
                 return collate_samples(samples, self.how)
             return self._pad_samples(samples, self.padding)

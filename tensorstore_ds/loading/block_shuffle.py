@@ -5,7 +5,7 @@ While batches are gathered, the system reads the next window. `shuffle_quality` 
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Hashable, Sized
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -60,6 +60,10 @@ class BlockShuffleSampler(RowSampler):
         self.block_rows = min(at_least(1, block_rows, "block_rows"), max(1, self.size))
         blocks = -(-self.size // self.block_rows)
         self.window_blocks = min(at_least(1, window_blocks, "window_blocks"), max(1, blocks))
+
+    def signature(self) -> Hashable | None:
+        """Return what the order depends on beside the epoch."""
+        return self._signature(self.block_rows, self.window_blocks)
 
     def _order(self) -> NDArray[np.int64]:
         """Return the rows of the shuffled blocks, block by block."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import native
 from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.crew import Loop, share
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 
 
@@ -70,7 +71,12 @@ class Crops:
         shards = tuple(
             zip(files, *(tables.get(find, none) for find in (native.FIND_RESTARTS, native.FIND_ENTRIES)), strict=True)
         )
-        native.core.crops(native.own_context(), shards, jobs, out, *out.shape[1:], status)
+
+        def decode(loop: Loop) -> None:
+            shared = (loop.taken, loop.oldest, loop.number)
+            native.core.crops(native.own_context(), shards, jobs, out, *out.shape[1:], status, *shared)
+
+        share(len(rows), decode)
         done: NDArray[np.bool_] = status == 0
         return done
 

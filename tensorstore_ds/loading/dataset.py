@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,6 +25,7 @@ from tensorstore_ds.loading.augment.objects import place_objects, stored_pairs
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.crew import when_used
 from tensorstore_ds.loading.decoding import (
     DamagedImageError,
     Decode,
@@ -379,7 +381,7 @@ class StoreDataset(Samples):
                 if tried[bad] == _MOST_REPLACED:
                     more = f"So are {_MOST_REPLACED} images that were drawn instead of {self.key(int(wanted[bad]))}."
                     raise SourceError(error.problems, f"{more} Is the store damaged, see `tsds verify`?") from error
-                self._replaced.append(int(rows[bad]))
+                when_used(functools.partial(self._replaced.append, int(rows[bad])))
                 tried[bad] += 1  # the random row depends on it: rows that follow from rows alone could form a cycle
                 drawn_by = wanted[bad : bad + 1].view(np.uint64)
                 other = fold(*draw, drawn_by, int(tried[bad])) % np.uint64(len(self))

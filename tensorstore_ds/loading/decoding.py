@@ -12,6 +12,7 @@ Without a plan, images are placed as they are.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from tensorstore_ds.loading.augment.geometry import Cropping, Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.crew import Loop, share
 from tensorstore_ds.loading.crops import Crops
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column, RaggedColumn, aligned_empty
@@ -219,22 +221,34 @@ class ImageReader:
             if all(view.is_full for view in views):
                 return [view.images() for view in views]
         windows = [windows_of(each, self.shapes[rows, :2]) for each in placements]
-        pixels, scale, last = None, 0, -1
-        for i, (row, *seen) in enumerate(zip(rows.tolist(), *windows, strict=True)):
-            if row != last:  # else it may already be decoded whole, for another tile of it
-                pixels, scale, last = None, 0, row
-            for view, window in zip(views, seen, strict=True):
-                if view.done[i]:
-                    continue
-                is_own = pixels is None or scale != window.scale or not _has(pixels, window)
-                if pixels is None or is_own:
-                    try:
-                        buffer = None if view.pool is None else _scratch_of(window)
-                        pixels = self.read(row, JpegSegment(*window.low, *window.high), window.scale, buffer)
-                    except SourceError as error:
-                        raise DamagedImageError.at(i, self._split.key(row), error) from error
-                    scale = window.scale
-                view.add(i, pixels, window, functools.partial(self._split.key, row), is_own=is_own)
+        wanted = list(zip(rows.tolist(), *windows, strict=True))
+        # Tiles of one image that follow each other are decoded together, once.
+        units = [list(each) for _, each in itertools.groupby(range(len(rows)), lambda i: wanted[i][0])]
+
+        def add(unit: list[int]) -> None:
+            pixels, scale = None, 0
+            for i in unit:
+                row, *seen = wanted[i]
+                for view, window in zip(views, seen, strict=True):
+                    if view.done[i]:
+                        continue
+                    is_own = pixels is None or scale != window.scale or not _has(pixels, window)
+                    if pixels is None or is_own:
+                        try:
+                            buffer = None if view.pool is None else _scratch_of(window)
+                            pixels = self.read(row, JpegSegment(*window.low, *window.high), window.scale, buffer)
+                        except SourceError as error:
+                            raise DamagedImageError.at(i, self._split.key(row), error) from error
+                        scale = window.scale
+                    view.add(i, pixels, window, functools.partial(self._split.key, row), is_own=is_own)
+
+        def add_others(loop: Loop) -> None:
+            for unit in loop:
+                add(units[unit + 1])
+
+        if units:
+            add(units[0])  # decides the form of the others
+            share(len(units) - 1, add_others)
         return [view.images() for view in views]
 
 
@@ -247,7 +261,7 @@ class _View:
         self._placements, self._sizes = placements, placements.size.tolist()
         self._tensor: torch.Tensor | None = None
         self._stacked: NDArray[Any] | None = None
-        self._listed: list[torch.Tensor] = []
+        self._listed: list[Any] = [None] * len(placements)
 
     @property
     def is_full(self) -> bool:
@@ -266,14 +280,14 @@ class _View:
         self.done = crops.into(self._stacked, rows, placements, _scales(placements))
 
     def add(self, i: int, pixels: Pixels, window: Window, key: Callable[[], str], *, is_own: bool) -> None:
-        """Put image `i` onto its canvas. Its own pixels may be the canvas. Images of a list arrive in order."""
+        """Put image `i` onto its canvas. Its own pixels may be the canvas."""
         size = self._sizes[i]
         if self.pool is None:
             canvas, is_placed = pixels.array, window.resized == window.extent == size
             is_placed &= is_own and size == list(canvas.shape[:2]) and _is_dense(canvas)
             if not is_placed:
                 canvas = np.empty((*size, canvas.shape[2]), canvas.dtype)
-            self._listed.append(torch.from_numpy(canvas).permute(2, 0, 1))
+            self._listed[i] = torch.from_numpy(canvas).permute(2, 0, 1)
             if is_placed:
                 return
         else:

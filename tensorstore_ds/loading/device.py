@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -162,33 +162,51 @@ class DevicePrefetcher:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        if self.device.type == "cuda":
-            return self._streamed()
-        return (move(batch, self.device) for batch in self.loader)
-
-    def _streamed(self) -> Iterator[Any]:
-        side = stream_for("copies", self.device)
+        copies = Copies(self.device, depth=self.depth, timer=self.timer)
         batches, has_more = iter(self.loader), True
-        queue: deque[_OnDevice] = deque()
+        queue: deque[OnDevice] = deque()
         failed: Exception | None = None
         try:
             while has_more or queue:
-                while has_more and len(queue) <= self.depth and (not queue or self.ready()):
+                while has_more and len(queue) <= copies.depth and (not queue or self.ready()):
                     try:
-                        queue.append(self._copied(next(batches), side))
+                        queue.append(copies.begin(next(batches)))
                     except StopIteration:
                         has_more = False
                     except Exception as error:  # the error is in a later batch: return earlier ones first
                         failed, has_more = error, False
                 if queue:
-                    yield self._handed_over(queue.popleft())
+                    yield copies.hand_over(queue.popleft())
             if failed is not None:
                 raise failed
         finally:
             del failed  # its traceback refers to this frame
 
-    def _copied(self, batch: Any, side: torch.cuda.Stream) -> _OnDevice:
+
+class OnDevice(NamedTuple):
+    """A batch that is copied, or being copied, to a device, and the memory of its tensors there."""
+
+    batch: Any
+    pieces: Sequence[torch.Tensor] = ()
+    copied: torch.cuda.Event | None = None
+
+
+class Copies:
+    """Copies of batches to a device: to a GPU on a side stream, up to `depth` batches ahead, else when handed over."""
+
+    def __init__(self, device: torch.device, *, depth: int = 2, timer: GpuTimer | None = None) -> None:
+        self.device = device
+        self._on_gpu = device.type == "cuda"
+        self.depth = depth if self._on_gpu else 0
+        self._timer = GpuTimer() if timer is None else timer
+        self._side: torch.cuda.Stream | None = None  # from the first copy on: a worker may still be forked
+
+    def begin(self, batch: Any) -> OnDevice:
+        """Queue the copies of a batch."""
         packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)
+        if not self._on_gpu:
+            return OnDevice(packed)
+        side = self._side = self._side or stream_for("copies", self.device)
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         # Also the device: restoring a stream of the current device creates a context there, of 500 MB.
         with torch.cuda.device(self.device), torch.cuda.stream(side):
@@ -203,22 +221,17 @@ class DevicePrefetcher:
                     target.copy_(piece, non_blocking=True)
             ended.record(side)
         if None in others:
-            self.timer.add(began, ended)
-        return _OnDevice(packed.over(targets), targets, ended)
+            self._timer.add(began, ended)
+        return OnDevice(packed.over(targets), targets, ended)
 
-    def _handed_over(self, batch: _OnDevice) -> Any:
+    def hand_over(self, batch: OnDevice) -> Any:
+        """Return a batch that the current stream may use."""
+        if batch.copied is None:
+            return move(batch.batch, self.device)
         stream = torch.cuda.current_stream(self.device)
         stream.wait_event(batch.copied)
         record_stream(batch.pieces, stream)
         return settle(batch.batch)
-
-
-class _OnDevice(NamedTuple):
-    """A batch that is copied, or being copied, to a device, and the memory of its tensors there."""
-
-    batch: Any
-    pieces: list[torch.Tensor]
-    copied: torch.cuda.Event
 
 
 def move(batch: Any, device: torch.device) -> Any:

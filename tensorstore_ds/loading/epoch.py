@@ -1,41 +1,19 @@
-"""One iteration of a loader. It owns the position in an epoch, and returns batches that threads gather ahead.
-
-Threads are used instead of processes, because NumPy's `take` and Pillow's decoders release the GIL. Processes would add
-a second copy through shared memory and a pipe.
-"""
+"""One iteration of a loader. It owns the position in an epoch."""
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from tensorstore_ds.loading.batches import TransformsBatches
 from tensorstore_ds.loading.device import IdleTime
-from tensorstore_ds.loading.fields import is_decoded
-from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.static_batch import StaticBatch
-
-#: Batches of indices that one task gathers.
-Group = list[NDArray[np.int64]]
-
-#: Batches smaller than this are gathered several at a time and then divided, because each gather has a fixed cost.
-GROUP_NBYTES = 2 * 1024**2
-_OUR_THREADS = "tsds-"
-_THREAD_NAME = f"{_OUR_THREADS}loader"
 
 
 @dataclass(slots=True)
@@ -164,89 +142,3 @@ class Epoch(Iterator[Any]):
             batch = self._static.fill(batch)
         self._position.batch += 1
         return batch
-
-
-class Ahead(Iterable[Any]):
-    """The batches that `make` returns for each group, in order. `width` threads work up to `depth()` groups ahead."""
-
-    def __init__(
-        self,
-        make: Callable[[Group], list[Any]],
-        groups: Iterable[Group],
-        stats: LoaderStats,
-        *,
-        width: int,
-        depth: Callable[[], int],
-    ) -> None:
-        self._make, self._groups, self._stats = make, groups, stats
-        self._width, self._depth = width, depth
-        self._waiting: deque[Future[tuple[list[Any], float]]] = deque()
-        self._made: Iterator[Any] = iter([])  # the rest of the current task
-
-    def ready(self) -> bool:
-        """Whether the next batch is ready, so that a request does not wait."""
-        return operator.length_hint(self._made) > 0 or (bool(self._waiting) and self._waiting[0].done())
-
-    def __iter__(self) -> Iterator[Any]:
-        process = os.getpid()
-        threads = ThreadPoolExecutor(self._width, thread_name_prefix=_THREAD_NAME, initializer=_compute_alone)
-        try:
-            for group in self._groups:
-                self._waiting.append(threads.submit(self._timed, group))
-                while len(self._waiting) > self._depth():
-                    yield from self._oldest()
-            while self._waiting:
-                yield from self._oldest()
-        finally:
-            if os.getpid() == process:  # a forked child has none of these threads
-                # Garbage collection may run this in one of these threads, which cannot wait for itself, or in a
-                # thread of this library that they may wait for, such as one that fetches.
-                inside = threading.current_thread().name.startswith(_OUR_THREADS)
-                threads.shutdown(wait=not inside, cancel_futures=True)
-            self._waiting.clear()  # the traceback of a failed task refers to this object and would keep batches alive
-
-    def _timed(self, group: Group) -> tuple[list[Any], float]:
-        began = time.perf_counter()
-        return self._make(group), time.perf_counter() - began
-
-    def _oldest(self) -> Iterator[Any]:
-        """Return the batches of the oldest task."""
-        self._stats.requests += 1
-        self._stats.ready += sum(future.done() for future in self._waiting)
-        batches, seconds = self._waiting.popleft().result()
-        self._stats.gather += seconds  # added in this thread, because concurrent additions would lose some
-        self._made = iter(batches)
-        return self._made
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def _compute_alone() -> None:
-    """Limit OpenMP to 1 thread in this thread, as torch does in workers, because more would compete for the cores."""
-    torch.get_num_threads()  # torch sets its default when a thread asks for the first time
-    _libraries().limit(limits=1, user_api="openmp")
-
-
-def grouped(batches: Iterable[NDArray[np.int64]], dataset: Samples, *, mixed: bool = False) -> Iterator[Group]:
-    """Group small batches of indices.
-
-    Decoded or transformed samples stay one batch per group, so that no batch waits for slow ones, however few bytes it
-    has in the store. So do batches whose samples are `mixed`. The first groups are small, so that the first batch is
-    ready soon.
-    """
-    decoded = dataset.decode is not None or any(is_decoded(dataset.schema[name]) for name in dataset.fields)
-    alone = decoded or mixed or dataset.transform is not None
-    row_nbytes = dataset.row_nbytes
-    group: Group = []
-    rows, least = 0, 0.0
-    for batch in batches:
-        group.append(batch)
-        rows += len(batch)
-        if alone or rows * row_nbytes >= min(least, GROUP_NBYTES):
-            yield group
-            group, rows, least = [], 0, 2 * rows * row_nbytes
-    if group:
-        yield group

@@ -17,6 +17,7 @@ from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, Deferred, PackedObjects, collate_objects, defer_objects, map_tensors
+from tensorstore_ds.loading.crew import Loop, share
 from tensorstore_ds.loading.outlines import with_frames
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split
@@ -25,6 +26,10 @@ ReturnAs = Literal["dict", "tuple", "torchvision"]
 #: A batch's values of a field: a tensor with a row for each sample, objects, or a list of keys, texts, or
 #: images of different sizes.
 Value = torch.Tensor | PackedObjects | list[str] | list[list[str]] | list[torch.Tensor]
+
+
+#: Bytes of rows that one thread copies, if others can copy the rest.
+_SHARED_NBYTES = 4 * 1024**2
 
 
 def is_decoded(field: Field) -> bool:
@@ -83,7 +88,14 @@ def gather_field(
         return tensor
     if isinstance(field, ArrayField) and isinstance(column, Column):
         tensor, array = pool.empty(len(rows), field.spec)
-        column.take(rows, out=array)
+        step = max(1, _SHARED_NBYTES // max(1, field.spec.row_nbytes))
+
+        def take(loop: Loop) -> None:
+            for piece in loop:
+                some = slice(piece * step, (piece + 1) * step)
+                column.take(rows[some], out=array[some])
+
+        share(-(-len(rows) // step), take)
         return as_loaded(field, tensor)
     if isinstance(field, ObjectsField):
         ragged = split.table(name).take(rows)

@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
@@ -32,8 +32,9 @@ from tensorstore_ds.loading.buffers import PINNED_NBYTES, BufferPool, pinned
 from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Decode
-from tensorstore_ds.loading.device import DevicePrefetcher, GpuTimer, IdleTime, checked_device, with_index
-from tensorstore_ds.loading.epoch import Ahead, Epoch, Group, LoaderStats, Position, grouped
+from tensorstore_ds.loading.device import Copies, DevicePrefetcher, GpuTimer, IdleTime, checked_device, with_index
+from tensorstore_ds.loading.epoch import Epoch, LoaderStats, Position
+from tensorstore_ds.loading.feed import Feed, Group, Run, grouped, maker, sliced
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.order import (
     deciding_sampler,
@@ -46,7 +47,7 @@ from tensorstore_ds.loading.order import (
     is_known,
     load_generator,
 )
-from tensorstore_ds.loading.packing import pack
+from tensorstore_ds.loading.packing import Pinning
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.read_ahead import ReadAhead
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
@@ -116,10 +117,11 @@ class DataLoader(data.DataLoader[Batches]):
             become a batch.
         pin_memory: whether batches are in pinned memory. Data that needs no decoding is gathered there directly. None
             pins if `device` is a GPU.
-        prefetch_factor: number of batches (or groups of small ones) that are prefetched for each thread. There are
-            fewer if they would take more than 1 GiB of pinned memory.
+        prefetch_factor: largest number of batches (or groups of small ones) that are prefetched for each thread. There
+            are fewer if they would take more than 1 GiB of pinned memory. None takes 2, or fewer if that keeps all
+            threads at work.
         num_threads: number of threads that gather and decode. None takes the cores that this process may use, divided
-            by the ranks that torchrun starts on this machine, at most 8.
+            by the ranks that torchrun starts on this machine. If there are more than 4, one is left to your script.
         device: device of the batches. They are copied on a separate stream while the model computes.
         seed: seed of the order and of the random numbers of `transform`. ``torch.manual_seed`` does not change it. None
             draws a seed from torch's global generator when the loader is created, so that ``torch.manual_seed`` decides
@@ -154,9 +156,14 @@ class DataLoader(data.DataLoader[Batches]):
             device of a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current
             stream. Run the step on the stream on which you ask for batches, and use one iterator at a time.
 
+    Attributes:
+        last_epoch: number of the last epoch that your script asks for, if you set it. Nothing is prepared after it.
+
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
     """
+
+    last_epoch: int | None = None
 
     def __init__(
         self,
@@ -236,8 +243,9 @@ class DataLoader(data.DataLoader[Batches]):
         self._stats = LoaderStats()
         self._copies = GpuTimer()
         self._idle = IdleTime(self.device) if self.device is not None and on_gpu else None
-        self._task_nbytes = 0  # pinned memory of the largest task's batches so far
         self._pool = BufferPool(pinned=pin_memory and torch.cuda.is_available())
+        self._pinning = Pinning(self._pool, packs=on_gpu)
+        self._feed: Feed | None = None
         self._ranked_sampler: RowSampler | None = None
         has_own_order = sampler is not None or batch_sampler is not None or generator is not None
         if not even_batches and has_own_order:
@@ -265,14 +273,13 @@ class DataLoader(data.DataLoader[Batches]):
                 padding = Padding(size_divisor, BufferPool() if workers else self._pool)
             collate_fn = whole = StoreCollate(collate, dataset, collate_fn, padding=padding)
             on_cpu = self.device is None or self.device.type == "cpu"
-            if not (on_cpu or workers or self.residency == "device"):
-                whole = replace(whole, defers=True)
-            if batch_transform is None:
-                self._collated = whole.collate
-            elif on_cpu and not workers and self.residency != "device" and whole.commutes_with(batch_transform):
-                self._in_threads, self._collated = cast(OfBatches, batch_transform), whole.collate
-            else:
-                self._transform, self._collated = batch_transform, whole.with_rows
+            by_threads = not workers and self.residency != "device"
+            if batch_transform is not None:
+                if on_cpu and by_threads and whole.commutes_with(batch_transform):
+                    self._in_threads = cast(OfBatches, batch_transform)
+                else:
+                    self._transform, collate_fn = batch_transform, replace(whole, keeps_rows=True)
+            self._collated = replace(collate_fn, defers=by_threads and not on_cpu).for_loader
         super().__init__(
             dataset,
             batch_size,
@@ -292,7 +299,7 @@ class DataLoader(data.DataLoader[Batches]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._prefetch = prefetch_factor or PREFETCH_FACTOR
+        self._prefetch, self._fills_queue = prefetch_factor or PREFETCH_FACTOR, prefetch_factor is not None
         self.into = into
         self._static = None if into is None else StaticBatch(into)
         if into is not None and self.batch_size and not drop_last:
@@ -489,8 +496,9 @@ class DataLoader(data.DataLoader[Batches]):
     def __iter__(self) -> Epoch:  # type: ignore[override]
         """Return an iterator over one epoch.
 
-        It starts when you request the first batch, and stops its threads at the end. A second iterator of the same
-        loader has the next epoch, even while the first one is in use. ``zip(loader, loader)`` iterates over two whole
+        It starts when you request the first batch. Near its end, the threads begin with the next epoch if its order is
+        known. They end with the loader. A second iterator of the same loader has the next epoch, even while the first
+        one is in use. ``zip(loader, loader)`` iterates over two whole
         epochs, just as two of torch's iterators shuffle separately. Persistent workers serve one iterator at a time.
         After another iterator has begun, the earlier one raises RuntimeError. An iterator also raises RuntimeError in a
         different process than the one that created it.
@@ -507,66 +515,94 @@ class DataLoader(data.DataLoader[Batches]):
             raise refusal("seed", "a number that all ranks share", "None")
         position = self._position = self._next_position()
         position.begun = True
-        dataset, ready = self.dataset, None
+        dataset = self.dataset
         if isinstance(dataset, Samples) and self.residency == "page-cache" and self._read_ahead is None:
             speaks = getattr(self._ordering, "rank", 0) == 0
             self._read_ahead = ReadAhead(dataset, self._ranked_sampler, speaks=speaks)
         if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
             batches = self._worker_batches(position)
-        elif self.residency == "device":
-            self._draw_as_torch(position)
+            return position, batches if self.device is None else iter(
+                DevicePrefetcher(batches, self.device, timer=self._copies)
+            )
+        self._draw_as_torch(position)
+        if self.residency == "device":
             if self._resident is None:
                 self._resident = DeviceSplit(cast(StoreDataset, dataset), self.device or torch.device("cpu"))
             return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
-        else:
-            self._draw_as_torch(position)
-            tasks = self._by_threads(dataset, position)
-            batches, ready = iter(tasks), tasks.ready
-            if self._decoder is not None:
-                batches = map(self._decoder.decode, batches)
-        if self.device is not None:
-            batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies, ready=ready))
-        return position, batches
+        feed = self._threads()
+        key = self._key(dataset, position)
+        run = feed.begin(key, lambda: self._run(dataset, position, key, lambda: self._groups(dataset, position)))
+        return position, feed.batches(run, functools.partial(self._following, dataset, position))
 
     def _draw_as_torch(self, position: Position) -> None:
         """Draw a seed for workers before the order, as torch's iterators do, so that both loaders have one order."""
         if generator_of(self._ordering) is not None and position.drawn is None:
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
 
-    def _by_threads(self, dataset: Samples, position: Position) -> Ahead:
-        draw = (self.seed, position.epoch)
+    def _threads(self) -> Feed:
+        """The threads of this process."""
+        width, most, pinning = self._width, self._width * self._prefetch, self._pinning
+        if self._feed is None or not self._feed.is_of_this_process or self._feed.width != width:
+            has_budget = self._pool.pinned and self._decoder is None
+
+            def most_ahead() -> int:
+                budget = max(1, PINNED_NBYTES // pinning.nbytes) if pinning.nbytes else width
+                return min(most, budget) if has_budget else most
+
+            copies = None if self.device is None else Copies(self.device, timer=self._copies)
+            decode = None if self._decoder is None else self._decoder.decode
+            options: dict[str, Any] = {"copies": copies, "decode": decode}
+            if self._fills_queue:
+                options["least_ahead"] = most
+            self._feed = Feed(width, most_ahead, self._stats, **options)
+        self._feed.timeout = self.timeout
+        return self._feed
+
+    def _run(
+        self, dataset: Samples, position: Position, key: Hashable | None, groups: Callable[[], Iterable[Group]]
+    ) -> Run:
+        """The batches of an epoch, which refer to the data set, and not to this loader."""
         # A user's function may wrap memory anew, as `torch.from_numpy` does. If it were pinned, torch's allocator would
         # not know that a copy still reads it, and would reuse it.
         by_user = dataset._by_sample or cast(StoreCollate, self.collate_fn).collate_fn is not None
         pool = BufferPool() if by_user and self._pool.pinned else self._pool
-
         source = self._decoder or dataset if self._in_threads is None else Transformed(dataset, self._in_threads)
+        finish: Callable[[list[Any]], list[Any]] = list
+        if self._pool.pinned:  # files are taken out of the batches before they are packed
+            finish = self._pinning if self._decoder is None else functools.partial(map_tensors, change=pinned)
+        return Run(key, maker(source, pool, (self.seed, position.epoch), self._collated, finish), groups)
 
-        def make(group: Group) -> list[Any]:
-            whole = source.gather(np.concatenate(group), pool, draw)
-            batches = [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
-            return self._pinned(batches) if self._pool.pinned else batches
-
-        width = self._width  # reads the limits of the machine
-        has_budget = self._pool.pinned and self._decoder is None
-
-        def depth() -> int:
-            most, nbytes = width * self._prefetch, self._task_nbytes
-            return min(most, max(1, PINNED_NBYTES // nbytes) if nbytes else width) if has_budget else most
-
+    def _groups(self, dataset: Samples, position: Position) -> Iterator[Group]:
         mixed = self._in_threads is not None and self._in_threads._mixes_samples
         groups = grouped(self._batches(position), dataset, mixed=mixed)
-        groups = self._ask_ahead(groups, np.concatenate, position)
-        return Ahead(make, groups, self._stats, width=width, depth=depth)
+        return self._ask_ahead(groups, np.concatenate, position)
 
-    def _pinned(self, batches: list[Any]) -> list[Any]:
-        """Move the batches of a task to pinned memory, packed if a GPU gets them."""
-        if self._decoder is not None:  # takes files out of the batches first
-            return cast(list[Any], map_tensors(batches, pinned))
-        packed = [pack(batch, self._pool) for batch in batches]
-        self._task_nbytes = max(self._task_nbytes, sum(batch.nbytes for batch in packed))
-        on_gpu = self.device is not None and self.device.type == "cuda"
-        return packed if on_gpu else [batch.batch for batch in packed]
+    def _key(self, dataset: Samples, position: Position) -> Hashable | None:
+        """What the batches from a position on follow from, or None if this is not known."""
+        sampler = self._ranked_sampler
+        order, data = None if sampler is None else sampler.signature(), dataset._signature()
+        by_user = cast(StoreCollate, self.collate_fn).collate_fn is not None
+        if order is None or data is None or by_user or type(self.batch_sampler) is not BatchSampler:
+            return None
+        return position.epoch, position.batch, position.start, self.seed, order, data, repr(self._in_threads)
+
+    def _following(self, dataset: Samples, position: Position) -> Run | None:
+        """The next epoch's batches, if they are known and differ from this one's, as those of an evaluation do not."""
+        then = Position(position.epoch + 1)
+        if self.last_epoch is not None and then.epoch > self.last_epoch:
+            return None
+        key, sampler = self._key(dataset, then), self._ranked_sampler
+        if key is None or sampler is None or self._position is not position or not getattr(sampler, "shuffle", True):
+            return None
+        size, drop_last, read_ahead = self.batch_size or 1, self.drop_last, self._read_ahead
+        mixed = self._in_threads is not None and self._in_threads._mixes_samples
+        later = sampler._at(then.epoch)
+
+        def draw() -> Iterator[Group]:
+            groups = grouped(sliced(later.pieces(0, _whole(size)), size, drop_last=drop_last), dataset, mixed=mixed)
+            return groups if read_ahead is None else read_ahead.before(groups, np.concatenate, 0)
+
+        return self._run(dataset, then, key, draw)
 
     @property
     def _width(self) -> int:
@@ -577,13 +613,7 @@ class DataLoader(data.DataLoader[Batches]):
         """Iterate with torch's own workers, which also return each batch's rows if a batch transform needs them."""
         if getattr(self._iterator, "_shutdown", False):  # workers of the parent process, or ended ones
             self._iterator = None
-        collate_fn = self.collate_fn
-        if isinstance(collate_fn, StoreCollate):
-            self.collate_fn = self._collated
-        try:
-            batches = super().__iter__()
-        finally:
-            self.collate_fn = collate_fn
+        batches = super().__iter__()
         if self.num_workers:
             with_workers.add(batches)
         if not self.persistent_workers:
@@ -636,19 +666,23 @@ class DataLoader(data.DataLoader[Batches]):
 
     def _batches(self, position: Position) -> Iterator[NDArray[np.int64]]:
         """Iterate over the indices of every batch from a position on, as slices of larger pieces if possible."""
-        pieces, size = None, self.batch_size or 1
         if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
-            first = position.batch * size
+            first = position.batch * self.batch_size
             if self._ranked_sampler is not None:
-                pieces = self._ranked_sampler.after(position.start).pieces(first, -(-PIECE // size) * size)
-            elif type(self.sampler) is SequentialSampler:
-                pieces = iter([np.arange(first, len(self.dataset))])  # type: ignore[arg-type]
-        if pieces is None:
-            yield from (np.asarray(batch, np.int64) for batch in self._dealing(position))
-            return
-        for rows in pieces:  # of whole batches, except the last one
-            stop = len(rows) // size * size if self.drop_last else len(rows)
-            yield from (rows[first : first + size] for first in range(0, stop, size))
+                pieces = self._ranked_sampler.after(position.start).pieces(first, _whole(self.batch_size))
+                return sliced(pieces, self.batch_size, drop_last=self.drop_last)
+            if type(self.sampler) is SequentialSampler:
+                rows = np.arange(first, len(self.dataset))  # type: ignore[arg-type]
+                return sliced([rows], self.batch_size, drop_last=self.drop_last)
+        return (np.asarray(batch, np.int64) for batch in self._dealing(position))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_feed": None}  # a copy has threads of its own
+
+
+def _whole(size: int) -> int:
+    """Return the number of rows of whole batches that an order is computed for at a time."""
+    return -(-PIECE // size) * size
 
 
 def _check(

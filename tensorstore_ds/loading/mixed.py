@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
@@ -244,6 +244,10 @@ class MixedDataset(Samples):
         dropped = _interleaved(lost, places, BufferPool()) if len(lost) == len(pieces) and pieces else None
         return Batch(columns, rows, self, draw, dropped)
 
+    def _signature(self) -> Hashable | None:
+        own, parts = super()._signature(), [part._signature() for part in self.parts]
+        return None if own is None or None in parts else (own, *parts)
+
     def __repr__(self) -> str:
         named = [part.store_name for part in self.parts]
         if self.shares is not None:
@@ -285,6 +289,14 @@ class MixedSampler(RowSampler):
     def size(self) -> int:
         """Number of samples of an epoch, all ranks together."""
         return int(self._counts(self.epoch).sum())
+
+    def signature(self) -> Hashable | None:
+        """Return what the order depends on beside the epoch, or None if a function decides the shares."""
+        return (
+            None
+            if self._mixed.shares is None
+            else self._signature(self._mixed.shares.tobytes(), self._mixed.epoch_length, *self._lengths)
+        )
 
     def _weights(self, epoch: int) -> NDArray[np.float64]:
         if self._mixed.shares is not None:

@@ -109,6 +109,23 @@ def pack(batch: Any, pool: BufferPool) -> PackedBatch:
     return PackedBatch(whole, pieces, views)  # does not keep the tensors that were copied
 
 
+class Pinning:
+    """Moves the batches of a task to pinned memory, packed if a GPU gets them.
+
+    `nbytes` is the size of the largest task's batches so far.
+    """
+
+    def __init__(self, pool: BufferPool, *, packs: bool) -> None:
+        self._pool, self._packs = pool, packs
+        self.nbytes = 0
+
+    def __call__(self, batches: list[Any]) -> list[Any]:
+        """Return pinned batches."""
+        packed = [pack(batch, self._pool) for batch in batches]
+        self.nbytes = max(self.nbytes, sum(batch.nbytes for batch in packed))
+        return packed if self._packs else [batch.batch for batch in packed]
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is plain numbers in the host's memory, not nested, sparse, or of a subclass."""
     return type(tensor) is Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"

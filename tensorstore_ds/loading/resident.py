@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, ResidencyError
+from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -112,13 +113,13 @@ class DeviceSplit:
     def gather(self, indices: NDArray[np.int64]) -> Batch:
         """Gather a batch on the device."""
         rows = self._dataset._store_rows(indices)
-        on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
+        numbers = on_device(torch.from_numpy(rows), self._device)
         columns: dict[str, Value] = {}
         if self._device.type == "cuda":  # the split was copied on the stream of its first batch
             record_stream(self._columns, torch.cuda.current_stream(self._device))
         for name, column in self._columns.items():
             if isinstance(column, PackedObjects):
-                columns[name] = column.take(on_device)
+                columns[name] = column.take(numbers)
             else:
-                columns[name] = as_loaded(self._dataset.split.fields[name], column[on_device])
+                columns[name] = as_loaded(self._dataset.split.fields[name], column[numbers])
         return Batch(columns, rows, self._dataset, (0, 0))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args
 
 import numpy as np
@@ -183,6 +184,30 @@ class RowSampler(DistributedSampler[int], ABC):
         rest._start = start
         return rest
 
+    def _at(self, epoch: int) -> Self:
+        """Return a copy that has its own epoch."""
+        other = copy.copy(self)
+        other._state = {"epoch": epoch}
+        return other
+
+    def signature(self) -> Hashable | None:
+        """Return what the order depends on beside the epoch, or None if that is not known.
+
+        A loader prepares the first batches of the next epoch if this is the same then. A sampler of your own that
+        returns a value promises that its rows are a function of this value and the epoch.
+
+        >>> ShuffleSampler(10, seed=3).signature() == ShuffleSampler(10, seed=3).signature()
+        True
+        """
+        return None
+
+    def _signature(self, *own: Hashable) -> Hashable | None:
+        """Return the signature of a class of this library, None for classes derived from it."""
+        if not type(self).__module__.startswith("tensorstore_ds."):
+            return None
+        order = (self.seed, self.size, self._start, self._place(), self.drop_last, self.even_batches)
+        return (type(self), *order, *own)
+
     @property
     def epoch(self) -> int:
         """Number of the epoch, 0 until `set_epoch` is called."""
@@ -245,6 +270,10 @@ class ShuffleSampler(RowSampler):
             raise refusal("algorithm", f"one of {', '.join(get_args(Algorithm))}", repr(algorithm))
         self.algorithm = algorithm
 
+    def signature(self) -> Hashable | None:
+        """Return what the order depends on beside the epoch."""
+        return self._signature(self.shuffle, self.algorithm)
+
     def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
         if not self.shuffle:
             return lambda positions: positions
@@ -294,6 +323,10 @@ class SubsetSampler(ShuffleSampler):
             raise ValueError(f"rows: expected 0 or more, found {array.min()}.")
         self._rows = array.astype(np.int64)
         super().__init__(len(array), shuffle=shuffle, algorithm=algorithm, **order)
+
+    def signature(self) -> Hashable | None:
+        """Return what the order depends on beside the epoch."""
+        return self._signature(self.shuffle, self.algorithm, zlib.crc32(self._rows.view(np.uint8).data))
 
     @property
     def subset(self) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, image_of, of_kind
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.crew import Loop, share
 from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in, visible_keypoints
 from tensorstore_ds.loading.image_transforms import image_transform
@@ -62,6 +63,7 @@ class Batch(Sequence[Sample]):
         self.rows = rows
         self.draw = draw
         self.dropped = dropped
+        self.is_of_loader = False  # of this library, which transforms batches itself
         self._dataset = dataset
 
     def __len__(self) -> int:
@@ -82,6 +84,19 @@ class Batch(Sequence[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:  # Sequence's own would take a transform's IndexError for the end
         return (self[i] for i in range(len(self)))
+
+    def finished(self) -> list[Sample]:
+        """Return all samples. The transform is called by all threads of a loader that are free."""
+        if self._dataset.transform is None:
+            return list(self)
+        samples: list[Sample] = [None] * len(self)
+
+        def finish(loop: Loop) -> None:
+            for i in loop:
+                samples[i] = self[i]
+
+        share(len(self), finish)
+        return samples
 
     def parts(self, lengths: Sequence[int]) -> list[Batch]:
         """Divide the batch into views with these lengths, which must add up to its length."""
@@ -284,6 +299,15 @@ class Samples(Dataset[Sample]):
         """Whether samples are created one by one, not in whole columns."""
         return self._transform is not None or self.as_pil
 
+    def _signature(self) -> Hashable | None:
+        """What batches follow from, beside rows, seed and epoch; None if a function of the user has a part in it."""
+        if self._by_sample or not type(self).__module__.startswith("tensorstore_ds."):
+            return None
+        plans = self.decode if isinstance(self.decode, tuple) else () if self.decode is None else (self.decode,)
+        if not all(plan._has_no_state for plan in plans):
+            return None
+        return self.fields, self.return_as, self.on_error, repr(plans)
+
     @property
     def _gives_pil(self) -> bool:
         return self.as_pil or (self._of_images is not None and self._of_images.of_pil)
@@ -314,6 +338,7 @@ class Samples(Dataset[Sample]):
             if self._shortage is not None:  # all rows at once, because copying waits for one after the other
                 self._will_need(indices, every=False)
         batch = self.gather(indices, draw=draw)
+        batch.is_of_loader = draw is not None
         return TransformedSamples(batch) if self._by_sample and draw is None else batch
 
     def gather(

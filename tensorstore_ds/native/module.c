@@ -263,14 +263,24 @@ static void leave(own_context *own) {
     atomic_flag_clear(&own->is_busy);
 }
 
-/* crops(context, ((file, restarts, entries), ...), jobs, out, height, width, channels, status) -> failed */
+/* One int64, which other threads change or read meanwhile. */
+static _Atomic int64_t *shared_number(const Py_buffer *buffer) {
+    return buffer->len == 8 && (uintptr_t)buffer->buf % 8 == 0 ? buffer->buf : NULL;
+}
+
+/* crops(context, ((file, restarts, entries), ...), jobs, out, height, width, channels, status,
+ *       taken, oldest, number) -> failed
+ *
+ * Without the last three: all jobs. With them: jobs that no other thread has taken (`taken` counts them), as long as
+ * `oldest` is not below `number`: a thread then leaves its loop for an older one. */
 static PyObject *crops(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *capsule, *tuple;
-    Py_buffer jobs, out, status;
+    Py_buffer jobs, out, status, taken = {0}, oldest = {0};
+    long long number = 0;
     int height, width, channels;
-    if (!PyArg_ParseTuple(args, "OO!y*w*iiiw*", &capsule, &PyTuple_Type, &tuple, &jobs, &out, &height, &width, &channels,
-                          &status))
+    if (!PyArg_ParseTuple(args, "OO!y*w*iiiw*|w*y*L", &capsule, &PyTuple_Type, &tuple, &jobs, &out, &height, &width,
+                          &channels, &status, &taken, &oldest, &number))
         return NULL;
     PyObject *result = NULL;
     Py_ssize_t shards = PyTuple_Size(tuple), held = 0;
@@ -304,10 +314,18 @@ static PyObject *crops(PyObject *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "crops: `out` does not fit the jobs");
         goto done;
     }
+    _Atomic int64_t alone = 0, *next = taken.obj ? shared_number(&taken) : &alone, zero = 0;
+    const _Atomic int64_t *first = oldest.obj ? shared_number(&oldest) : &zero;
+    if (!next || !first || !taken.obj != !oldest.obj) {
+        PyErr_SetString(PyExc_ValueError, "crops: expected one int64 each as `taken` and `oldest`");
+        goto done;
+    }
     if (!(own = enter(capsule))) goto done;
     long failed = 0;
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < count; i++) {
+    while (!oldest.obj || atomic_load_explicit(first, memory_order_relaxed) >= number) {
+        int64_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+        if (i < 0 || i >= count) break;
         crop_job job; /* a copy: what was checked is what is used */
         memcpy(&job, (const char *)jobs.buf + (size_t)i * sizeof job, sizeof job);
         int code = chosen->crop(own->memory, views, (size_t)shards, &job, height, width, channels,
@@ -322,6 +340,8 @@ done:
     while (held) PyBuffer_Release(&buffers[--held]);
     free(buffers), free(views);
     PyBuffer_Release(&jobs), PyBuffer_Release(&out), PyBuffer_Release(&status);
+    if (taken.obj) PyBuffer_Release(&taken);
+    if (oldest.obj) PyBuffer_Release(&oldest);
     return result;
 }
 

@@ -338,7 +338,7 @@ class TrainOptions:
         "Number of loader threads.",
         default=None,
         at_least=1,
-        shown="the number of cores, at most 8",
+        shown="the number of cores, less one if there are more than 4",
         decides=False,
         group="Speed",
     )

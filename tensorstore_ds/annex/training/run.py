@@ -111,6 +111,7 @@ class Run:
         transform = train_transform(self.split, options, self.vit, dtype=self.dtype)
         self.plan = train_plan(self.split, options, self.vit)
         self.loader, self.order = train_loader(store, self.task, options, transform, ranks, plan=self.plan, rows=rows)
+        self.loader.last_epoch = options.epochs - 1
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
         self.learner = Learner(
             self.vit,

@@ -270,10 +270,5 @@ def _packed(objects: Any, samples: int) -> PackedObjects | None:
 
 
 def on_device(params: Tensor, device: torch.device) -> Tensor:
-    """Copy parameters to the batch's device without waiting.
-
-    CUDA copies up to 64 KiB of pageable memory before the call returns. With more, the call would wait for its stream.
-    """
-    if device.type == "cuda" and params.nbytes > 64 * 1024:
-        params = pinned(params)
-    return params.to(device, non_blocking=device.type == "cuda")
+    """Copy parameters to the batch's device without waiting. From pageable memory, CUDA may wait for its stream."""
+    return pinned(params).to(device, non_blocking=True) if device.type == "cuda" else params.to(device)

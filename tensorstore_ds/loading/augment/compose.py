@@ -68,6 +68,9 @@ class Compose(OfBatches):
             backend = compile if isinstance(compile, str) else "inductor"
             self._graph = torch.compile(self._change_pixels, fullgraph=True, dynamic=False, backend=backend)
 
+    def extra_repr(self) -> str:
+        return f"seed={self.seed}" if self.seed else ""
+
     def _check_order(self) -> None:
         """Warn about steps after a `Normalize` that expect images in [0, 1]."""
         names = [type(step).__name__ for step in self.steps]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.base import OfBatches, Params, Rows, check_images, has_padding, on_device
+from tensorstore_ds.loading.augment.base import OfBatches, Params, Rows, check_images, has_padding
 from tensorstore_ds.loading.augment.pixels import empty_like
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.reading.store import Split
@@ -100,7 +100,7 @@ class Normalize(OfBatches):
             scale, shift = (values.to(images.device) for values in _factors.__wrapped__(self.mean, self.std, largest))
             scaled = (images.to(torch.float32) * scale + shift).to(self.dtype)
         elif images.is_cuda:  # one kernel, which converts while it reads and writes
-            scale, shift = (on_device(values, images.device) for values in _factors(self.mean, self.std, largest))
+            scale, shift = _factors_on(images.device, self.mean, self.std, largest)
             scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
         else:  # torch converts through copies on a CPU, at half the speed for float32 and 1/3 for bfloat16
             scaled = empty_like(images, pool, dtype=torch.float32).copy_(images)
@@ -151,4 +151,14 @@ def _factors(mean: tuple[float, ...], std: tuple[float, ...], largest: int, pixe
     means, stds = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
     both = (1 / (stds * largest)).to(torch.float32), (-means / stds).to(torch.float32)
     scale, shift = (values.repeat(pixels) if pixels else values[:, None, None] for values in both)
+    return scale, shift
+
+
+@functools.cache
+def _factors_on(
+    device: torch.device, mean: tuple[float, ...], std: tuple[float, ...], largest: int
+) -> tuple[Tensor, Tensor]:
+    """Return the factors and offsets on a device, where they stay: a copy per batch may wait for the device."""
+    with torch.inference_mode(False):
+        scale, shift = (values.to(device) for values in _factors(mean, std, largest))
     return scale, shift

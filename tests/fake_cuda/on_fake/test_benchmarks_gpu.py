@@ -62,9 +62,17 @@ def test_a_race_is_wrong(settings: data.Settings, monkeypatch: pytest.MonkeyPatc
     assert not figures[0].met
 
 
-def test_a_stream_per_epoch_takes_ever_more_memory(settings: data.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_each_epoch_takes_ever_more_memory(
+    settings: data.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.cuda.empty_cache()
-    monkeypatch.setattr(device, "stream_for", lambda work, where: torch.cuda.Stream(where))
+    kept, hand_over = [], device.Copies.hand_over
+
+    def keep(copies: device.Copies, batch: device.OnDevice) -> Any:
+        kept.append(batch)
+        return hand_over(copies, batch)
+
+    monkeypatch.setattr(device.Copies, "hand_over", keep)
     _, figures = measured(correctness.memory(settings))
     assert not figures[0].met
 

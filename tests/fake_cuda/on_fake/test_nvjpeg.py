@@ -14,7 +14,7 @@ import torch
 import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
 from tensorstore_ds.annex import device_decoding
-from tensorstore_ds.loading.epoch import Ahead
+from tensorstore_ds.loading.feed import Run
 
 BATCHES, BATCH = 12, 8
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def test_the_script_may_take_each_batch_on_another_stream(store: Path, monkeypat
         return images
 
     monkeypatch.setattr(device_decoding, "_decoder", lambda: decode_on_the_stream_of_now)
-    monkeypatch.setattr(Ahead, "ready", lambda tasks: True)  # as many are decoded before as may be
+    monkeypatch.setattr(Run, "is_ready", True)  # as many are decoded before as may be
     monkeypatch.setattr(torch, "stack", lambda images: images)  # a kernel, which here would wait for its operands
     dataset = tsds.StoreDataset(store, fields=["image"])
     loader = tsds.DataLoader(dataset, BATCH, device="cuda", decode="device")
