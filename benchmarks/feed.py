@@ -25,6 +25,8 @@ from torch.utils import data
 
 import tensorstore_ds as tsds
 from tensorstore_ds.annex.measuring.measure import cpu_seconds
+from tensorstore_ds.loading import feed
+from tensorstore_ds.loading.crew import share
 
 ROUNDS = 7
 #: Steps take so many times as long as the loader needs for a batch.
@@ -34,10 +36,16 @@ NAP = 0.001
 Loaders = Callable[[int], Iterable[Any]]  # from a number of batches
 
 
-def nap(sample: Any) -> Any:
-    """Take the time that a row takes to decode, without a core."""
-    time.sleep(NAP)
-    return sample
+def simulate() -> None:
+    """Let each row of a batch take the time that it would take to decode, without a core."""
+    gather = tsds.StoreDataset.gather
+
+    def slowly(self: tsds.StoreDataset, rows: Any, *others: Any, **options: Any) -> Any:
+        share(len(rows), lambda loop: [time.sleep(NAP) for _ in loop])  # type: ignore[arg-type, return-value]
+        return gather(self, rows, *others, **options)
+
+    tsds.StoreDataset.gather = slowly  # type: ignore[method-assign]
+    feed.GROUP_NBYTES = 1  # so that each batch is a task
 
 
 def seconds_of(batches: Iterable[Any], step: Callable[[], object] = lambda: None) -> float:
@@ -109,7 +117,7 @@ def main() -> None:
     torch.set_num_threads(1)
     threads: dict[str, Any] = {"shuffle": True, "drop_last": True, "num_threads": options.threads}
     images = tsds.StoreDataset(options.photographs, fields=["image"])
-    numbers = tsds.StoreDataset(options.digits, "train", fields=["label"], transform=nap)
+    numbers = tsds.StoreDataset(options.digits, "train", fields=["label"])
 
     def photographs(batch: int) -> Loaders:
         rows = range(len(images))
@@ -127,11 +135,12 @@ def main() -> None:
     )
     say("first, photographs", [first(photographs(32), count) for _ in range(ROUNDS)])
     say("waiting, photographs", [waiting(photographs(32), per_batch, min(8, count)) for _ in range(ROUNDS)])
-    say("first, simulated", [first(simulated, 40) for _ in range(ROUNDS)])
-    say("waiting, simulated", [waiting(simulated, 256 * NAP / options.threads, 8) for _ in range(3)])
     disturbed(
         tsds.StoreDataset(options.digits, "train", fields=["image", "label"]).subset(range(30_000)), options.threads
     )
+    simulate()
+    say("first, simulated", [first(simulated, 40) for _ in range(ROUNDS)])
+    say("waiting, simulated", [waiting(simulated, 256 * NAP / options.threads, 8) for _ in range(ROUNDS)])
 
 
 if __name__ == "__main__":

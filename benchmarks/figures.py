@@ -103,7 +103,40 @@ jumps and clicks."""
 _GPU = """## On a GPU
 
 `python -m benchmarks gpu` measures the loader on your GPU in 10 minutes: see [On your GPU](measuring.md#on-your-gpu).
-`--list` shows its parts and what to expect."""
+`--list` shows its parts and what to expect.
+
+One NVIDIA H100 80GB (PCIe 5, 16 lanes) with 16 cores of an Intel Xeon, torch 2.11.0+cu130 and Python 3.12 was measured
+at commit 1fbbf04f, in one run each. Images per second of training with photographs of ImageNet,
+`RandomResizedCrop(224)`, batch 256, bf16 and channels last, in epochs of 30 batches; in brackets the share of the time
+in which the GPU was idle:
+
+| | one batch that stays on the GPU | `jpeg` | `source` | ImageFolder, 16 workers |
+| --- | --: | --: | --: | --: |
+| ResNet-18 | 11,969 | 9,221 (19 %) | 6,669 (38 %) | 3,338 |
+| ResNet-18, `num_threads=16` | | 8,985 (22 %) | 8,001 (31 %) | |
+| ResNet-50 | 4,023 | 3,608 (8 %) | 3,223 (12 %) | 2,515 |
+
+The GPU waited because each batch was made by one thread, and each epoch began with empty queues. Both were changed
+after this run, and the result was not measured on a GPU yet. The loader alone, in images per second:
+
+| threads | 1 | 2 | 4 | 8 | 16 |
+| --- | --: | --: | --: | --: | --: |
+| `source` | 1,006 | 2,082 | 3,803 | 6,801 | 11,160 |
+| `jpeg` | 1,465 | 2,756 | 5,478 | 10,653 | 16,995 |
+
+nvJPEG decoded 8,160 whole images per second. Seconds of an epoch of MNIST with a small ViT in float32:
+
+| batch | TensorDataset | TensorDataset, pinned, 4 workers | store, page cache | store, `residency="device"` |
+| --- | --: | --: | --: | --: |
+| 500 | 2.293 | 1.951 | 2.410 | 2.054 |
+| 1,000 | 1.150 | 0.954 | 0.687 | 0.722 |
+| 5,000 | 0.902 | 0.603 | 0.409 | 0.399 |
+| 10,000 | 0.854 | 0.592 | 0.389 | 0.383 |
+
+The ways of batch 500 were not measured in turns, so their order may be chance. A step of a small model took 0.766 ms,
+and 0.087 ms in a CUDA graph with `into`. With `torch.compile`, a ViT trained 12,573 images per second in place of 6,877
+(bf16). Raw pixels of 224x224 trained a ViT tiny at 6,734, small at 4,201 and base at 2,086 images per second, and the
+GPU was idle for at most 1.7 % of the time."""
 _CONVERTING = """## Converting and opening
 
 A conversion decodes with Pillow, as the bare loop does. It also lists the files twice, counts statistics, and syncs and

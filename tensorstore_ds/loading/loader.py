@@ -150,7 +150,7 @@ class DataLoader(data.DataLoader[Batches]):
         decode: plan that crops and resizes the images of a `StoreDataset` before they are decoded, like its own
             `decode`, or a list of plans for several views. With ``device``, JPEG files (of the encodings ``jpeg`` and
             ``source``) are copied to an NVIDIA GPU, where nvJPEG decodes them, with torchcodec 0.17 or later, or else
-            torchvision. This was not measured yet.
+            torchvision.
         into: tensors for all batches, as CUDA graphs need them. ``first`` takes copies of the tensors of the first
             batch. You can also pass your own tensors in dicts, lists and tuples, with the names, shapes, types and
             device of a batch after `batch_transform`. Each batch overwrites the one before, in the order of the current
