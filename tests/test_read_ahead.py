@@ -327,14 +327,19 @@ def test_batches_are_the_same_and_resume(store: tsds.Store, memory: Any, order: 
 
 def test_leaving_an_epoch_early_ends_its_threads(store: tsds.Store, memory: Any) -> None:
     memory(8 * MIB)
+    before = set(threading.enumerate())
+
+    def begun(*names: str) -> bool:
+        return any(each.name.startswith(names) for each in set(threading.enumerate()) - before)
+
     loader = DataLoader(tsds.StoreDataset(store), 2, shuffle=True)
     for _ in range(3):
         for _batch in loader:
             break
-    assert wait_for(lambda: not any(each.name.startswith("tsds-ask") for each in threading.enumerate()))
-    assert len(list(loader)) == ROWS // 2
+    assert wait_for(lambda: not begun("tsds-ask"))
+    assert len(list(loader)) == ROWS // 2 and begun("tsds-loader")
     del loader
-    assert wait_for(lambda: not any(each.name.startswith("tsds-") for each in threading.enumerate()))
+    assert wait_for(lambda: not begun("tsds-ask", "tsds-loader"))
 
 
 def test_a_damaged_file_is_told_by_the_batch_that_needs_it(store: tsds.Store, memory: Any, tmp_path: Path) -> None:
