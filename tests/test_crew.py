@@ -244,3 +244,14 @@ def test_an_interrupt_in_a_wait_does_not_close_the_gate(crew: Crew) -> None:
     assert task.wait(30)
     task._gate.acquire()  # as an interrupt would leave it
     assert task.wait(30) and task.result() == 1
+
+
+def test_dropped_loops_wake_nobody(crew: Crew) -> None:
+    for _ in range(50):
+        begun = threading.Event()
+        task = crew.submit(lambda begun=begun: begun.set() or time.sleep(0.001) or share(9, lambda loop: [*loop]))
+        assert begun.wait(30)
+        crew.drop([task])
+    wait_for(lambda: crew._sleeping == len(crew._threads))
+    time.sleep(0.05)
+    assert crew._sleeping == len(crew._threads)

@@ -261,7 +261,7 @@ class Crew:
             self._loops = tuple(sorted((*self._loops, loop), key=lambda each: each.number))
             self._note_oldest()
         try:
-            self._wake(loop.total - 1)
+            self._wake(max(0, loop.total - 1))  # 0 of a task that is dropped
             while loop.is_open and self._help():
                 pass
         finally:
