@@ -122,6 +122,7 @@ def asleep(sample):
 
 @quiet
 def test_too_few_threads(photos):
+    before = set(threading.enumerate())
     found, verdicts = found_in(photos, transform=asleep, batch_size=4, num_threads=1, seconds=3)
     assert found.measured.current.settings == Settings(num_threads=1)
     assert found.recommended.num_threads > 1 or found.recommended.num_workers > 1
@@ -129,7 +130,8 @@ def test_too_few_threads(photos):
     assert f"={found.recommended.num_threads or found.recommended.num_workers}" in found.code
     assert "transform-bound" in verdicts and "transform-holds-gil" not in verdicts
     assert found.recommended.num_workers or "too-few-threads" in verdicts
-    assert not [t for t in threading.enumerate() if t.name.startswith("tsds")]  # nothing is left behind
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name.startswith("tsds")]
     assert not multiprocessing.active_children()
 
 
