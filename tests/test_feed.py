@@ -376,7 +376,7 @@ def to_batch(loader: tsds.DataLoader[Any], batch: int) -> None:
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": batch})
 
 
-#: What a script does at the end of epoch 0, and the rows that it then gets, of which epoch.
+#: What a script does at the end of epoch 0, the epoch that it then gets, and the rows.
 BETWEEN: dict[str, tuple[Callable[[tsds.DataLoader[Any]], object], int, list[int]]] = {
     "nothing": (lambda loader: None, 1, order(1)),
     "the same epoch": (lambda loader: loader.set_epoch(1), 1, order(1)),

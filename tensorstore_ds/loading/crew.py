@@ -36,7 +36,7 @@ _here = threading.local()
 class Loop:
     """Numbers from 0 to `total` that several threads take, one after the other.
 
-    Kernels add to `taken`, and end when `oldest` is below `number`, which is that of the loop's task.
+    Kernels add to `taken`, and end when `oldest` is below `number`, the number of the loop's task.
     """
 
     __slots__ = (
@@ -270,7 +270,7 @@ class Crew:
                 self._note_oldest()
 
     def drop(self, tasks: Iterable[Task]) -> None:
-        """Give up tasks: those that were begun end soon, and are waited for, except in a thread that may be one."""
+        """Give up tasks: those that were begun end soon, and are waited for, except in a thread of a crew."""
         dropped = list(tasks)
         for task in dropped:
             task.is_dropped = True

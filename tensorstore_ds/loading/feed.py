@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -75,7 +74,6 @@ class Run:
         self.key, self._make, self._draw = key, make, groups
         self._groups: Iterator[Group] | None = None
         self._ordering: Task | None = None
-        self._lock = threading.Lock()  # of what is submitted: a thread begins the first tasks of the next epoch
         self.tasks: deque[Task] = deque()
         self.finished: deque[None] = deque()  # one for each task that is done; appending is atomic
         self.batches: deque[Any] = deque()  # of the task that was asked for last
@@ -94,47 +92,50 @@ class Run:
             self._groups = iter(self._draw())
 
     def prepare(self, crew: Crew, ahead: int) -> None:
-        """Let a thread draw the order, and submit the first tasks."""
+        """Let a thread draw the order, and submit the first tasks. Until it has done so, nobody else does."""
 
         def begin() -> None:
             self._groups = iter(self._draw())
-            while not crew.is_stopped and ahead > len(self.tasks) and self.submit(crew):
+            while not crew.is_stopped and ahead > len(self.tasks) and self._submit(crew):
                 pass
 
         self._ordering = crew.submit(begin)
 
     def submit(self, crew: Crew) -> bool:
         """Submit one more task; False if there is none, or if the order is still being drawn."""
-        with self._lock:
-            if self._groups is None or self.is_whole:
-                return False
-            try:
-                group = next(self._groups, None)
-            except Exception as error:
-                group, self.failed = None, error
-            if group is None:
-                self.is_whole = True
-                return False
-            make, finished = self._make, self.finished
+        is_drawn = self._ordering is None or self._ordering.is_done
+        return is_drawn and self._submit(crew)
 
-            def made() -> list[Any]:
-                try:
-                    return make(group)
-                finally:
-                    finished.append(None)
-
-            self.tasks.append(crew.submit(made))
-            return True
-
-    def clear(self) -> list[Task]:
-        """Forget all batches, and return the tasks that were not asked for."""
-        with self._lock:
+    def _submit(self, crew: Crew) -> bool:
+        if self._groups is None or self.is_whole:
+            return False
+        try:
+            group = next(self._groups, None)
+        except Exception as error:
+            group, self.failed = None, error
+        if group is None:
             self.is_whole = True
-            tasks = [*self.tasks, *([self._ordering] if self._ordering else ())]
-            for queue in (self.tasks, self.batches, self.copied):
-                queue.clear()
-            self.error = self.failed = None
-        return tasks
+            return False
+        make, finished = self._make, self.finished
+
+        def made() -> list[Any]:
+            try:
+                return make(group)
+            finally:
+                finished.append(None)
+
+        self.tasks.append(crew.submit(made))
+        return True
+
+    def drop(self, crew: Crew) -> None:
+        """Forget all batches, and give up the tasks that were not asked for."""
+        self.is_whole = True
+        if self._ordering is not None:
+            crew.drop([self._ordering])  # the thread that submits others
+        crew.drop(self.tasks)
+        for queue in (self.tasks, self.batches, self.copied):
+            queue.clear()
+        self.error = self.failed = None
 
     @property
     def is_ready(self) -> bool:
@@ -191,7 +192,7 @@ class Feed:
         """Return the run that was prepared if it has this key, else a new one."""
         run, self._next = self._next, None
         if run is not None and (key is None or run.key != key):
-            self._drop(run)
+            run.drop(self.crew)
             run = None
         return new() if run is None else run
 
@@ -223,7 +224,7 @@ class Feed:
             raise
         finally:
             if self.is_of_this_process:
-                self._drop(run)
+                run.drop(self.crew)
 
     def _prepared(self, run: Run, following: Callable[[], Run | None]) -> Run | None:
         """Begin with the epoch after a run. What fails then fails again when that epoch is asked for."""
@@ -234,7 +235,7 @@ class Feed:
         except Exception:
             return None
         if self._next is not None:
-            self._drop(self._next)
+            self._next.drop(self.crew)
         self._next = prepared
         return prepared
 
@@ -245,7 +246,7 @@ class Feed:
         self._next = None
         self._new_crew()
         for run in (*runs, *([prepared] if prepared else ())):
-            left.drop(run.clear())
+            run.drop(left)
 
     @staticmethod
     def _ahead(*runs: Run) -> int:
@@ -295,9 +296,6 @@ class Feed:
             raise cast(Exception, error)
         finally:
             del error  # whose traceback refers to this frame
-
-    def _drop(self, run: Run) -> None:
-        self.crew.drop(run.clear())
 
 
 def sliced(pieces: Iterable[NDArray[np.int64]], size: int, *, drop_last: bool) -> Iterator[NDArray[np.int64]]:

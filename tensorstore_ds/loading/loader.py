@@ -587,7 +587,7 @@ class DataLoader(data.DataLoader[Batches]):
         return position.epoch, position.batch, position.start, self.seed, order, data, repr(self._in_threads)
 
     def _following(self, dataset: Samples, position: Position) -> Run | None:
-        """The next epoch's batches, if they are known and differ from this one's, as those of an evaluation do not."""
+        """The next epoch's batches, or None if they are not known or are the same as this epoch's."""
         then = Position(position.epoch + 1)
         if self.last_epoch is not None and then.epoch > self.last_epoch:
             return None
