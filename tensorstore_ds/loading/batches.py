@@ -62,12 +62,11 @@ class StoreCollate:
 
     def collate(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of transformed samples."""
-        if self.collate_fn is not None:
+        if self.collate_fn is not None or self.dataset._by_sample or not isinstance(batch, Batch):
             samples = batch.finished() if isinstance(batch, Batch) else list(batch)
-            with alone():
-                return self.collate_fn(samples)
-        if not isinstance(batch, Batch) or self.dataset._by_sample:
-            samples = batch.finished() if isinstance(batch, Batch) else list(batch)
+            if self.collate_fn is not None:
+                with alone():
+                    return self.collate_fn(samples)
             if self.padding is None:
                 return collate_samples(samples, self.how)
             return self._pad_samples(samples, self.padding)

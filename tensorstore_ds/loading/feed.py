@@ -28,6 +28,7 @@ from tensorstore_ds.loading.crew import Crew, Task
 from tensorstore_ds.loading.device import Copies, OnDevice
 from tensorstore_ds.loading.epoch import LoaderStats
 from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.loading.samplers import PIECE, RowSampler
 from tensorstore_ds.loading.samples import Batch, Samples
 
 #: Batches of indices that one task gathers.
@@ -158,7 +159,6 @@ class Feed:
         stats: statistics of the loader, which the thread that iterates changes.
         copies: copies to a device, or None to return batches of the host.
         decode: function that completes a batch in the thread that iterates, such as images decoded by a GPU.
-        timeout: seconds after which a batch that does not come is an error; 0 waits for ever.
     """
 
     def __init__(
@@ -167,12 +167,12 @@ class Feed:
         most_ahead: Callable[[], int],
         stats: LoaderStats,
         *,
-        least_ahead: int = LEAST_AHEAD,
-        copies: Copies | None = None,
-        decode: Callable[[Any], Any] | None = None,
-        timeout: float = 0,
+        least_ahead: int,
+        copies: Copies | None,
+        decode: Callable[[Any], Any] | None,
     ) -> None:
-        self.width, self.timeout = width, timeout
+        self.width = width
+        self.timeout = 0.0  #: seconds after which a batch that does not come is an error; 0 waits for ever
         self._new_crew()
         self._most_ahead, self._stats, self._copies, self._decode = most_ahead, stats, copies, decode
         self._least_ahead = least_ahead
@@ -303,6 +303,11 @@ def sliced(pieces: Iterable[NDArray[np.int64]], size: int, *, drop_last: bool) -
     for rows in pieces:
         stop = len(rows) // size * size if drop_last else len(rows)
         yield from (rows[first : first + size] for first in range(0, stop, size))
+
+
+def row_batches(sampler: RowSampler, size: int, first: int = 0, *, drop_last: bool) -> Iterator[NDArray[np.int64]]:
+    """Iterate over the rows of a sampler's batches, from a row on."""
+    return sliced(sampler.pieces(first, -(-PIECE // size) * size), size, drop_last=drop_last)
 
 
 def grouped(batches: Iterable[NDArray[np.int64]], dataset: Samples, *, mixed: bool = False) -> Iterator[Group]:

@@ -34,7 +34,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.device import Copies, DevicePrefetcher, GpuTimer, IdleTime, checked_device, with_index
 from tensorstore_ds.loading.epoch import Epoch, LoaderStats, Position
-from tensorstore_ds.loading.feed import Feed, Group, Run, grouped, maker, sliced
+from tensorstore_ds.loading.feed import LEAST_AHEAD, Feed, Group, Run, grouped, maker, row_batches, sliced
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.order import (
     deciding_sampler,
@@ -51,7 +51,7 @@ from tensorstore_ds.loading.packing import Pinning
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.read_ahead import ReadAhead
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
-from tensorstore_ds.loading.samplers import PIECE, Order, RowSampler, ShuffleSampler
+from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.loading.static_batch import StaticBatch
@@ -66,7 +66,6 @@ PREFETCH_FACTOR = 2
 
 #: Type of a batch, as torch declares it. Batches of a `StoreDataset` may be of any type.
 Batches = TypeVar("Batches", covariant=True)
-T = TypeVar("T")
 
 
 class DataLoader(data.DataLoader[Batches]):
@@ -299,7 +298,7 @@ class DataLoader(data.DataLoader[Batches]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._prefetch, self._fills_queue = prefetch_factor or PREFETCH_FACTOR, prefetch_factor is not None
+        self._prefetch = prefetch_factor
         self.into = into
         self._static = None if into is None else StaticBatch(into)
         if into is not None and self.batch_size and not drop_last:
@@ -531,7 +530,8 @@ class DataLoader(data.DataLoader[Batches]):
             return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
         feed = self._threads()
         key = self._key(dataset, position)
-        run = feed.begin(key, lambda: self._run(dataset, position, key, lambda: self._groups(dataset, position)))
+        group, first = self._grouping(dataset), position.batch * (self.batch_size or 1)
+        run = feed.begin(key, lambda: self._run(dataset, position, key, lambda: group(self._batches(position), first)))
         return position, feed.batches(run, functools.partial(self._following, dataset, position))
 
     def _draw_as_torch(self, position: Position) -> None:
@@ -541,7 +541,8 @@ class DataLoader(data.DataLoader[Batches]):
 
     def _threads(self) -> Feed:
         """The threads of this process."""
-        width, most, pinning = self._width, self._width * self._prefetch, self._pinning
+        width, pinning = self._width, self._pinning
+        most = width * (self._prefetch or PREFETCH_FACTOR)
         if self._feed is None or not self._feed.is_of_this_process or self._feed.width != width:
             has_budget = self._pool.pinned and self._decoder is None
 
@@ -551,10 +552,8 @@ class DataLoader(data.DataLoader[Batches]):
 
             copies = None if self.device is None else Copies(self.device, timer=self._copies)
             decode = None if self._decoder is None else self._decoder.decode
-            options: dict[str, Any] = {"copies": copies, "decode": decode}
-            if self._fills_queue:
-                options["least_ahead"] = most
-            self._feed = Feed(width, most_ahead, self._stats, **options)
+            least = most if self._prefetch else LEAST_AHEAD
+            self._feed = Feed(width, most_ahead, self._stats, least_ahead=least, copies=copies, decode=decode)
         self._feed.timeout = self.timeout
         return self._feed
 
@@ -572,10 +571,15 @@ class DataLoader(data.DataLoader[Batches]):
             finish = self._pinning if self._decoder is None else functools.partial(map_tensors, change=pinned)
         return Run(key, maker(source, pool, (self.seed, position.epoch), self._collated, finish), groups)
 
-    def _groups(self, dataset: Samples, position: Position) -> Iterator[Group]:
-        mixed = self._in_threads is not None and self._in_threads._mixes_samples
-        groups = grouped(self._batches(position), dataset, mixed=mixed)
-        return self._ask_ahead(groups, np.concatenate, position)
+    def _grouping(self, dataset: Samples) -> Callable[[Iterable[NDArray[np.int64]], int], Iterator[Group]]:
+        """Return a function that groups batches from a row on. It does not refer to this loader."""
+        mixed, read_ahead = self._in_threads is not None and self._in_threads._mixes_samples, self._read_ahead
+
+        def group(batches: Iterable[NDArray[np.int64]], first: int) -> Iterator[Group]:
+            groups = grouped(batches, dataset, mixed=mixed)
+            return groups if read_ahead is None else read_ahead.before(groups, np.concatenate, first)
+
+        return group
 
     def _key(self, dataset: Samples, position: Position) -> Hashable | None:
         """What the batches from a position on follow from, or None if this is not known."""
@@ -594,15 +598,9 @@ class DataLoader(data.DataLoader[Batches]):
         key, sampler = self._key(dataset, then), self._ranked_sampler
         if key is None or sampler is None or self._position is not position or not getattr(sampler, "shuffle", True):
             return None
-        size, drop_last, read_ahead = self.batch_size or 1, self.drop_last, self._read_ahead
-        mixed = self._in_threads is not None and self._in_threads._mixes_samples
+        size, drop_last, group = self.batch_size or 1, self.drop_last, self._grouping(dataset)
         later = sampler._at(then.epoch)
-
-        def draw() -> Iterator[Group]:
-            groups = grouped(sliced(later.pieces(0, _whole(size)), size, drop_last=drop_last), dataset, mixed=mixed)
-            return groups if read_ahead is None else read_ahead.before(groups, np.concatenate, 0)
-
-        return self._run(dataset, then, key, draw)
+        return self._run(dataset, then, key, lambda: group(row_batches(later, size, drop_last=drop_last), 0))
 
     @property
     def _width(self) -> int:
@@ -646,18 +644,13 @@ class DataLoader(data.DataLoader[Batches]):
 
         def begin() -> tuple[tuple[int, int], Iterator[Any]]:
             position = me._position
-            batches = me._ask_ahead(me._dealing(position), lambda batch: np.atleast_1d(np.array(batch)), position)
+            batches = me._dealing(position)
+            if me._read_ahead is not None:
+                first = position.batch * (me.batch_size or 1)
+                batches = me._read_ahead.before(batches, lambda batch: np.atleast_1d(np.array(batch)), first)
             return (me.seed, position.epoch), batches
 
         return IndexBatches(self._index_batches(), begin)
-
-    def _ask_ahead(
-        self, items: Iterable[T], rows_of: Callable[[T], NDArray[np.int64]], position: Position
-    ) -> Iterator[T]:
-        """Pass items on while the system reads their rows ahead, if that helps."""
-        if self._read_ahead is None:
-            return iter(items)
-        return self._read_ahead.before(items, rows_of, position.batch * (self.batch_size or 1))
 
     def _dealing(self, position: Position) -> Iterator[Any]:
         """Iterate over the indices of a position's epoch, from its batch on."""
@@ -669,8 +662,8 @@ class DataLoader(data.DataLoader[Batches]):
         if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
             first = position.batch * self.batch_size
             if self._ranked_sampler is not None:
-                pieces = self._ranked_sampler.after(position.start).pieces(first, _whole(self.batch_size))
-                return sliced(pieces, self.batch_size, drop_last=self.drop_last)
+                rest = self._ranked_sampler.after(position.start)
+                return row_batches(rest, self.batch_size, first, drop_last=self.drop_last)
             if type(self.sampler) is SequentialSampler:
                 rows = np.arange(first, len(self.dataset))  # type: ignore[arg-type]
                 return sliced([rows], self.batch_size, drop_last=self.drop_last)
@@ -678,11 +671,6 @@ class DataLoader(data.DataLoader[Batches]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_feed": None}  # a copy has threads of its own
-
-
-def _whole(size: int) -> int:
-    """Return the number of rows of whole batches that an order is computed for at a time."""
-    return -(-PIECE // size) * size
 
 
 def _check(

@@ -19,7 +19,7 @@ from tensorstore_ds.format.kinds.base import Field, image_of, of_kind
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.crew import Loop, share
-from tensorstore_ds.loading.decoding import Decode
+from tensorstore_ds.loading.decoding import Decode, plans_of
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in, visible_keypoints
 from tensorstore_ds.loading.image_transforms import image_transform
 from tensorstore_ds.options import refusal
@@ -303,8 +303,8 @@ class Samples(Dataset[Sample]):
         """What batches follow from, beside rows, seed and epoch; None if a function of the user has a part in it."""
         if self._by_sample or not type(self).__module__.startswith("tensorstore_ds."):
             return None
-        plans = self.decode if isinstance(self.decode, tuple) else () if self.decode is None else (self.decode,)
-        if not all(plan._has_no_state for plan in plans):
+        plans = plans_of(self.decode)
+        if not all(plan is None or plan._has_no_state for plan in plans):
             return None
         return self.fields, self.return_as, self.on_error, repr(plans)
 
