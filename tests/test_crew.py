@@ -255,3 +255,26 @@ def test_dropped_loops_wake_nobody(crew: Crew) -> None:
     wait_for(lambda: crew._sleeping == len(crew._threads))
     time.sleep(0.05)
     assert crew._sleeping == len(crew._threads)
+
+
+def test_a_stopped_crew_keeps_no_error(crew: Crew) -> None:
+    begun, hold = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        assert hold.wait(30)
+        raise ValueError("of a task that is asked for no more")
+
+    gc.disable()
+    try:
+        task = crew.submit(fail)
+        made = weakref.ref(fail)
+        del fail
+        assert begun.wait(30)
+        crew.stop(waits=False)
+        hold.set()
+        assert task.wait(30)
+        wait_for(lambda: task._error is None and made() is None)
+        assert task._error is None and made() is None
+    finally:
+        gc.enable()

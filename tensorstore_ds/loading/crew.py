@@ -358,6 +358,8 @@ class Crew:
         except IndexError:
             return False
         task.run()
+        if self.is_stopped:
+            task.forget()  # an error would keep its loader, up to the next garbage collection
         return True
 
 
