@@ -176,8 +176,8 @@ class Feed:
         self._new_crew()
         self._most_ahead, self._stats, self._copies, self._decode = most_ahead, stats, copies, decode
         self._least_ahead = least_ahead
-        # Share of a task's time that only one thread can work on it, of the last tasks. At first, few tasks are begun: the
-        # serial parts of many would delay the first batch.
+        # Share of a task's time that only one thread can work on it, of the last tasks. At first, few tasks are begun:
+        # the serial parts of many would delay the first batch.
         self._serial = 0.0
         self._next: Run | None = None  # of the epoch after the one that is used
 
