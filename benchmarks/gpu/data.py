@@ -38,6 +38,7 @@ class Settings:
 
     scratch: Path  #: A folder for stores, which all parts share.
     small: bool = False  #: Sizes with which a CPU is done in seconds, and no delays: to try the scripts.
+    photographs: Path | None = None  #: JPEG files; None to make some up.
 
     def pick(self, usual: _T, small: _T) -> _T:
         """One of two sizes."""

@@ -5,6 +5,8 @@ Not tried here: nvJPEG (a model of it is), NCCL, torch.compile with its graphs, 
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 import os
 import socket
@@ -15,8 +17,9 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
-from benchmarks.gpu import correctness, data, run, speed, whole
+from benchmarks.gpu import correctness, data, photographs, run, speed, whole
 from benchmarks.measure import Figure
 from tensorstore_ds.annex import device_decoding
 from tensorstore_ds.loading import device
@@ -41,11 +44,25 @@ def measured(found: data.Found) -> tuple[list[dict[str, Any]], list[Figure]]:
     return rows, figures
 
 
-@pytest.mark.parametrize("part", ["facts", "copies", "resident", "idle", "mnist", "doctor", "train"])
+ROWS = ["facts", "copies", "photographs", "resnet", "recipe", "resident", "idle", "mnist", "doctor", "train"]
+
+
+@pytest.mark.parametrize("part", ROWS)
 def test_a_part_has_rows(part: str, settings: data.Settings) -> None:
-    name = run.PARTS[part].function.partition(".")[2]
-    rows, figures = measured(getattr(speed if hasattr(speed, name) else whole, name)(settings))
+    module, _, name = run.PARTS[part].function.partition(".")
+    measure = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), name)
+    rows, figures = measured(measure(settings))
     assert not figures and (shown := run.PARTS[part].shown) in {"", *(column for row in rows for column in row)}, shown
+
+
+def test_photographs_of_the_user(settings: data.Settings, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    Image.new("RGB", (50, 40), "red").save(source / "one.JPG", "JPEG")
+    given = dataclasses.replace(settings, scratch=tmp_path, photographs=source)
+    assert set(photographs.stored(given, "source").image_sizes.tolist()[0]) == {50, 40}
+    copies = {path.read_bytes() for path in run.jpegs_in(photographs.files(given))}
+    assert copies == {(source / "one.JPG").read_bytes()}
 
 
 @pytest.mark.parametrize("part", ["races", "memory"])
