@@ -165,7 +165,7 @@ class Task:
 
     __slots__ = (
         *("_error", "_gate", "_make", "_result", "is_done", "is_dropped"),
-        *("number", "on_result", "seconds", "shared"),
+        *("ended", "number", "on_result", "seconds", "shared"),
     )
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -173,6 +173,7 @@ class Task:
         self.number = 0  #: counts from 1, once it is submitted
         self.is_done = False  #: whether its result is there
         self.is_dropped = False  #: so that it need not be begun
+        self.ended = 0.0  #: when its result was there, by `time.perf_counter`
         self.seconds = self.shared = 0.0  #: of all threads; of these, in shared loops
         self.on_result: list[Callable[[], None]] = []
         self._result: Any = None
@@ -189,7 +190,8 @@ class Task:
                 self._result = make()
             except BaseException as error:
                 self._error = error
-            self.seconds += time.perf_counter() - began
+            self.ended = time.perf_counter()
+            self.seconds += self.ended - began
             _here.task = None
         del make
         if self.is_dropped:

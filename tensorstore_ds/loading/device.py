@@ -96,9 +96,11 @@ class IdleTime:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def hand_over(self, asked: torch.cuda.Event) -> None:
-        """Record the hand-over of a batch, with the event from `ask`."""
+    def hand_over(self, asked: torch.cuda.Event) -> bool:
+        """Record the hand-over of a batch, with the event from `ask`. True if the GPU has finished all earlier work."""
+        is_drained: bool = asked.query()  # type: ignore[no-untyped-call]
         self._timer.add(asked, self.ask())
+        return is_drained
 
     def seconds(self) -> float:
         """Idle seconds so far, as far as the GPU has progressed."""

@@ -7,13 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from tensorstore_ds.loading.batches import TransformsBatches
 from tensorstore_ds.loading.device import IdleTime
 from tensorstore_ds.loading.static_batch import StaticBatch
+
+#: What limits training, in the property `LoaderStats.cause`.
+Cause = Literal["", "loading", "handover", "script", "training"]
+#: Share of the time from which on training counts as waiting.
+WAITING = 0.05
 
 
 @dataclass(slots=True)
@@ -50,11 +55,48 @@ class LoaderStats:
     #: seconds in which a GPU was idle because the next batch was not ready; 0 on other devices. The host may wait
     #: while the GPU still works.
     idle: float = 0.0
+    #: seconds of `wait` in which the batch was not finished, because threads or workers were too slow. In the rest,
+    #: finished batches were handed over.
+    late: float = 0.0
+    transform: float = 0.0  #: seconds of batch transforms in the script's thread, and of copies for `into`
+    script: float = 0.0  #: seconds of the script between a batch and its request for the next one
+    drained: int = 0  #: number of batches that were ready, but a GPU had already finished all earlier work
 
     @property
     def depth(self) -> float:
         """Mean number of tasks that were ready when the loader asked for one. Below 1, the threads are too slow."""
         return self.ready / self.requests if self.requests else 0.0
+
+    @property
+    def cause(self) -> Cause:
+        """What limits training, in one word.
+
+        =========== =================================================================================================
+        `loading`   Batches are not finished when the script asks for them.
+        `handover`  Batches are finished, but handing them over takes long: copies to the device, batch transforms on
+                    the CPU, or threads that hold the GIL.
+        `script`    The GPU waits for the script, though batches are ready: the script launches its kernels too slowly,
+                    or waits for the GPU in each step.
+        `training`  Training waits for nothing else.
+        =========== =================================================================================================
+
+        Training counts as waiting from 5% of the time on. On a GPU, its idle time counts, otherwise `wait` and
+        `transform`. The cause is empty before the first batch.
+
+        >>> LoaderStats(batches=100, wait=4.0, late=3.9, script=6.0).cause
+        'loading'
+        >>> LoaderStats(batches=100, wait=4.0, late=0.1, script=6.0).cause
+        'handover'
+        >>> LoaderStats(batches=100, wait=0.1, idle=0.1, script=9.9, drained=98).cause
+        'script'
+        >>> LoaderStats(batches=100, wait=0.1, script=9.9).cause
+        'training'
+        """
+        lost = self.idle if self.idle else self.wait + self.transform  # the idle time of a GPU is never 0
+        if lost > WAITING * (self.wait + self.transform + self.script):
+            return "loading" if 2 * self.late >= lost else "handover"
+        is_drained = 2 * self.drained > self.batches
+        return "script" if is_drained else "training" if self.batches else ""
 
     def __sub__(self, earlier: LoaderStats) -> LoaderStats:
         """Return the difference to earlier statistics, for example of an epoch or of 100 steps."""
@@ -85,6 +127,7 @@ class Epoch(Iterator[Any]):
         self._position = Position()
         self._batches: Iterator[Any] | None = None
         self._over = False
+        self._returned: float | None = None  # when the script got its last batch
 
     def __next__(self) -> Any:
         """Return the next batch. Raises RuntimeError in a different process, or while it serves another thread."""
@@ -122,7 +165,10 @@ class Epoch(Iterator[Any]):
         self._over, self._batches = True, None
 
     def _next(self) -> Any:
-        began = time.perf_counter()
+        began, stats = time.perf_counter(), self._stats
+        if self._returned is not None:
+            stats.script += began - self._returned
+        late = stats.late
         asked = None if self._idle is None else self._idle.ask()
         if self._batches is None:
             self._position, self._batches = self._begin()
@@ -132,13 +178,17 @@ class Epoch(Iterator[Any]):
             self._position.ended = True
             raise
         if self._idle is not None and asked is not None:
-            self._idle.hand_over(asked)
-        self._stats.wait += time.perf_counter() - began
-        self._stats.batches += 1
+            stats.drained += self._idle.hand_over(asked) and stats.late == late
+        self._returned = time.perf_counter()
+        stats.wait += self._returned - began
+        stats.batches += 1
         if self._transform is not None:
             collated, rows = batch
             batch = self._transform(collated, rows, self._position.epoch)
         if self._static is not None:
             batch = self._static.fill(batch)
+        if self._transform is not None or self._static is not None:
+            before, self._returned = self._returned, time.perf_counter()
+            stats.transform += self._returned - before
         self._position.batch += 1
         return batch

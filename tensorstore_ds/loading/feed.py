@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -202,7 +203,9 @@ class Feed:
         """Iterate over the batches of a run. `following` returns the run to prepare after it, if there is one."""
         prepared: Run | None = None
         is_asked = is_sound = False
+        asked = time.perf_counter()
         run.draw()
+        self._stats.late += time.perf_counter() - asked
         try:
             while True:
                 is_sound = False
@@ -266,10 +269,13 @@ class Feed:
             self._stats.requests += 1
             self._stats.ready += len(run.finished)
             task = run.tasks[0]
+            asked = None if task.is_done else time.perf_counter()
             if not task.wait(self.timeout or -1):
                 self._end.detach()  # the thread may never end
                 self._abandon(run)
                 raise RuntimeError(f"loader: expected a batch in {self.timeout:g} seconds, its `timeout`, found none.")
+            if asked is not None:
+                self._stats.late += max(0.0, task.ended - asked)
             run.tasks.popleft()
             run.finished.popleft()
             run.batches.extend(task.result())

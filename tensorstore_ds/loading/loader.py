@@ -457,7 +457,9 @@ class DataLoader(data.DataLoader[Batches]):
         """
         replaced = len(self.dataset.replaced) if isinstance(self.dataset, Samples) else 0
         idle = 0.0 if self._idle is None else self._idle.seconds()
-        return replace(self._stats, copy=self._copies.seconds(), replaced=replaced, idle=idle)
+        is_by_torch = self._feed is None and self._resident is None  # whose iterator tells no more than that it waits
+        late = self._stats.wait if is_by_torch else self._stats.late
+        return replace(self._stats, copy=self._copies.seconds(), replaced=replaced, idle=idle, late=late)
 
     def starved(self, stats: LoaderStats) -> float:
         """Seconds in which training waited for a batch. With a GPU, its idle time counts, else the time of the host."""
