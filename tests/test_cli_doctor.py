@@ -44,7 +44,9 @@ def test_what_is_printed(path: Path) -> None:
         "copies of rows",
     ]
     assert re.search(r"^  the model alone +[\d.,]+ samples/s  seed, \S+ m?s per step of \d$", done.stdout, re.MULTILINE)
-    assert re.search(r"^  both together .* waits \d+\.\d % of the time$", done.stdout, re.MULTILINE)
+    both = r"^  both together .* waits \d+\.\d % of the time; small operations take \d+\.\d\dx the time$"
+    assert re.search(both, done.stdout, re.MULTILINE)
+    assert re.search(r"^  limited by the (loader|training thread|model): ", done.stdout, re.MULTILINE)
     assert any(line.startswith("  compiled kernels: ") for line in lines)
     after = lines[lines.index("recommended") + 1 :]
     assert after[0] == f"  dataset = tsds.StoreDataset({str(path)!r}, 'train')"

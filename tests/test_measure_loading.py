@@ -6,6 +6,7 @@ import hashlib
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from stores import store_of
 from tensorstore_ds.annex.measuring import measure_loading as module
 from tensorstore_ds.annex.measuring.diagnosis_results import Run, Settings, TransformRun
 from tensorstore_ds.annex.measuring.measure_loading import (
+    disturbance,
     encoding_of,
     gain_of,
     loadable_batch,
@@ -165,6 +167,36 @@ def test_settings_reach_the_loader(path):
     workers = loader_of(StoreDataset(path), Settings(num_workers=1), batch_size=10)
     assert sum(len(batch["label"]) for batch in workers) == ROWS
     workers._iterator = None  # its processes end
+
+
+def test_small_operations_beside_a_loader(monkeypatch):
+    """By a clock that only operations move on: they take 1 ms alone, and 2.5 ms beside a loader that works."""
+    now, working = [0.0], []
+
+    class Small:
+        def add_(self, number):
+            now[0] += 0.0025 if working else 0.001
+
+    class Loader:
+        batch_size, sampler = 1, range(3)
+
+        def __iter__(self):
+            working.append(True)
+            try:
+                yield from self.sampler
+            finally:
+                working.clear()
+
+    monkeypatch.setattr(module, "torch", SimpleNamespace(zeros=lambda size: Small()))
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert disturbance(Loader, seconds=20) == pytest.approx(2.5)
+    assert not working  # it is not left at work
+
+
+def test_a_loader_that_was_measured_beside_others_is_gone(path):
+    before = set(threading.enumerate())
+    assert disturbance(lambda: loader_of(StoreDataset(path), Settings(num_threads=2), 4), seconds=0.01) > 0
+    assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("tsds")]
 
 
 def test_the_middle_of_several_runs_and_the_gain_of_turns():

@@ -21,7 +21,7 @@ from tensorstore_ds.annex.measuring.diagnosis_results import (
     Storage,
     TransformRun,
 )
-from tensorstore_ds.annex.measuring.verdicts import judge
+from tensorstore_ds.annex.measuring.verdicts import cause_of, judge
 
 GB = 10**9
 
@@ -64,6 +64,8 @@ HELD = TransformRun(without=60000.0, one=400.0, several=380.0, threads=4, gil_wa
 COPIES = Copies(19_000_000, 0.001, 0.004)
 UNKNOWN = Memory(9, 20, "machine", None)
 LIMITED = Cores(64, 2.0, "/sys/fs/cgroup", 2.0)
+HANDED_OVER = dataclasses.replace(run(300.0, wait=0.4), cause="handover")
+LAUNCHED = dataclasses.replace(run(490.0, wait=0.01), cause="script")
 CLEAN_COLD = Memory(9 * GB, 20 * GB, "machine", 0.2)
 DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
 
@@ -78,6 +80,14 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (trained(**UNEVEN), ["model-bound"]),  # slow, and quick enough
         (measured(gathers=Gathers(10.0 * GB, 6.5 * GB)), ["gather-bound"]),
         (trained(500.0, 300.0, 0.01), ["model-bound"]),  # slower, but not for want of batches
+        (trained(500.0, 300.0, 0.01, disturbance=1.5), ["training-disturbed"]),
+        (trained(500.0, 480.0, 0.01, disturbance=1.5), ["model-bound"]),  # it could be, and is not
+        (
+            trained(500.0, 300.0, 0.01, disturbance=1.5, wanted=Settings(num_threads=1), gain=2.0),
+            ["training-disturbed"],
+        ),
+        (trained(500.0, 300.0, 0.4, together=HANDED_OVER), ["training-disturbed", "gather-bound"]),
+        (trained(device="cuda", together=LAUNCHED), ["launch-bound"]),
         (measured(first_epoch=run(4000.0), memory=CLEAN_COLD), ["storage-bound", "gather-bound"]),
         (trained(first_epoch=run(400.0), memory=CLEAN_COLD), ["storage-bound", "model-bound"]),
         (trained(first_epoch=run(4000.0), memory=CLEAN_COLD), ["model-bound"]),  # cold, and quick enough
@@ -112,6 +122,35 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
 )
 def test_each_cause_by_its_numbers(m, expected):
     assert codes(m) == expected
+
+
+@pytest.mark.parametrize(
+    ("m", "expected"),
+    [
+        (measured(), ""),
+        (trained(500.0, 300.0, 0.4), "loading"),
+        (trained(500.0, 300.0, 0.4, disturbance=9.0), "loading"),  # threads are to blame first
+        (trained(together=HANDED_OVER), "handover"),
+        (trained(500.0, 300.0, 0.01, disturbance=1.3), "handover"),
+        (trained(together=LAUNCHED), "script"),
+        (trained(500.0, 300.0, 0.01, disturbance=1.1), "training"),
+    ],
+)
+def test_what_limits_training(m, expected):
+    assert cause_of(m) == expected
+
+
+def test_what_is_said_of_a_disturbed_thread():
+    (found,) = judge(trained(500.0, 300.0, 0.01, disturbance=1.5))
+    assert found.line == (
+        "The loader disturbs the training thread: 300 samples/s are trained, and 500 samples/s from one batch that "
+        "stays on the device. Small operations of torch take 1.5x the time while the loader works."
+    )
+    assert "num_threads" in found.change
+    (found,) = judge(trained(500.0, 300.0, 0.01, disturbance=1.5, transform=HELD))
+    assert found.change.startswith("The transform holds the GIL")
+    found = judge(trained(together=HANDED_OVER))[0]
+    assert found.line.endswith("Handing over finished batches takes 40 % of the time.")
 
 
 def test_what_is_said():
@@ -149,7 +188,8 @@ some = st.builds(
     num_workers=st.integers(0, 9),
     pin_memory=st.none() | st.booleans(),
 )
-runs = anything_of(Run, settings=some, wait=shares, busy=st.floats(0, 64), copy=st.floats(0, 100))
+causes = st.sampled_from(["loading", "handover", "script", "training"])
+runs = anything_of(Run, settings=some, wait=shares, busy=st.floats(0, 64), copy=st.floats(0, 100), cause=causes)
 anything = anything_of(
     Measured,
     device=st.sampled_from(["cpu", "cuda"]),
@@ -167,6 +207,7 @@ anything = anything_of(
     copies=st.none() | anything_of(Copies),
     transform=st.none() | anything_of(TransformRun, gil_wait=shares),
     decoding=st.none() | anything_of(Decoding, read=st.floats(0, 9), decode=st.floats(0, 9)),
+    disturbance=st.floats(0.1, 9),
 )
 
 
@@ -205,6 +246,20 @@ def test_of_settings_that_are_nearly_as_quick_the_smallest_are_taken():
 @pytest.mark.parametrize("m", [trained(current=run(20000.0)), measured(current=run(55000.0))])
 def test_settings_in_use_stay_where_nothing_is_gained(m):
     assert recommend(m) == m.current.settings
+
+
+def test_a_disturbed_thread_gets_the_fewest_threads_that_are_fast_enough():
+    runs = (
+        run(550.0, num_threads=1),  # too close to the model's 500 samples/s
+        run(800.0, num_threads=2),
+        run(1500.0, num_threads=4),
+        run(900.0, num_workers=2),
+    )
+    m = trained(500.0, 300.0, 0.01, disturbance=1.5, runs=runs)
+    assert recommend(m) == Settings(num_threads=2)
+    assert recommend(dataclasses.replace(m, transform=HELD)) == Settings(num_workers=2)
+    assert recommend(dataclasses.replace(m, runs=runs[:1])) == m.current.settings
+    assert recommend(dataclasses.replace(m, disturbance=1.1)) == m.current.settings
 
 
 def test_what_does_not_fit_is_shuffled_by_blocks_that_fit():

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 _MISSING = "-"
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training"}
+#: What limits training, by its cause.
+_CAUSES = {
+    "loading": "the loader: its threads do not finish batches in time",
+    "handover": "the training thread: batches are finished, but the loader takes its time",
+    "script": "the script: the device waits for it, though batches are ready",
+    "training": "the model: training hardly waits for the loader",
+}
 _MEASURED: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training a small ViT"}
 
 
@@ -290,6 +297,8 @@ def _show_diagnosis(found: Diagnosis) -> None:
     text.echo(text.Styled(title, bold=True))
     text.echo_table(_figures(found), right=[1])
     text.echo(f"  compiled kernels: {_kernels(found.installation)}")
+    if found.cause:
+        text.echo(f"  limited by {_CAUSES[found.cause]}")
     _show_verdicts(found.verdicts)
     text.head("recommended")
     for line in found.code.splitlines():
@@ -332,7 +341,9 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
         step = f"{m.model.name}, {words.duration(m.model.seconds)} per step of {m.model.batch_size}"
         rows.append(("the model alone", words.rate(m.model.rate), step))
     if m.together is not None:
-        rows.append(("both together", words.rate(m.together.rate), f"waits {100 * m.together.wait:.1f} % of the time"))
+        beside = f"small operations take {m.disturbance:.2f}x the time"
+        waits = f"waits {100 * m.together.wait:.1f} % of the time; {beside}"
+        rows.append(("both together", words.rate(m.together.rate), waits))
     if m.copies is not None:
         pinned, pageable = words.duration(m.copies.pinned), words.duration(m.copies.pageable)
         times = f"{pinned} from pinned memory, {pageable} from pageable"

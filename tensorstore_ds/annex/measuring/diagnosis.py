@@ -15,7 +15,7 @@ from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
 from tensorstore_ds.annex.measuring.diagnosis_results import Diagnosis, Measured, Settings
 from tensorstore_ds.annex.measuring.examination import Examination
 from tensorstore_ds.annex.measuring.measure_loading import remade
-from tensorstore_ds.annex.measuring.verdicts import judge, starved
+from tensorstore_ds.annex.measuring.verdicts import QUICKER, cause_of, disturbed, holds_gil, judge, starved
 from tensorstore_ds.annex.training.crops import plan_in_code
 from tensorstore_ds.annex.training.process import random_state_kept, ranks
 from tensorstore_ds.errors import OptionError
@@ -126,6 +126,7 @@ def diagnose(
         device=f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
         seconds=time.perf_counter() - began,
         measured=measured,
+        cause=cause_of(measured),
         verdicts=verdicts,
         recommended=recommended,
         code=code_of(
@@ -145,6 +146,8 @@ def diagnose(
 def recommend(m: Measured) -> Settings:
     """Settings to try: those in use, unless training waits for the loader and others are faster.
 
+    If the loader disturbs the training thread, the fewest threads that are fast enough are tried.
+
     Data that do not fit in memory are shuffled in blocks regardless of the numbers, which were measured on rows in
     memory.
     """
@@ -156,6 +159,11 @@ def recommend(m: Measured) -> Settings:
     chosen = m.current.settings
     if starved(m) and m.best.rate >= WORTH * m.current.rate:
         chosen = min((run.settings for run in m.runs if run.rate >= NEARLY * m.best.rate), key=cost)
+    elif m.model is not None and disturbed(m):
+        enough = [run.settings for run in m.runs if run.rate >= QUICKER * m.model.rate]
+        processes = [settings for settings in enough if settings.num_workers]
+        is_held = m.transform is not None and holds_gil(m.transform)
+        chosen = min((is_held and processes) or enough, key=cost, default=chosen)
     if not m.memory.fits and chosen.residency != "device":
         block_rows = max(1, round(BLOCK_NBYTES / m.sample_nbytes))
         blocks = int(WINDOW_SHARE * m.memory.limit / (2 * block_rows * m.sample_nbytes))

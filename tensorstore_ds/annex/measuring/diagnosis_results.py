@@ -99,6 +99,7 @@ class Run:
     depth: float  #: mean number of tasks that were ready when the loader asked for one
     busy: float  #: seconds of processor time of this process, per second
     major_faults: int | None  #: pages that had to be read from storage; None if the system does not report it
+    cause: str = ""  #: what limited it, as `LoaderStats.cause` names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ class Measured:
     wanted: Settings | None = None  #: settings that are better than the current ones; None if there are none
     #: speed of training with `wanted` relative to the current settings, or of loading if no model trains
     gain: float = 1.0
+    #: time of small operations of torch in the training thread while the loader works, relative to the time without it
+    disturbance: float = 1.0
 
     @property
     def best(self) -> Run:
@@ -199,6 +202,7 @@ class Diagnosis:
     device: str  #: device on which the model trains, in words
     seconds: float  #: duration of the diagnosis
     measured: Measured  #: all measurements
+    cause: str  #: what limits training, as `LoaderStats.cause` names it; empty if no model trains
     verdicts: tuple[Verdict, ...]  #: findings about what slows training down, the most important first
     recommended: Settings  #: recommended settings of the loader; the current ones unless others are faster
     code: str  #: Python code with the recommended settings, to paste

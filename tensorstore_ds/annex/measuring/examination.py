@@ -33,7 +33,7 @@ from tensorstore_ds.machine import usable_cores
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
 STORAGE, FIRST_EPOCH, WARM, CORES, GATHERS, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.02, 0.1, 0.05
-SWEEP, WORK, TOGETHER, COMPARED = 0.22, 0.1, 0.08, 0.14
+SWEEP, WORK, TOGETHER, DISTURBED, COMPARED = 0.2, 0.1, 0.08, 0.04, 0.14
 #: Share that one batch may take, to load or to learn from, so that there are several of them.
 BATCH = 0.02
 #: Turns in which settings are compared.
@@ -117,10 +117,13 @@ class Examination:
             self._note("all samples from memory", f"{len(rows):,} of {len(dataset):,} were brought there")
         cores = measure_cores(self._options.cores, seconds=CORES * seconds)
         gathers = measure_gathers(seconds=GATHERS * seconds)
-        model, together, copies = self._model(), None, None
+        model, together, copies, disturbance = self._model(), None, None, 1.0
         if self._student is not None:
             self._progress("model and loader together")
             together = loading.median(self._in_turns([self._used], TOGETHER, self._student)[self._used])
+            self._progress("small operations beside the loader")
+            make = partial(self._loader, self._used, self._student)
+            disturbance = loading.disturbance(make, seconds=DISTURBED * seconds)
         self._progress("the loader, with other settings")
         current, *runs = map(loading.median, self._in_turns(self._candidates(cores.threads), SWEEP, None).values())
         self._progress("what its threads do")
@@ -147,6 +150,7 @@ class Examination:
             copies=copies,
             transform=loading.measure_transform(rows, self._load_batch, cores.threads, seconds=seconds),
             decoding=loading.measure_decoding(rows, seconds=seconds / 2),
+            disturbance=disturbance,
         )
 
     def gain(self, used: Settings, wanted: Settings) -> float:

@@ -8,10 +8,11 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from tensorstore_ds.annex.measuring.diagnosis_results import Decoding, Memory, Run, Settings, TransformRun
 from tensorstore_ds.annex.measuring.measure import finish, in_turns, measure
@@ -33,6 +34,8 @@ SURELY = 0.9
 PILOT = 4
 #: Threads that a transform is tried in, at most: more do not tell more; and turns in which it is measured.
 MOST_THREADS, TRANSFORM_ROUNDS = 4, 3
+#: Small operations that are timed together, about a millisecond; and turns in which they are measured.
+LAUNCHES, DISTURBED_ROUNDS = 1000, 3
 _NAP = 0.001
 
 Step = Callable[[Any], Any]
@@ -126,6 +129,7 @@ def run(
         depth=stats.depth,
         busy=timing.cpu / timing.seconds,
         major_faults=None if after is None or faults is None else after - faults,
+        cause=stats.cause,
     )
 
 
@@ -149,6 +153,35 @@ def gain_of(used: Sequence[Run], wanted: Sequence[Run]) -> float:
     """
     gains = sorted(b.rate / a.rate for a, b in zip(used, wanted, strict=True))
     return gains[len(gains) // 2] if gains[0] > 1 else 1.0
+
+
+def disturbance(make: Callable[[], DataLoader[Any]], *, seconds: float) -> float:
+    """Time of small operations of torch in this thread while a new loader works, relative to their time without it.
+
+    Launches of kernels wait in the same way for the GIL and for a core.
+    """
+    small, share = torch.zeros(64), seconds / DISTURBED_ROUNDS / 2
+
+    def launches(batches: Iterable[Any]) -> float:
+        """Mean seconds of the operations, once after each batch."""
+        times: list[float] = []
+        end = time.perf_counter() + share
+        for _ in batches:
+            began = time.perf_counter()
+            for _ in range(LAUNCHES):
+                small.add_(1)
+            times.append(time.perf_counter() - began)
+            if began >= end:
+                break
+        return statistics.fmean(times)
+
+    def beside() -> float:
+        with contextlib.closing(_batches(make(), once=False)) as batches:
+            next(batches)  # starts the threads, which end with the loader
+            return launches(batches)
+
+    found = in_turns({"alone": lambda: launches(itertools.repeat(None)), "beside": beside}, DISTURBED_ROUNDS)
+    return statistics.median(a / b for a, b in zip(found["beside"], found["alone"], strict=True))
 
 
 def major_faults() -> int | None:

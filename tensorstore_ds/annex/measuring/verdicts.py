@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorstore_ds.annex.measuring.diagnosis_results import Measured, TransformRun, Verdict
+from tensorstore_ds.annex.measuring.diagnosis_results import Measured, ModelRun, Run, TransformRun, Verdict
 from tensorstore_ds.words import duration, percent, rate, size
 
 #: The loader holds a model back where training is slower than the model alone by more than the first, and at least the
@@ -42,6 +42,24 @@ def starved(m: Measured) -> bool:
     if m.model is None or m.together is None:
         return True
     return m.together.rate < SLOWER * m.model.rate and m.together.wait > WAITING
+
+
+def disturbed(m: Measured) -> bool:
+    """Whether the loader slows the training thread down, though training hardly waits for batches."""
+    if m.model is None or m.together is None or starved(m):
+        return False
+    return m.together.rate < SLOWER * m.model.rate and m.disturbance >= QUICKER
+
+
+def cause_of(m: Measured) -> str:
+    """What limits training, as `LoaderStats.cause` names it; empty if no model trains."""
+    if m.model is None or m.together is None:
+        return ""
+    if starved(m):
+        return "handover" if m.together.cause == "handover" else "loading"
+    if disturbed(m):
+        return "handover"
+    return "script" if m.together.cause == "script" else "training"
 
 
 def storage_and_memory(m: Measured) -> Iterator[Verdict]:
@@ -85,7 +103,20 @@ def model(m: Measured) -> Iterator[Verdict]:
         change = f"Call torch.set_num_threads({fewer}), set OMP_NUM_THREADS={fewer}, or let nothing else run beside it."
         evidence = {"rate": run.rate, "fewer_rate": run.fewer_rate, "fewer_threads": float(fewer)}
         yield Verdict("too-many-torch-threads", line, change, evidence | {"threads": float(run.threads)})
-    if run is not None and both is not None and not starved(m):
+    cause = cause_of(m)
+    if run is not None and both is not None and cause == "handover":
+        yield _disturbed(m, run, both)
+    if run is not None and both is not None and cause == "script":
+        line = (
+            f"The {m.device} device waits for the script: it had finished all earlier work when most batches were "
+            f"handed over, though they were ready. A step takes {duration(run.seconds)}."
+        )
+        change = (
+            "Launch less per sample: larger batches, torch.compile or CUDA graphs. A step must not wait for the "
+            "device, as loss.item() and print(loss) do."
+        )
+        yield Verdict("launch-bound", line, change, {"model_rate": run.rate, "together_rate": both.rate})
+    if run is not None and both is not None and cause == "training":
         line = (
             f"The model is the limit, the loader is not: a step takes {duration(run.seconds)}, and "
             f"{percent(both.wait)} of the time is spent waiting for batches."
@@ -93,6 +124,21 @@ def model(m: Measured) -> Iterator[Verdict]:
         change = "A faster model trains faster: lower precision, torch.compile, smaller images, fewer weights."
         evidence = {"model_rate": run.rate, "together_rate": both.rate, "wait": both.wait}
         yield Verdict("model-bound", line, change, evidence)
+
+
+def _disturbed(m: Measured, run: ModelRun, both: Run) -> Verdict:
+    """Verdict for batches that are finished, but take the training thread's time."""
+    rates = f"{rate(both.rate)} are trained, and {rate(run.rate)} from one batch that stays on the device"
+    line = f"The loader disturbs the training thread: {rates}."
+    if starved(m):
+        line += f" Handing over finished batches takes {percent(both.wait)} of the time."
+    if m.disturbance >= QUICKER:
+        line += f" Small operations of torch take {m.disturbance:.1f}x the time while the loader works."
+    change = "Try fewer threads (num_threads), larger batches, and torch.compile or CUDA graphs for fewer launches."
+    if m.transform is not None and holds_gil(m.transform):
+        change = "The transform holds the GIL: transform whole batches, or load with worker processes (num_workers)."
+    evidence = {"model_rate": run.rate, "together_rate": both.rate, "wait": both.wait, "disturbance": m.disturbance}
+    return Verdict("training-disturbed", line, change, evidence)
 
 
 def store_and_threads(m: Measured) -> Iterator[Verdict]:
@@ -121,7 +167,7 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
         )
         yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
     used, wanted = m.current.settings, m.wanted
-    if wanted is None or wanted.num_workers or m.gain < QUICKER:
+    if wanted is None or wanted.num_workers or m.gain < QUICKER or disturbed(m):
         return
     if (used.num_threads, used.prefetch_factor) != (wanted.num_threads, wanted.prefetch_factor):
         line = f"{rate(m.current.rate)} are loaded with the settings in use, {rate(m.best.rate)} with the best ones."
