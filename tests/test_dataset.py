@@ -308,3 +308,11 @@ def test_gray_among_color_becomes_rgb(tmp_path, transform):
     batch = next(iter(tsds.DataLoader(StoreDataset(tmp_path / "s.tsds", transform=transform), 3)))
     images = batch["image"] if transform is None else batch
     assert images.shape == (3, 3, 4, 9) and images[1].unique().tolist() == [40]
+
+
+def test_a_changed_data_set_does_not_open_the_store_again(labelled, monkeypatch):
+    whole = StoreDataset(labelled)
+    monkeypatch.setattr("tensorstore_ds.loading.dataset.open_store", None)
+    some = whole.subset([2, 0]).with_decode(tsds.Resize(8))
+    assert some.split is not whole.split  # each advises the system for itself
+    assert (some[0]["image"] == 2).all() and (some[1]["image"] == 0).all()

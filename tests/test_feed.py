@@ -1092,3 +1092,27 @@ def test_the_first_batch_does_not_wait_for_the_import_of_torchvision(path: Path)
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.split() == ["[]"] * 3
+
+
+def test_the_first_batch_is_made_alone(dataset: tsds.StoreDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, hold = [], threading.Event()
+    gather = tsds.StoreDataset.gather
+
+    def held(self: tsds.StoreDataset, indices: Any, *others: Any, **options: Any) -> Any:
+        begun.append(len(indices))
+        assert hold.wait(30)
+        return gather(self, indices, *others, **options)
+
+    monkeypatch.setattr(tsds.StoreDataset, "gather", held)
+    batches = iter(tsds.DataLoader(dataset, BATCH, num_threads=4, decode=tsds.RandomHorizontalFlip()))
+    found: list[Any] = []
+    asking = threading.Thread(target=lambda: found.append(next(batches)))
+    asking.start()
+    time.sleep(0.2)
+    assert begun == [BATCH]
+    hold.set()
+    asking.join()
+    end = time.monotonic() + 30
+    while len(begun) < 4 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(begun) >= 4 and len(found) == 1  # later ones are made ahead, before they are asked for

@@ -231,9 +231,9 @@ class Crew:
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._tasks: deque[Task] = deque()
         self._loops: tuple[Loop, ...] = ()  # the oldest first; replaced as a whole
-        self._lock = threading.Lock()  # of the loops, and of the three numbers below
+        self._lock = threading.Lock()  # of the loops, and of the four numbers below
         self._holder = 0  # thread of the script that has the lock: a finalizer in it must not wait for others
-        self._begun = self._sleeping = self._numbers = 0
+        self._begun = self._missing = self._sleeping = self._numbers = 0
         self._threads: list[threading.Thread] = []
         self.is_stopped = False
         _libraries()  # an error in a thread would be late
@@ -294,12 +294,12 @@ class Crew:
                 task = self._tasks.popleft()
                 task.is_dropped = True
                 task.run()
-        threads = [*self._threads]
-        for _ in threads:
+        for _ in range(self.width):
             self._tokens.put(None)
         if waits and self._may_wait():
-            for thread in threads:
-                thread.join()
+            for thread in [*self._threads]:
+                if thread.ident is not None:  # else it ends as soon as it has begun
+                    thread.join()
 
     def _may_wait(self) -> bool:
         """Whether no thread of a crew waits for this one, in which a finalizer may run."""
@@ -315,21 +315,29 @@ class Crew:
         with self._held():
             awake = min(wanted, self._sleeping)
             self._sleeping -= awake
-            first, self._begun = self._begun, min(self._begun + wanted - awake, self.width)
-            last = self._begun
+            self._missing = min(self._missing + wanted - awake, self.width - self._begun)
         for _ in range(awake):
             self._tokens.put(None)
-        for number in range(first, last):
-            thread = threading.Thread(target=self._work, name=f"{OUR_THREADS}loader_{number}", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no more
-                if not self._threads:
-                    raise
+        self._begin_thread()
+
+    def _begin_thread(self) -> None:
+        """Begin a thread if some are missing. It begins the next one: a start waits until the thread has a core."""
+        with self._held():
+            if not self._missing:
                 return
-            self._threads.append(thread)
+            number, self._begun, self._missing = self._begun, self._begun + 1, self._missing - 1
+        thread = threading.Thread(target=self._work, name=f"{OUR_THREADS}loader_{number}", daemon=True)
+        self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more
+            self._threads.remove(thread)
+            self._missing = 0
+            if not self._threads:
+                raise
 
     def _work(self) -> None:
+        self._begin_thread()
         _compute_alone()
         _here.crew, _here.task, _here.is_alone = self, None, False
         while not self.is_stopped:

@@ -487,6 +487,12 @@ class StoreDataset(Samples):
         if self._by_sample:
             raise refusal("outlines", "no `transform` of samples and no `as_pil`", "one")
 
+    def _changed(self, **changes: Any) -> Self:
+        changed = super()._changed(**changes)
+        if self._split is not None:  # the store need not be read again
+            changed._split = Split(self._split._files, self._split.name)
+        return changed
+
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_split": None, "_images": None}
 

@@ -177,9 +177,9 @@ class Feed:
         self._new_crew()
         self._most_ahead, self._stats, self._copies, self._decode = most_ahead, stats, copies, decode
         self._least_ahead = least_ahead
-        # Share of a task's time that only one thread can work on it, of the last tasks. At first, few tasks are begun:
-        # the serial parts of many would delay the first batch.
-        self._serial = 0.0
+        # Share of a task's time that only one thread can work on it, of the last tasks. None before the first one, which
+        # is alone: the serial parts of others would delay it.
+        self._serial: float | None = None
         self._next: Run | None = None  # of the epoch after the one that is used
 
     def _new_crew(self) -> None:
@@ -209,8 +209,7 @@ class Feed:
         try:
             while True:
                 is_sound = False
-                while self._ahead(run) <= self._depth() and run.submit(self.crew):
-                    pass
+                self._fill(run)
                 is_sound = True
                 if run.is_whole and not is_asked:
                     is_asked, prepared = True, self._prepared(run, following)
@@ -230,6 +229,10 @@ class Feed:
         finally:
             if self.is_of_this_process:
                 run.drop(self.crew)
+
+    def _fill(self, run: Run) -> None:
+        while self._ahead(run) <= self._depth() and run.submit(self.crew):
+            pass
 
     def _prepared(self, run: Run, following: Callable[[], Run | None]) -> Run | None:
         """Begin with the epoch after a run. What fails then fails again when that epoch is asked for."""
@@ -259,6 +262,8 @@ class Feed:
 
     def _depth(self) -> int:
         """Tasks to begin ahead: enough for all threads to work, which share each task as far as they can."""
+        if self._serial is None:
+            return 0
         return min(self._most_ahead(), max(self._least_ahead, 1 + math.ceil(self._serial * self.crew.width)))
 
     def _taken(self, run: Run) -> Any:
@@ -280,8 +285,11 @@ class Feed:
             run.finished.popleft()
             run.batches.extend(task.result())
             self._stats.gather += task.seconds
-            if task.seconds:
-                self._serial += (1 - task.shared / task.seconds - self._serial) / 4
+            serial = 1 - task.shared / task.seconds if task.seconds else 1.0
+            if self._serial is None:
+                self._serial = serial
+                self._fill(run)  # which has waited for this one
+            self._serial += (serial - self._serial) / 4
         batch = run.batches.popleft()
         return batch if self._decode is None else self._decode(batch)
 
