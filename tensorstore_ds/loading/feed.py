@@ -177,8 +177,8 @@ class Feed:
         self._new_crew()
         self._most_ahead, self._stats, self._copies, self._decode = most_ahead, stats, copies, decode
         self._least_ahead = least_ahead
-        # Share of a task's time that only one thread can work on it, of the last tasks. None before the first one, which
-        # is alone: the serial parts of others would delay it.
+        # Share of a task's time that only one thread can work on it, of the last tasks. None before the first one,
+        # which is alone: the serial parts of others would delay it.
         self._serial: float | None = None
         self._next: Run | None = None  # of the epoch after the one that is used
 
