@@ -120,6 +120,27 @@ def test_listeners_and_torchs_threads(store: Path, tmp_path: Path) -> None:
     assert [record[:2] for record in records] == [(1, 3), (2, 3)] and torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("loading", "waited for batches that were not finished. tsds doctor {} finds"),
+        ("handover", "waited for the handing over of finished batches. tsds doctor {} measures"),
+        ("script", "left the GPU idle, though batches were ready"),
+        ("training", ""),
+    ],
+)
+def test_what_limits_a_long_run_is_its_last_note(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str, words: str
+) -> None:
+    monkeypatch.setattr(tsds.loading.LoaderStats, "cause", cause)
+    for least, expected in ((0.0, words and f"training {words.format(store)}"), (1e9, "")):
+        monkeypatch.setattr("tensorstore_ds.annex.training.report.LONG", least)
+        notes: list[str] = []
+        listeners = tsds.training.Listeners(notes.append)
+        tsds.train(store, small(epochs=1), out=tmp_path / str(least), listeners=listeners)
+        assert notes[-1].startswith(expected or "ViT of")
+
+
 # --- going on ----------------------------------------------------------------------------------------------------
 
 #: With everything on that draws numbers or keeps a state.

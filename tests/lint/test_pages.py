@@ -31,7 +31,7 @@ NOT_RUN = {
     "docs/migrate.md: from litdata": "needs LitData",
     "docs/migrate.md: from datasets": "downloads",
     "docs/encodings.md: encodings, from a few images": "what a dry run has printed; its rates are this machine's",
-    "docs/tuning.md: loading LoaderStats": "what the block above it has printed",
+    "docs/tuning.md: training LoaderStats": "what the block above it has printed",
     "docs/large-images.md: pip install": "installs",
     "docs/sources.md: pip install": "installs",
     "docs/sources.md: left out: not-read": "what a conversion has printed",

@@ -30,7 +30,7 @@ _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "tra
 _CAUSES = {
     "loading": "the loader: its threads do not finish batches in time",
     "handover": "the training thread: batches are finished, but the loader takes its time",
-    "script": "the script: the device waits for it, though batches are ready",
+    "script": "the script: the GPU waits for it, though batches are ready",
     "training": "the model: training hardly waits for the loader",
 }
 _MEASURED: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training a small ViT"}

@@ -108,8 +108,8 @@ def model(m: Measured) -> Iterator[Verdict]:
         yield _disturbed(m, run, both)
     if run is not None and both is not None and cause == "script":
         line = (
-            f"The {m.device} device waits for the script: it had finished all earlier work when most batches were "
-            f"handed over, though they were ready. A step takes {duration(run.seconds)}."
+            "The GPU waits for the script: it had finished all earlier work when it got most of its batches, though "
+            f"they were ready. A step takes {duration(run.seconds)}."
         )
         change = (
             "Launch less per sample: larger batches, torch.compile or CUDA graphs. A step must not wait for the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,15 @@ from tensorstore_ds.version import __version__
 LOOK = 0.5
 #: Seconds between plots of the curves.
 DRAW = 30.0
+#: Seconds of training from which on its cause of waiting is worth a line.
+LONG = 10.0
+#: What a run reports at its end, by the cause of its loader's statistics.
+_SLOWED = {
+    "loading": "waited for batches that were not finished. tsds doctor {} finds what to change",
+    "handover": "waited for the handing over of finished batches. tsds doctor {} measures what disturbs it",
+    "script": "left the GPU idle, though batches were ready. If `nvidia-smi` shows a utilization far below 100%, try a "
+    "larger `batch_size`, `compile=True` or `cuda_graphs=True`",
+}
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,9 @@ class Reports:
             keypoints=_by_keypoint(task, sums),
             pictures=_draw(run.out, records, task, sums),
         )
+        slowed = _SLOWED.get(run.loader.stats().cause, "")
+        if slowed and seconds >= LONG:
+            self.note(f"training {slowed.format(shlex.quote(str(run.store.place)))}")
         write_report(run.out, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
         return report
 
