@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objec
 from tensorstore_ds.loading.crew import alone
 from tensorstore_ds.loading.fields import as_detection, as_tuple
 from tensorstore_ds.loading.padding import PaddedImages, Padding
-from tensorstore_ds.loading.samples import Batch, Samples
+from tensorstore_ds.loading.samples import Batch, Samples, divided
 
 #: Type of `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
 #: split, (B,) int64, and the epoch.
@@ -43,15 +43,33 @@ class StoreCollate:
     def __call__(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of samples, and transform it, except for this library's loader."""
         if isinstance(batch, Batch) and batch.is_of_loader:
-            return self.for_loader(batch)
+            return self.for_loader(batch, [len(batch)])[0]
         collated = self.collate(batch)
         if self.batch_transform is None:
             return collated
         return self.batch_transform(collated, batch.rows, getattr(self.sampler, "epoch", 0))
 
-    def for_loader(self, batch: Batch) -> Any:
-        """Collate a batch of this library's loader, with its samples' rows if a transform follows."""
-        return (self.collate(batch), batch.rows) if self.keeps_rows else self.collate(batch)
+    def for_loader(self, whole: Batch, lengths: Sequence[int]) -> list[Any]:
+        """Divide what this library's loader gathered into batches with these lengths, and collate each.
+
+        Each is a pair with its samples' rows if a transform follows.
+        """
+        if len(lengths) == 1 or not self._keeps_columns(whole):
+            parts = whole.parts(lengths)
+            return [(self.collate(part), part.rows) if self.keeps_rows else self.collate(part) for part in parts]
+        columns = self.collate(whole)  # once, because many small batches cost more than their rows
+        values = columns if isinstance(columns, tuple) else columns.values()
+        batches: Iterable[Any] = zip(*(divided(value, lengths) for value in values), strict=True)
+        if not isinstance(columns, tuple):
+            batches = [dict(zip(columns, each, strict=True)) for each in batches]
+        return list(zip(batches, divided(whole.rows, lengths), strict=True) if self.keeps_rows else batches)
+
+    def _keeps_columns(self, batch: Batch) -> bool:
+        """Whether collating returns the columns of a batch, one or more, as they are."""
+        by_user = self.collate_fn is not None or self.dataset._by_sample
+        changes = by_user or self.padding is not None or self.dataset.return_as == "torchvision"
+        objects = any(isinstance(value, PackedObjects) for value in batch.columns.values())
+        return bool(batch.columns) and not (changes or objects)
 
     def commutes_with(self, transform: TransformsBatches) -> bool:
         """Whether transforming before collating gives the same result, so that any thread may do it."""

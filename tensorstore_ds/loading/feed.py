@@ -54,14 +54,14 @@ def maker(
     source: Source,
     pool: BufferPool,
     draw: tuple[int, int],
-    collate: Callable[[Batch], Any],
+    collate: Callable[[Batch, list[int]], list[Any]],
     finish: Callable[[list[Any]], list[Any]],
 ) -> Make:
-    """Return the function that gathers, divides, collates and finishes the batches of a group."""
+    """Return the function that gathers the batches of a group, divides and collates them, and finishes them."""
 
     def make(group: Group) -> list[Any]:
         whole = source.gather(np.concatenate(group), pool, draw)
-        return finish([collate(part) for part in whole.parts([len(batch) for batch in group])])
+        return finish(collate(whole, [len(batch) for batch in group]))
 
     return make
 
@@ -220,6 +220,8 @@ class Feed:
                 if run.is_over:
                     return
                 yield self._taken(run) if self._copies is None else self._on_device(self._copies, run, prepared)
+                while run.batches and self._copies is None:  # of the same task: there is none to submit for them
+                    yield self._taken(run)
         except GeneratorExit:
             raise
         except BaseException as error:

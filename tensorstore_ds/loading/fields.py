@@ -89,6 +89,9 @@ def gather_field(
     if isinstance(field, ArrayField) and isinstance(column, Column):
         tensor, array = pool.empty(len(rows), field.spec)
         step = max(1, _SHARED_NBYTES // max(1, field.spec.row_nbytes))
+        if len(rows) <= step:
+            column.take(rows, out=array)
+            return as_loaded(field, tensor)
 
         def take(loop: Loop) -> None:
             for piece in loop:

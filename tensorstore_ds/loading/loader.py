@@ -52,7 +52,7 @@ from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, Padde
 from tensorstore_ds.loading.read_ahead import ReadAhead
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
-from tensorstore_ds.loading.samples import Samples
+from tensorstore_ds.loading.samples import Batch, Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.loading.static_batch import StaticBatch
 from tensorstore_ds.loading.transformed import DECODERS, Decoder, Transformed
@@ -265,7 +265,7 @@ class DataLoader(data.DataLoader[Batches]):
                 sampler = SequentialSampler(dataset)  # Lightning sees from it that the order is not shuffled
         self._transform: TransformsBatches | None = None  # of batches on their device, in the script's thread
         self._in_threads: OfBatches | None = None  # of batches in memory, in the threads that gather them
-        self._collated: Callable[[Any], Any] = list  # how this loader collates a batch of a store
+        self._collated: Callable[[Batch, list[int]], list[Any]] = Batch.parts  # how it divides and collates a batch
         if isinstance(dataset, Samples) and in_batches:
             padding = None
             if collate_images == "padded":
@@ -529,7 +529,9 @@ class DataLoader(data.DataLoader[Batches]):
         if self.residency == "device":
             if self._resident is None:
                 self._resident = DeviceSplit(cast(StoreDataset, dataset), self.device or torch.device("cpu"))
-            return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
+            return position, (
+                self._collated(self._resident.gather(rows), [len(rows)])[0] for rows in self._batches(position)
+            )
         feed = self._threads()
         key = self._key(dataset, position)
         group, first = self._grouping(dataset), position.batch * (self.batch_size or 1)

@@ -102,20 +102,11 @@ class Batch(Sequence[Sample]):
         """Divide the batch into views with these lengths, which must add up to its length."""
         if len(lengths) == 1:
             return [self]
-        ends = list(itertools.accumulate(lengths, initial=0))
-        places = list(itertools.pairwise(ends))
-        pieces: list[Iterable[Any]] = []
-        for value in self.columns.values():
-            if isinstance(value, torch.Tensor):
-                pieces.append(torch.split_with_sizes(value, list(lengths)))  # takes half the time of slices
-            elif isinstance(value, PackedObjects):
-                pieces.append([value.part(start, stop) for start, stop in places])
-            else:
-                pieces.append([value[start:stop] for start, stop in places])
-        dropped = [None if self.dropped is None else self.dropped[start:stop] for start, stop in places]
+        pieces = [divided(value, lengths) for value in self.columns.values()]
+        dropped = [None] * len(lengths) if self.dropped is None else divided(self.dropped, lengths)
         return [
-            Batch(dict(zip(self.columns, values, strict=True)), self.rows[start:stop], self._dataset, self.draw, lost)
-            for (start, stop), lost, *values in zip(places, dropped, *pieces, strict=True)
+            Batch(dict(zip(self.columns, values, strict=True)), rows, self._dataset, self.draw, lost)
+            for rows, lost, *values in zip(divided(self.rows, lengths), dropped, *pieces, strict=True)
         ]
 
     def with_columns(self, columns: Mapping[str, Value]) -> Batch:
@@ -125,6 +116,16 @@ class Batch(Sequence[Sample]):
     @functools.cached_property
     def _seeds(self) -> list[int]:
         return torch_seeds(*self.draw, self.rows.view(np.uint64))
+
+
+def divided(value: Value | NDArray[np.int64], lengths: Sequence[int]) -> Sequence[Any]:
+    """Divide the values of a batch into views with these lengths, which must add up to its length."""
+    if isinstance(value, torch.Tensor):
+        return torch.split_with_sizes(value, list(lengths))  # takes half the time of slices
+    places = itertools.pairwise(itertools.accumulate(lengths, initial=0))
+    if isinstance(value, PackedObjects):
+        return [value.part(start, stop) for start, stop in places]
+    return [value[start:stop] for start, stop in places]
 
 
 class TransformedSamples(list[Sample]):
