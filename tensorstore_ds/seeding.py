@@ -14,6 +14,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds import native
+
 Bits = NDArray[np.uint64]
 
 #: The step of SplitMix64: 2^64 divided by the golden ratio, odd.
@@ -33,6 +35,19 @@ def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
     2015; PCG64 is the generator).
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, *stream))))
+
+
+def shuffled(size: int, seed: int, epoch: int, *stream: int) -> NDArray[np.int64]:
+    """Return the numbers below `size` as `generator` shuffles them, (size,) int64. A kernel draws the same numbers."""
+    random, order = generator(seed, epoch, *stream), np.empty(size, np.int64)
+    shuffle = getattr(native.core, "shuffle", None)
+    if shuffle is None or size > 1 << 32:
+        order[:] = np.arange(size)
+        random.shuffle(order)
+    else:
+        state, step = random.bit_generator.state["state"].values()
+        shuffle(order, state >> 64, state, step >> 64, step)
+    return order
 
 
 class IndexShuffle:

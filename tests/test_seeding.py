@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from tensorstore_ds.seeding import IndexShuffle, betas, fold, generator, splitmix64, torch_seeds, uniforms
+from tensorstore_ds import native
+from tensorstore_ds.seeding import IndexShuffle, betas, fold, generator, shuffled, splitmix64, torch_seeds, uniforms
 
 
 def test_splitmix64_is_the_published_one() -> None:
@@ -53,6 +54,39 @@ def test_seeds_for_torch_are_63_bits_and_do_not_change() -> None:
 def test_a_generator_is_that_of_numpy_with_the_words_as_spawn_key() -> None:
     expected = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(2, 5)))
     assert generator(7, 2, 5).random(4).tolist() == expected.random(4).tolist()
+
+
+#: Around the powers of two, at which the mask of the numbers changes, and around the kernel's blocks of 256.
+_LENGTHS = sorted({max(0, 2**power + more) for power in range(18) for more in (-1, 0, 1)} | {511, 513, 60_000})
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_an_order_is_shuffled_as_numpy_shuffles(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(native, "core", None)
+    elif not hasattr(native.core, "shuffle"):
+        pytest.skip("no compiled kernel")
+    words = [(seed, epoch, *stream) for seed in (0, 5, 2**70) for epoch in (0, 1, 100) for stream in ((), (3,))]
+    for length, each in [*((length, each) for length in _LENGTHS for each in words), (1_281_167, (7, 2))]:
+        seed, *key = each
+        numbers = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+        found = shuffled(length, *each)
+        assert found.dtype == np.int64 and np.array_equal(found, numbers.permutation(length)), (length, each)
+
+
+@pytest.mark.skipif(not hasattr(native.core, "shuffle"), reason="no compiled kernel")
+def test_the_kernel_shuffles_no_other_buffers() -> None:
+    buffer = np.zeros(33, np.uint8)
+    for wrong in (buffer[:31], buffer[:33], buffer[1:] if buffer.ctypes.data % 8 == 0 else buffer[:32]):
+        with pytest.raises(ValueError, match="shuffle: expected"):
+            native.core.shuffle(wrong, 1, 2, 3, 5)
+    for wrong in (np.zeros(8, np.int64)[::2], np.frombuffer(bytes(64), np.int64)):
+        with pytest.raises((ValueError, BufferError, TypeError)):
+            native.core.shuffle(wrong, 1, 2, 3, 5)
+    assert not buffer.any()
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (2**32 + 1,))  # never touched: it is too long
+    with pytest.raises(ValueError, match="shuffle: expected"):
+        native.core.shuffle(huge, 1, 2, 3, 5)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 2.5, 32.0])

@@ -27,7 +27,7 @@ from tensorstore_ds.loading.samples import Batch, Sample, Samples
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.store import Asked, Store
-from tensorstore_ds.seeding import generator
+from tensorstore_ds.seeding import shuffled
 
 #: A store as path, URL, open store, or data set of one of its splits.
 MixShare = str | os.PathLike[str] | Store | StoreDataset
@@ -339,7 +339,7 @@ class MixedSampler(RowSampler):
         if not count:
             return np.empty(0, np.int64)
         passes = range(first // length, (first + count - 1) // length + 1)
-        rows = np.concatenate([generator(self.seed, number, part).permutation(length) for number in passes])
+        rows = np.concatenate([shuffled(length, self.seed, number, part) for number in passes])
         start = first % length
         return rows[start : start + count].astype(np.int64) + int(self._mixed._starts[part])
 

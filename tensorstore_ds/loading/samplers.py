@@ -21,7 +21,7 @@ from torch.utils.data import DistributedSampler
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import refusal
-from tensorstore_ds.seeding import IndexShuffle, generator
+from tensorstore_ds.seeding import IndexShuffle, generator, shuffled
 
 #: Number of rows converted to Python integers at a time, because a list of all takes several times the array's memory.
 _CHUNK = 4096
@@ -282,9 +282,7 @@ class ShuffleSampler(RowSampler):
         return None
 
     def _order(self) -> NDArray[np.int64]:
-        order = np.arange(self.size, dtype=np.int64)
-        generator(self.seed, self.epoch).shuffle(order)
-        return order
+        return shuffled(self.size, self.seed, self.epoch)
 
 
 class SubsetSampler(ShuffleSampler):

@@ -12,6 +12,9 @@
 #include <stdatomic.h>
 
 #include "context.h"
+#if defined(__SIZEOF_INT128__)
+#include "order.h"
+#endif
 
 static const kernels *chosen = &kernels_plain;
 
@@ -113,7 +116,7 @@ static PyObject *add(PyObject *self, PyObject *args) {
     return NULL;
 }
 
-enum { SHORT = 1 << 14 }; /* bytes that are copied sooner than another thread has taken and given back the GIL */
+enum { SHORT = 1 << 15 }; /* bytes that are copied sooner than another thread has taken and given back the GIL */
 
 /* gather(table, rows, out) -> how many rows were copied: see `kernels` */
 static PyObject *gather(PyObject *self, PyObject *args) {
@@ -391,6 +394,30 @@ static PyObject *sums(PyObject *self, PyObject *args) {
     return result;
 }
 
+#if defined(__SIZEOF_INT128__)
+/* shuffle(order, state high, state low, step high, step low): the numbers from 0 on, shuffled by a PCG64 in this state */
+static PyObject *shuffle(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer order;
+    unsigned long long state[2], step[2];
+    if (!PyArg_ParseTuple(args, "w*KKKK", &order, state, state + 1, step, step + 1)) return NULL;
+    uint64_t count = (uint64_t)order.len / 8;
+    int fits = order.len % 8 == 0 && (uintptr_t)order.buf % 8 == 0 && count <= (uint64_t)1 << 32;
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        shuffle_order((pcg64){.state = (wide)state[0] << 64 | state[1], .step = (wide)step[0] << 64 | step[1]},
+                      order.buf, count);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "shuffle: expected at most 2^32 numbers of 8 bytes");
+    PyBuffer_Release(&order);
+    return fits ? Py_NewRef(Py_None) : NULL;
+}
+#define SHUFFLE_METHOD {"shuffle", shuffle, METH_VARARGS, NULL},
+#else /* Python then leaves it to NumPy */
+#define SHUFFLE_METHOD
+#endif
+
 #ifndef SOURCES
 #define SOURCES ""
 #endif
@@ -404,6 +431,7 @@ static PyObject *sources(PyObject *self, PyObject *none) {
 static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
                                 {"crops", crops, METH_VARARGS, NULL},
                                 ROWS_METHODS,
+                                SHUFFLE_METHOD
                                 {"index", index_of, METH_VARARGS, NULL},
                                 {"sources", sources, METH_NOARGS, NULL},
                                 {"sums", sums, METH_VARARGS, NULL},
