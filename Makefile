@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test         install with the test tools, run the tests"
-	@echo "make test-slow    the tests that take five seconds or more each"
+	@echo "make test-slow    the tests that take three seconds or more, with all their variants"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
 	@echo "make test-install  install the package with and without its kernels in C, and compile these with all warnings"
 	@echo "make test-arm64   compare the kernels in C on arm64 with x86-64, where gcc for aarch64 and qemu-user are installed"

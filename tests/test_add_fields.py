@@ -382,6 +382,8 @@ def test_the_advice_to_pull_the_other_fields_works(store: Path, tmp_path: Path) 
 ZEROS = np.zeros(15)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [

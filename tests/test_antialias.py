@@ -85,6 +85,8 @@ def test_other_types_have_the_same_weights(dtype: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=2e-3 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("is_decoded_smaller", [True, False])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_window_has_all_pixels_that_count(plan: Any, *, is_decoded_smaller: bool) -> None:

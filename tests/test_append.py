@@ -55,6 +55,8 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("options", WAYS, ids=lambda each: "-".join(map(str, each.values())) or "raw")
 @pytest.mark.parametrize("size", [12, None], ids=["one-size", "sizes"])
 def test_a_folder_that_has_grown(tmp_path: Path, options: dict[str, Any], size: int | None) -> None:

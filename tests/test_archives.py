@@ -74,6 +74,8 @@ def of_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return open_source(root).name, root, folder / "folder.tsds"
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize(("pack", "workers"), [(zipped, 2), (stored, 0), (tarred, 0)])
 def test_an_archive_gives_the_store_of_its_folder(
     tmp_path: Path, of_folder: tuple[str, Path, Path], pack: Pack, workers: int

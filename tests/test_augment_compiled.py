@@ -83,6 +83,7 @@ def test_a_compose_in_a_compose_and_padded_images() -> None:
     assert (found["image"] == 0).any()
 
 
+@pytest.mark.slow
 def test_it_is_one_graph_for_all_epochs_and_one_more_for_another_shape() -> None:
     torch.compiler.reset()
     graphs = []

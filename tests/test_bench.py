@@ -112,6 +112,7 @@ def test_sizes_times_and_workers_follow_from_the_data_and_the_cores() -> None:
     assert len(set(names)) == len(names) == 9
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(tsds.OptionError, match=r"`split`: expected one of \w+, \w+, found val"):
         bench(store, BenchOptions(split="val"))

@@ -88,6 +88,8 @@ def test_objects_of_all_ways_are_the_same_in_every_value(way: Way, with_objects:
                 np.testing.assert_array_equal(values, expected[name])
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("way", CPU_WAYS, ids=lambda way: way.name)
 def test_loading_training_and_a_first_epoch_are_timed(way: Way, labelled: Path, tmp_path: Path) -> None:
     made = runner(way, labelled, tmp_path)

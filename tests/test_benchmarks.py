@@ -47,6 +47,7 @@ def test_a_race_of_ways_that_work_one_that_fails_and_one_that_delivers_something
     assert result["rate"] is None and "not what is stored" in result["reason"]
 
 
+@pytest.mark.slow
 def test_a_measurement_becomes_a_file_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = training.trained(labelled(tmp_path), tmp_path / "run", 32, 2)
     assert run["accuracy"] == run["curve"][-1]["accuracy"] and run["seconds"] > 0

@@ -34,6 +34,8 @@ def test_the_buffer_that_was_freed_last_is_used_first():
     assert address(pool) == wanted
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "view",
     [

@@ -137,6 +137,7 @@ def test_what_is_looked_for_is_found() -> None:
     assert all(OBEYED.search(c) for c in NASTY if not c.isprintable() and c != "\n")
 
 
+@pytest.mark.slow
 def test_every_command_on_a_hostile_store(store: Path, tmp_path: Path) -> None:
     for command in ("info", "stats", "verify", "warm", "evict"):
         shown = process(command, store)

@@ -219,6 +219,8 @@ def test_no_room_in_memory(tmp_path: Path) -> None:
     assert process.communicate(timeout=100)[1] == "" and process.returncode == 0
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("blocked", [("torch", "torchvision"), ("threadpoolctl",)])
 def test_without_torch(store: Path, blocked: tuple[str, ...]) -> None:
     before = (
@@ -260,6 +262,7 @@ def test_wrong_arguments(store: Path, tmp_path: Path, words: list[str], status: 
     assert (len(done.stderr.splitlines()) == 1 or status == 2) and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_the_first_batch(store: Path, tmp_path: Path) -> None:
     """While torch is still being imported."""
     ready = "import tsds_cli.program\nprint('ready', flush=True)"

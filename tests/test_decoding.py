@@ -76,6 +76,8 @@ def shown(file):
     return ImageOps.exif_transpose(Image.open(io.BytesIO(file))).size[::-1]
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize("plan", SCALED.values(), ids=SCALED)
 def test_images_that_are_decoded_smaller_are_resized_at_fractions_of_pixels(

@@ -89,6 +89,8 @@ def test_coordinates_are_not_rounded_to_16_bits(model: Any) -> None:
 # --- weights ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("model", DETECTORS)
 @pytest.mark.parametrize("form", ["pt", "safetensors", "checkpoint"])
 def test_weights_of_a_file(tmp_path: Path, model: Any, form: str) -> None:

@@ -304,6 +304,8 @@ def test_the_code_to_paste(photos):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("model", ["none", "seed"])
 def test_the_code_decodes_as_it_was_measured(tmp_path, model):
     path = of_sizes(tmp_path / "s.tsds", *((40 + i, 50) for i in range(8)))

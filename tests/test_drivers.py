@@ -117,6 +117,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
     return make
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize(("kind", "way"), CASES)
 def test_every_way(
     kind: str, way: Callable[..., None], expected: Callable[[str], tuple[Path, Path]], tmp_path: Path, out: Path
@@ -143,6 +145,8 @@ def test_every_way_of_samples_without_keys(tmp_path: Path, options: Mapping[str,
     assert len(tsds.open(tmp_path / "one.tsds").manifest.splits["train"].shards) == (3 if "layout" in options else 1)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", ["tiles", "sizes", "gray and color", "files of sizes"])
 def test_stopped_and_begun_again(kind: str, expected: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
     """The notes are those of one run, and shards that were begun after a survey are used again."""

@@ -133,6 +133,8 @@ def needles(store: tsds.Store, rows: dict[str, list[int]]) -> list[bytes]:
     return [each for each in found if len(each) >= 12]
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("layout", "encoding", "one_size"), WAYS)
 def test_no_byte_is_left(tmp_path: Path, layout: str, encoding: str, one_size: bool) -> None:
     """And the others are those of a store that was written without them, and of a filtered one."""

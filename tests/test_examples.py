@@ -88,6 +88,7 @@ def test_photographs_are_drawn_and_learned(example: Example, tmp_path: Path) -> 
     assert dataset.classes == ("blue", "green", "red")
 
 
+@pytest.mark.slow
 def test_writing_makes_the_same_store_with_any_number_of_processes(tmp_path: Path) -> None:
     for count in (1, 3):
         words = [EXAMPLES / "writing.py", tmp_path / f"{count}.tsds", "--processes", str(count)]

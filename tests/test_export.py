@@ -87,6 +87,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 ALL = "boxes", "labels", "keypoints", "visibility", "area", "iscrowd", "polygons", "rle"
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("to", "values", "atol"),
     [
@@ -221,6 +223,7 @@ def test_yolo_poses_and_segments(tmp_path: Path) -> None:
     assert (tmp_path / "segments" / "labels" / "train" / "00000.txt").read_text() == "1 0.1 0.1 0.2 0.1 0.2 0.2\n"
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(COUNTS, SEEDS, st.booleans(), st.booleans())
 def test_labelme_there_and_back(

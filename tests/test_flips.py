@@ -102,6 +102,8 @@ def test_open_refuses_every_flip_in_the_root(store: Path) -> None:
             tsds.open(store)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 def test_a_forged_root_is_a_store_or_a_format_error(store: Path) -> None:
     """Each flip with a digest that agrees."""
     path, opened = store / "zarr.json", 0

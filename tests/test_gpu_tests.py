@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from small_stores import ROOT
 
 COLLECT = """
@@ -54,6 +56,7 @@ except ModuleNotFoundError:
 """
 
 
+@pytest.mark.slow
 def test_tests_of_a_gpu_need_the_library_torch_and_pytest_alone() -> None:
     done = subprocess.run(
         [sys.executable, "-c", COLLECT],

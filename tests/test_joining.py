@@ -58,6 +58,7 @@ OBJECT = st.fixed_dictionaries(
 SIDE = st.tuples(st.lists(st.lists(OBJECT, max_size=2), min_size=1, max_size=3), st.booleans())
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(SIDE, SIDE)
 def test_three_ways_make_the_same_store(

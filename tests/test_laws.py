@@ -38,6 +38,7 @@ def store_of_shards(count: int) -> Store:
     return Store(cast(Any, SimpleNamespace(path=Path("s"), manifest=manifest, **dict.fromkeys(names))))
 
 
+@pytest.mark.slow
 def test_statistics_of_many_classes(capsys: pytest.CaptureFixture[str]) -> None:
     def prepared(classes: int) -> Callable[[], object]:
         counts = {f"class {i}": i for i in range(classes)}

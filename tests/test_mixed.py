@@ -200,6 +200,8 @@ def test_ranks_have_the_same_epoch(stores: Path, ranks: int, drop_last: bool) ->
     np.testing.assert_array_equal(dealt[: min(101, len(dealt))], whole[: min(101, len(dealt))])
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_resumed_to_the_very_next_batch(stores: Path, workers: int) -> None:
     def loader() -> tsds.DataLoader[Any]:

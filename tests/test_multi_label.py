@@ -306,6 +306,8 @@ def patches(path: Path, count: int = 160) -> Path:
     return path
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("options", [{}, {"mix": "mixup"}, {"balance": "repeat"}, {"balance": "inverse"}], ids=str)
 def test_training_and_predicting(tmp_path: Path, options: dict[str, Any]) -> None:

@@ -174,6 +174,7 @@ def elf_of(data: bytes) -> tuple[set[str], int, bool]:
     return names, flags, any(each[0] == 0x6474E552 for each in programs)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(FORBIDDEN or sys.platform != "linux", reason="flags of Linux")
 def test_the_module_is_hardened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CFLAGS", "LDFLAGS"):

@@ -615,6 +615,8 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("plan", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("store", ["source", "tiny", "raw", "raw gray", "raw in batches"])
 def test_steps_are_torchvisions(truths: dict[str, Truth], store: str, plan: Any) -> None:

@@ -96,6 +96,8 @@ EDITS: dict[str, Callable[..., tsds.conversion.Summary]] = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_keeps_its_shards_and_goes_on(
     tmp_path: Path, source: Path, name: str, at_commit: Callable[[], None], monkeypatch: pytest.MonkeyPatch

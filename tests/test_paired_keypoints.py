@@ -108,6 +108,7 @@ def test_swapped_keypoints_come_from_workers_and_as_batches(tmp_path: Path) -> N
             assert torch.equal(target["keypoints"], dataset[row][1]["keypoints"])
 
 
+@pytest.mark.slow
 def test_keypoint_rcnn_learns_from_samples_and_batches(tmp_path: Path) -> None:
     detection = torchvision.models.detection
     dataset = tsds.StoreDataset(store(tmp_path / "s.tsds"), return_as="torchvision")

@@ -80,6 +80,7 @@ def many(tmp_path: Path) -> Path:
     return class_folders(tmp_path / "many", per_class=15, size=(350, 350))
 
 
+@pytest.mark.slow
 def test_processes_at_the_same_shards_and_one_that_is_killed(many: Path, tmp_path: Path, out: Path) -> None:
     options = tsds.ConvertOptions(shard_nbytes=10**6, layout="zarr", workers=1)
     tsds.clusters.plan(many, out, options)

@@ -200,6 +200,8 @@ def test_long_lists_of_classes_are_thinned(tmp_path: Path, figures: list[Figure]
         assert axis.get_ticklocs().tolist() == list(range(0, classes, step))
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("classes", [3, 20])
 def test_names_lie_within_the_picture_and_apart(tmp_path: Path, figures: list[Figure], classes: int) -> None:
     for name in ("W" * 32, "a class of a long name,", ""):
@@ -216,6 +218,7 @@ def test_names_lie_within_the_picture_and_apart(tmp_path: Path, figures: list[Fi
     assert long > 0.9 * short  # long names take no room from the matrix
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(exclude_categories=()), max_size=30), min_size=1, max_size=4))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_class_may_have_any_name(tmp_path: Path, names: list[str]) -> None:

@@ -136,6 +136,8 @@ def sized(count=12, dtype=np.uint8, channels=3):
     return [generator.integers(0, top, (3 + i % 5, 2 + i % 7, channels), dtype) for i in range(count)]
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 3), (np.uint16, 1), (np.int32, 4)])
 def test_arrays_of_differing_sizes_are_kept_as_pixels(tmp_path, dtype, channels, workers):

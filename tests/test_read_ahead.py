@@ -119,6 +119,8 @@ def test_in_other_processes(store: tsds.Store, memory: Any) -> None:
     assert is_random(store.path, "image") == {True}
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("rows", "reads_around", "expected"),
     [
@@ -181,6 +183,8 @@ def options_of(order: str, dataset: tsds.StoreDataset) -> dict[str, Any]:
     return options if "batch_sampler" in options else {"batch_size": 1, **options}
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_rows_of_coming_batches_are_read(store: tsds.Store, memory: Any, order: str, workers: int) -> None:
@@ -298,6 +302,8 @@ def test_rows_over_several_shards(tmp_path: Path) -> None:
 # --- batches ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("order", ORDERS)
 def test_batches_are_the_same_and_resume(store: tsds.Store, memory: Any, order: str) -> None:
     def loader() -> Any:

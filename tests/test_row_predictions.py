@@ -119,6 +119,7 @@ def test_keypoints_and_several_labels(tmp_path: Path, task: str) -> None:
     assert tsds.verify(path) == []
 
 
+@pytest.mark.slow
 def test_a_detector(tmp_path: Path) -> None:
     path = shape_store(tmp_path / "s.tsds", train=8, val=3)
     options = TrainOptions(epochs=1, batch_size=8, augment="none", device="cpu", precision="fp32")

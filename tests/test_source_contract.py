@@ -418,6 +418,8 @@ def _large(format: str, count: int) -> Mapping[str, str | bytes]:
     return {"train.json" if format == "coco" else "a.xml": text, **dict.fromkeys(names, "")}
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("format", "count", "nbytes"), [("coco", 200, 6 * 64), ("webdataset", 300, 64), ("imglab", 40, 5 * 68 * 12 + 300)]
 )

@@ -73,6 +73,8 @@ def scan(frame: Any, **options: Any) -> tuple[FrameSource, Any]:
     return pickle.loads(pickle.dumps(source)), contents  # noqa: S301  of this process
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", ["pandas", "pyarrow", "stand-in"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_frame_is_converted_as_the_list_of_the_same_rows(tmp_path: Path, kind: str, workers: int) -> None:

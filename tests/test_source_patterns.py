@@ -85,6 +85,8 @@ def test_the_patterns_are_found() -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize(("pattern", "method"), _PATTERNS.values(), ids=list(_PATTERNS))
 def test_patterns_are_linear(pattern: re.Pattern[Any], method: str) -> None:
     words = _words(pattern)
@@ -93,6 +95,8 @@ def test_patterns_are_linear(pattern: re.Pattern[Any], method: str) -> None:
             assert not _is_slow(pattern, method, start, unit), f"{start!r}, then {unit!r} many times"
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("text", "method", "start", "unit"),
     [

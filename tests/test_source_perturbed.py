@@ -299,6 +299,8 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, change, id=f"{name}-{change.__name__}")
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(25)
 @pytest.mark.parametrize(("name", "change"), list(cases()))
 def test_the_same_or_a_line_or_an_error(name: str, change: Change, tmp_path: Path) -> None:
     files = source(name, change)

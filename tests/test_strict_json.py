@@ -76,6 +76,8 @@ def test_what_is_just_allowed() -> None:
     assert load_object(b'{"a": ' + b"9" * 62 + b".0}") == {"a": float("9" * 62)}
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("item", [b"[],", b"{},", b'"",', b"1,", b"]", b'"a":{"a":[', b'"\\"",'])
 def test_many_values_are_refused_before_objects_are_made(item: bytes) -> None:
     """In 64 MiB, the largest manifest: with no more memory than a few copies of the text."""

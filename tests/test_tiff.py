@@ -75,6 +75,8 @@ def is_close(found: Any, pixels: NDArray[Any]) -> None:
     np.testing.assert_allclose(found["std"], pixels.std((0, 1), dtype=np.float64) / scale, rtol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("channels", "dtype"), [(3, "uint8"), (1, "uint8"), (1, "uint16"), (3, "uint16"), (5, "uint16"), (64, "uint8")]

@@ -74,6 +74,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, tsds.
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(0)
 def test_shapes_are_found(learned: tuple[Path, Path, tsds.training.TrainReport]) -> None:
     _, out, report = learned
     assert report.task == "detection" and report.metric == "map"
@@ -92,6 +93,7 @@ def test_shapes_are_found(learned: tuple[Path, Path, tsds.training.TrainReport])
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(0)
 def test_what_a_store_is_predicted_to_have(
     learned: tuple[Path, Path, tsds.training.TrainReport], tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_what_a_store_is_predicted_to_have(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(0)
 def test_the_command_for_a_store(learned: tuple[Path, Path, tsds.training.TrainReport], tmp_path: Path) -> None:
     store, out, report = learned
     flags = ("--results", tmp_path / "r.json", "--picture", tmp_path / "p.png", "--out", tmp_path / "s.tsds")
@@ -283,6 +286,7 @@ def test_ignored_objects_are_not_learned(tmp_path: Path, flag: str) -> None:
     assert "8 objects of val that are difficult or iscrowd are ignored, as COCO ignores crowds" in notes
 
 
+@pytest.mark.slow
 def test_images_of_differing_sizes_keep_their_shape(tmp_path: Path) -> None:
     """They are decoded into a letterbox, and so are files."""
     for split, rows in (("train", 6), ("val", 4)):

@@ -62,6 +62,8 @@ def train(store: Path, out: Path, notes: list[str] | None = None, **changes: Any
     return report
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 def test_a_model_learns_and_predicts_files_as_it_was_evaluated(store: Path, source: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     keeps_files = store.name == "auto.tsds"

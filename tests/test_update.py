@@ -70,6 +70,8 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("options", WAYS, ids=["raw", "zarr", "jpeg", "source"])
 def test_an_updated_store_is_that_of_the_changed_source(tmp_path: Path, options: dict[str, Any]) -> None:
     root = boxes_of(tmp_path / "voc", *"abcdef")

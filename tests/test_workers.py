@@ -63,6 +63,8 @@ print(os.getpid() in tsds.open("out.tsds")["train"]["image"].take(range(40)))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("way", ["script", "stdin", "command", "module", "stdin in a folder with a script of the name"])
 @pytest.mark.parametrize("prepared", PREPARED)
 def test_a_script_without_a_guard_is_run_once(tmp_path, way, prepared):
@@ -78,6 +80,8 @@ def test_a_script_without_a_guard_is_run_once(tmp_path, way, prepared):
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "top\n()\nFalse\n")
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("prepared", PREPARED)
 @pytest.mark.parametrize("way", ["script.py", "-", "notebook"])
 def test_a_source_of_the_script_itself_converts_and_the_script_runs_once(tmp_path, way, prepared):

@@ -130,6 +130,8 @@ def _umask():
 # --- after a crash ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("data", [None, b"", b"null", b"{}", b"\xff\xfe\0", b"\0" * 300, "half", "flipped", "folder"])
 @pytest.mark.parametrize("name", ["plan.json", "journal/train-00001.json"])
 def test_a_plan_or_a_journal_that_cannot_be_read(folders, out, partial, tmp_path, name, data):
