@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tensorstore_ds as tsds
 from small_stores import tsds as run_tsds
+from stores import store_of
 from tensorstore_ds.annex.measuring.any_loader import _samples_of, _verdict
+from tensorstore_ds.loading import epoch
 
 IMAGES = torch.zeros(64, 3, 4, 4)
 
@@ -63,15 +66,44 @@ def test_a_loader_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "alone", "together", "code"),
+    ("load", "alone", "together", "cause", "code", "words"),
     [
-        (100.0, None, None, "loading-alone"),
-        (100.0, 50.0, 45.0, "model-bound"),
-        (100.0, 50.0, 44.9, "loader-bound"),
+        (100.0, None, None, "loading", "loading-alone", ""),
+        (100.0, 50.0, 45.0, "", "model-bound", ""),
+        (100.0, 50.0, 45.0, "script", "launch-bound", "The GPU waits for the script"),
+        (100.0, 50.0, 44.9, "", "loader-bound", ""),
+        (100.0, 50.0, 44.9, "loading", "loader-bound", "threads do not finish batches in time"),
+        (100.0, 50.0, 44.9, "handover", "loader-bound", "takes long to hand them over"),
+        (100.0, 50.0, 44.9, "training", "loader-bound", "threads slow the step down"),
+        (100.0, 50.0, 44.9, "script", "loader-bound", "threads slow the step down"),
     ],
 )
-def test_verdicts(load: float, alone: float | None, together: float | None, code: str) -> None:
-    assert _verdict(load, alone, together, 8).code == code
+def test_verdicts(load: float, alone: float | None, together: float | None, cause: str, code: str, words: str) -> None:
+    found = _verdict(load, alone, together, 8, cause)
+    assert found.code == code and words in found.line
+
+
+def test_the_cause_by_a_loader_of_this_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that batch transforms and steps move on."""
+    now, spent = [0.0], {"transform": 1.0, "step": 9.0}
+    monkeypatch.setattr(epoch, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def spend(on: str) -> None:
+        now[0] += spent[on]
+
+    def transform(batch: Any, rows: Any, epoch: int) -> Any:
+        spend("transform")
+        return batch
+
+    samples = [{"image": np.zeros((4, 4, 3), np.uint8), "label": 0} for _ in range(6)]
+    dataset = tsds.StoreDataset(store_of(tmp_path / "s.tsds", samples, ["a"]).path)
+    loader = tsds.DataLoader(dataset, 2, batch_transform=transform)
+    for steps, cause in ((9.0, "handover"), (99.0, "training")):
+        spent["step"] = steps
+        found = tsds.diagnose(loader=loader, step=lambda batch: spend("step"), seconds=1, device="cpu")
+        assert found.cause == cause
+    assert tsds.diagnose(loader=loader, seconds=1, device="cpu").cause == ""
+    assert tsds.diagnose(loader=Counting(), step=lambda batch: None, seconds=1, device="cpu").cause == ""
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,22 @@ import torch
 
 from tensorstore_ds.annex.measuring.diagnosis_results import Verdict
 from tensorstore_ds.annex.measuring.measure import endless, finish, in_turns, measure, ready
-from tensorstore_ds.annex.measuring.verdicts import SLOWER
+from tensorstore_ds.annex.measuring.verdicts import SLOWER, launch_bound
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.epoch import LoaderStats
+from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.words import percent, rate
 
 #: Rounds of the three measurements, in which the loader, both, and the step take turns.
 ROUNDS = 3
+#: What a loader of this library knows of its cause.
+_WHY = {
+    "loading": " Its threads do not finish batches in time.",
+    "handover": " Its batches are finished in time, but it takes long to hand them over.",
+    **dict.fromkeys(
+        ("script", "training"), " Its batches are handed over in time, but its threads slow the step down."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class LoaderDiagnosis:
     together_rate: float | None  #: Rate of the step on batches of the loader, or None without a step.
     verdicts: tuple[Verdict, ...]  #: Findings about what slows training down.
     seconds: float  #: Duration of the measurement.
+    #: What limits the step with a loader of this library, as `LoaderStats.cause` names it; empty for other loaders.
+    cause: str = ""
 
     @property
     def wait(self) -> float | None:
@@ -57,24 +69,30 @@ def diagnose_loader(
     if step is not None:
         step(first)  # what a model does once in its life
         finish(device)
+    stats = loader.stats if isinstance(loader, DataLoader) else LoaderStats
+    skipped = max(ready(loader), isinstance(loader, DataLoader))  # made, or begun, while the step was measured
 
-    def rate(feed: Iterator[Any], step: Callable[[Any], Any] = lambda batch: None) -> float:
-        for _ in range(ready(loader) if feed is batches else 0):  # made while the step was measured
+    def rate(feed: Iterator[Any], step: Callable[[Any], Any] = lambda batch: None) -> tuple[float, str]:
+        for _ in range(skipped if feed is batches else 0):
             next(batches)
 
         def counted(batch: Any) -> int:
             step(batch)
             return _samples_of(batch)
 
-        return measure(feed, share, counted, device=device).rate
+        before = stats()
+        found = measure(feed, share, counted, device=device).rate
+        return found, (stats() - before).cause
 
     works = {"load": partial(rate, batches)}
     if step is not None:
         works |= {"together": partial(rate, batches, step), "step": partial(rate, itertools.repeat(first), step)}
-    medians = {name: statistics.median(found) for name, found in in_turns(works, ROUNDS).items()}
+    found = in_turns(works, ROUNDS)
+    medians = {name: statistics.median(rate for rate, _ in turns) for name, turns in found.items()}
+    cause = statistics.mode(cause for _, cause in found["together"]) if step is not None else ""
     load, alone, together = medians["load"], medians.get("step"), medians.get("together")
-    verdicts = (_verdict(load, alone, together, size),)
-    return LoaderDiagnosis(size, first_batch, load, alone, together, verdicts, time.perf_counter() - began)
+    verdicts = (_verdict(load, alone, together, size, cause),)
+    return LoaderDiagnosis(size, first_batch, load, alone, together, verdicts, time.perf_counter() - began, cause)
 
 
 def _samples_of(batch: Any) -> int:
@@ -98,11 +116,13 @@ def _length(value: Any, *, is_batch: bool) -> int | None:
     return len(value)
 
 
-def _verdict(load: float, alone: float | None, together: float | None, size: int) -> Verdict:
+def _verdict(load: float, alone: float | None, together: float | None, size: int, cause: str = "") -> Verdict:
     evidence = {"load_rate": load, "step_rate": alone or 0.0, "together_rate": together or 0.0}
     if alone is None or together is None:
         line = f"The loader gives {rate(load)} in batches of {size}."
         return Verdict("loading-alone", line, "Pass `step` to learn whether training waits for it.", evidence)
+    if together >= SLOWER * alone and cause == "script":
+        return launch_bound(size / alone, evidence)
     if together >= SLOWER * alone:
         line = f"The step is the limit: {rate(alone)}, and {rate(together)} with this loader."
         change = "A faster model trains faster: lower precision, torch.compile, smaller images."
@@ -112,5 +132,7 @@ def _verdict(load: float, alone: float | None, together: float | None, size: int
         f"Training waits for the loader {wait} of the time: the step alone takes {rate(alone)}, the loader alone gives "
         f"{rate(load)}, and both together come to {rate(together)}."
     )
-    change = f"A loader that keeps up makes training {alone / together:.1f}x as fast. tsds doctor SRC measures a store."
+    line += _WHY.get(cause, "")
+    then = "tsds doctor STORE finds what to change." if cause else "tsds doctor SRC measures a store."
+    change = f"A loader that keeps up makes training {alone / together:.1f}x as fast. {then}"
     return Verdict("loader-bound", line, change, evidence)

@@ -107,15 +107,7 @@ def model(m: Measured) -> Iterator[Verdict]:
     if run is not None and both is not None and cause == "handover":
         yield _disturbed(m, run, both)
     if run is not None and both is not None and cause == "script":
-        line = (
-            "The GPU waits for the script: it had finished all earlier work when it got most of its batches, though "
-            f"they were ready. A step takes {duration(run.seconds)}."
-        )
-        change = (
-            "Launch less per sample: larger batches, torch.compile or CUDA graphs. A step must not wait for the "
-            "device, as loss.item() and print(loss) do."
-        )
-        yield Verdict("launch-bound", line, change, {"model_rate": run.rate, "together_rate": both.rate})
+        yield launch_bound(run.seconds, {"model_rate": run.rate, "together_rate": both.rate})
     if run is not None and both is not None and cause == "training":
         line = (
             f"The model is the limit, the loader is not: a step takes {duration(run.seconds)}, and "
@@ -124,6 +116,19 @@ def model(m: Measured) -> Iterator[Verdict]:
         change = "A faster model trains faster: lower precision, torch.compile, smaller images, fewer weights."
         evidence = {"model_rate": run.rate, "together_rate": both.rate, "wait": both.wait}
         yield Verdict("model-bound", line, change, evidence)
+
+
+def launch_bound(seconds: float, evidence: dict[str, float]) -> Verdict:
+    """Verdict for a GPU that waits for steps of some seconds, though batches are ready."""
+    line = (
+        "The GPU waits for the script: it had finished all earlier work when it got most of its batches, though they "
+        f"were ready. A step takes {duration(seconds)}."
+    )
+    change = (
+        "Launch less per sample: larger batches, torch.compile or CUDA graphs. A step must not wait for the device, as "
+        "loss.item() and print(loss) do."
+    )
+    return Verdict("launch-bound", line, change, evidence)
 
 
 def _disturbed(m: Measured, run: ModelRun, both: Run) -> Verdict:
