@@ -17,6 +17,7 @@ from benchmarks import (
     convert_mnist,
     edit_stores,
     engines,
+    feed,
     figures,
     larger_than_memory,
     loading,
@@ -48,6 +49,7 @@ from benchmarks.samples import write_digits
 MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "loading": loading.measure,
     "loading_cold": loading_cold.measure,
+    "feed": feed.measure,
     "larger_than_memory": larger_than_memory.measure,
     "convert_mnist": convert_mnist.measure,
     "engines": engines.measure,

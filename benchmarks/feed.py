@@ -1,7 +1,5 @@
 """What a fast GPU notices of a loader, measured without one.
 
-Run ``python -m benchmarks.feed DIGITS.tsds PHOTOGRAPHS.tsds [--threads 8]``; it prints medians with their range:
-
 - *first*: time to the first batch of an epoch, in units of a batch's share of the whole epoch. Ideal is 1.
 - *waiting*: share of its time that a script waits, if each step takes 1.3 times as long as the loader needs per batch,
   over epochs of a few batches. Ideal is 0.
@@ -13,22 +11,24 @@ Run ``python -m benchmarks.feed DIGITS.tsds PHOTOGRAPHS.tsds [--threads 8]``; it
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import data
 
 import tensorstore_ds as tsds
-from tensorstore_ds.annex.measuring.measure import cpu_seconds
+from benchmarks.measure import Figure, Settings, alternate, as_result, spread
+from benchmarks.photographs.race import folder_of_photographs
 from tensorstore_ds.loading import feed
 from tensorstore_ds.loading.crew import share
 
-ROUNDS = 7
+#: Threads of a loader, and the largest time to the first batch of photographs.
+THREADS = {8: 2.0, 2: 1.4}
 #: Steps take so many times as long as the loader needs for a batch.
 NEED = 1.3
 NAP = 0.001
@@ -36,9 +36,10 @@ NAP = 0.001
 Loaders = Callable[[int], Iterable[Any]]  # from a number of batches
 
 
-def simulate() -> None:
+@contextmanager
+def simulated() -> Iterator[None]:
     """Let each row of a batch take the time that it would take to decode, without a core."""
-    gather = tsds.StoreDataset.gather
+    gather, group = tsds.StoreDataset.gather, feed.GROUP_NBYTES
 
     def slowly(self: tsds.StoreDataset, rows: Any, *others: Any, **options: Any) -> Any:
         share(len(rows), lambda loop: [time.sleep(NAP) for _ in loop])  # type: ignore[arg-type, return-value]
@@ -46,6 +47,10 @@ def simulate() -> None:
 
     tsds.StoreDataset.gather = slowly  # type: ignore[method-assign]
     feed.GROUP_NBYTES = 1  # so that each batch is a task
+    try:
+        yield
+    finally:
+        tsds.StoreDataset.gather, feed.GROUP_NBYTES = gather, group  # type: ignore[method-assign]
 
 
 def seconds_of(batches: Iterable[Any], step: Callable[[], object] = lambda: None) -> float:
@@ -82,66 +87,72 @@ def launching() -> None:
         small.add_(1)
 
 
-def disturbed(digits: tsds.StoreDataset, threads: int) -> None:
-    """Print how much longer steps take with each loader."""
+def disturbed(digits: tsds.StoreDataset, threads: int, repeat: int) -> list[list[float]]:
+    """How much longer steps take with this loader, and with torch's and two workers, in each round."""
     (whole,) = tsds.DataLoader(digits, len(digits))
     tensors = data.TensorDataset(whole["image"], whole["label"])
-    ways: dict[str, Iterable[Any]] = {
-        "one batch that is kept": [0] * 60,
-        f"{threads} threads": tsds.DataLoader(digits, 500, shuffle=True, num_threads=threads),
-        "1 thread": tsds.DataLoader(digits, 500, shuffle=True, num_threads=1),
-        "TensorDataset, 2 workers": data.DataLoader(tensors, 500, shuffle=True, num_workers=2, persistent_workers=True),
-    }
-    found: dict[str, list[float]] = {way: [] for way in ways}
-    for round_ in range(ROUNDS + 1):
-        for way, loader in ways.items():
-            seconds = seconds_of(islice(loader, 60), launching)
-            found[way] += [seconds] if round_ else []  # the first one warms up
-    kept, *others = found.items()
-    for way, seconds_each in others:
-        say(f"disturbed, {way}", [a / b for a, b in zip(seconds_each, kept[1], strict=True)])
+    ours = tsds.DataLoader(digits, 500, shuffle=True, num_threads=threads)
+    theirs = data.DataLoader(tensors, 500, shuffle=True, num_workers=2, persistent_workers=True)
+    ways: list[Iterable[Any]] = [[0] * len(ours), ours, theirs]
+    kept, *others = alternate([partial(seconds_of, way, launching) for way in ways], repeat)
+    return [[a / b for a, b in zip(each, kept, strict=True)] for each in others]
 
 
-def say(what: str, values: Sequence[float]) -> None:
-    """Print a median and the range."""
-    print(f"{what}: {statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})", flush=True)
-
-
-def main() -> None:
-    """Measure all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("digits")
-    parser.add_argument("photographs")
-    parser.add_argument("--threads", type=int, default=8)
-    options = parser.parse_args()
+def measure(settings: Settings) -> dict[str, Any]:
+    """Photographs, small images and simulated rows, with more threads than most machines have cores, and with two."""
+    files, name = folder_of_photographs(settings, 3)
+    options = tsds.ConvertOptions(encoding="source")
+    images = tsds.StoreDataset(tsds.convert(files, settings.scratch / "photographs.tsds", options).path, "train")
+    path = tsds.convert(settings.digits, settings.scratch / "digits.tsds").path
+    digits = tsds.StoreDataset(path, "train", fields=["image", "label"])
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    threads: dict[str, Any] = {"shuffle": True, "drop_last": True, "num_threads": options.threads}
-    images = tsds.StoreDataset(options.photographs, fields=["image"])
-    numbers = tsds.StoreDataset(options.digits, "train", fields=["label"])
+    try:
+        figures = [figure for threads in THREADS for figure in _of(settings.repeat, threads, images, digits)]
+    finally:
+        torch.set_num_threads(before)
+    return as_result(figures, photographs=name)
 
-    def photographs(batch: int) -> Loaders:
-        rows = range(len(images))
-        crop = tsds.RandomResizedCrop(224)
-        return lambda count: tsds.DataLoader(images.subset(rows[: count * batch]), batch, decode=crop, **threads)
 
-    def simulated(count: int) -> Iterable[Any]:
-        return tsds.DataLoader(numbers.subset(range(count * 256)), 256, **threads)
+def _of(repeat: int, threads: int, images: tsds.StoreDataset, digits: tsds.StoreDataset) -> Iterator[Figure]:
+    options: dict[str, Any] = {"shuffle": True, "drop_last": True, "num_threads": threads}
+    crop, numbers = tsds.RandomResizedCrop(224), tsds.StoreDataset(digits.path, "train", fields=["label"])
 
-    count = len(images) // 32
-    used = cpu_seconds()
-    per_batch = statistics.median(seconds_of(photographs(32)(count)) for _ in range(3)) / count
-    print(
-        f"a batch of 32 photographs: {per_batch * 1000:.1f} ms, CPU {(cpu_seconds() - used) / 3 / count * 1000:.1f} ms"
+    def photographs(count: int) -> Iterable[Any]:
+        return tsds.DataLoader(images.subset(range(count * 32)), 32, decode=crop, **options)
+
+    def naps(count: int) -> Iterable[Any]:
+        return tsds.DataLoader(numbers.subset(range(count * 256)), 256, **options)
+
+    def figure(what: str, values: Sequence[float], limit: float, unit: str = "x", more: str = "") -> Figure:
+        note = f"{spread(values, decimals=3)}, {repeat} rounds{more}"
+        return Figure(f"{what}, {threads} threads", statistics.median(values), limit, unit, 3, note=note)
+
+    batches = len(images) // 32
+    per_batch = statistics.median(seconds_of(photographs(batches)) for _ in range(3)) / batches
+    yield figure(
+        "photographs, batch 32: the first batch, relative to a batch's share of the epoch",
+        [first(photographs, batches) for _ in range(repeat)],
+        THREADS[threads],
     )
-    say("first, photographs", [first(photographs(32), count) for _ in range(ROUNDS)])
-    say("waiting, photographs", [waiting(photographs(32), per_batch, min(8, count)) for _ in range(ROUNDS)])
-    disturbed(
-        tsds.StoreDataset(options.digits, "train", fields=["image", "label"]).subset(range(30_000)), options.threads
+    yield figure(
+        "photographs, epochs of 8 batches: share of the time that the script waits",
+        [waiting(photographs, per_batch, min(8, batches)) for _ in range(repeat)],
+        *(0.05, ""),
     )
-    simulate()
-    say("first, simulated", [first(simulated, 40) for _ in range(ROUNDS)])
-    say("waiting, simulated", [waiting(simulated, 256 * NAP / options.threads, 8) for _ in range(ROUNDS)])
-
-
-if __name__ == "__main__":
-    main()
+    with simulated():
+        yield figure(
+            "rows that sleep 1 ms: the first batch, relative to a batch's share of the epoch",
+            [first(naps, 30) for _ in range(repeat)],
+            THREADS[threads],
+        )
+        yield figure(
+            "rows that sleep 1 ms, epochs of 8 batches: share of the time that the script waits",
+            [waiting(naps, 256 / threads * NAP, 8) for _ in range(repeat)],
+            *(0.02, ""),
+        )
+    values, theirs = disturbed(digits.subset(range(len(digits) // 2)), threads, repeat)
+    yield figure(
+        "MNIST, batch 500: steps of 2,500 small operations, relative to steps with one kept batch",
+        *(values, 1.05, "x", f"; TensorDataset with 2 workers: {spread(theirs, decimals=3)}"),
+    )
