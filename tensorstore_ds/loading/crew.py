@@ -243,19 +243,14 @@ class Crew:
         if self.is_stopped:
             raise RuntimeError("loader: expected an iteration before the interpreter ends, found one after it.")
         task = Task(make)
-        with self._held():
+        with self._lock:
+            self._holder = threading.get_ident()
             self._numbers += 1
             task.number = self._numbers
             self._tasks.append(task)
+            self._holder = 0
         self._wake(1)
         return task
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        with self._lock:
-            self._holder = threading.get_ident()
-            yield
-            self._holder = 0
 
     def finish(self, loop: Loop) -> None:
         """Work on a loop of this thread's task, and on older ones, until all of its numbers are taken."""
@@ -312,20 +307,27 @@ class Crew:
 
     def _wake(self, wanted: int) -> None:
         """Wake threads that sleep, or begin new ones."""
-        with self._held():
+        with self._lock:
+            self._holder = threading.get_ident()
             awake = min(wanted, self._sleeping)
             self._sleeping -= awake
-            self._missing = min(self._missing + wanted - awake, self.width - self._begun)
+            missing = self._missing = min(self._missing + wanted - awake, self.width - self._begun)
+            self._holder = 0
         for _ in range(awake):
             self._tokens.put(None)
-        self._begin_thread()
+        if missing:
+            self._begin_thread()
 
     def _begin_thread(self) -> None:
         """Begin a thread if some are missing. It begins the next one: a start waits until the thread has a core."""
-        with self._held():
-            if not self._missing:
-                return
-            number, self._begun, self._missing = self._begun, self._begun + 1, self._missing - 1
+        with self._lock:
+            self._holder = threading.get_ident()
+            number, is_missing = self._begun, self._missing > 0
+            if is_missing:
+                self._begun, self._missing = number + 1, self._missing - 1
+            self._holder = 0
+        if not is_missing:
+            return
         thread = threading.Thread(target=self._work, name=f"{OUR_THREADS}loader_{number}", daemon=True)
         self._threads.append(thread)
         try:

@@ -328,10 +328,11 @@ class StoreDataset(Samples):
         return Placements.whole(self._reader.shapes[rows, :2])
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        self.split.fetch(names, self._rows_of_images(rows))
+        split = self.split
+        split.fetch(names, self._rows_of_images(rows))
         placements, columns = list[Placements](), dict[str, Value]()
         if "image" in names:  # first, because replacements of damaged images change the rows
-            if self._places or is_decoded(self.split.fields["image"]):
+            if self._places or is_decoded(split.fields["image"]):
                 rows, placements, images = self._decoded(rows, pool, draw)
                 columns.update(zip(self.image_names, images, strict=True))
         elif not self.whole_images:
@@ -339,13 +340,13 @@ class StoreDataset(Samples):
         of_images, dropped, plan = self._rows_of_images(rows), None, self.decode
         moves = bool(placements) and self._places and not isinstance(plan, Sequence)
         for name in names:
-            field = self.split.fields[name]
+            field = split.fields[name]
             if name == "image" and columns.keys() >= {*self.image_names}:
                 continue
             if moves and isinstance(field, MaskField):
-                columns[name] = place_masks(self.split.column(name), of_images, field, placements[0])
+                columns[name] = place_masks(split.column(name), of_images, field, placements[0])
                 continue
-            columns[name] = value = gather_field(self.split, name, of_images, pool, outlines=self.outlines)
+            columns[name] = value = gather_field(split, name, of_images, pool, outlines=self.outlines)
             if moves and isinstance(value, PackedObjects) and isinstance(field, ObjectsField):
                 columns[name] = objects = place_objects(value, placements[0], self._flip_pairs(field))
                 dropped = value.lengths - objects.lengths

@@ -203,6 +203,7 @@ class Feed:
         """Iterate over the batches of a run. `following` returns the run to prepare after it, if there is one."""
         prepared: Run | None = None
         is_asked = is_sound = False
+        is_plain = self._copies is None and self._decode is None
         asked = time.perf_counter()
         run.draw()
         self._stats.late += time.perf_counter() - asked
@@ -220,8 +221,8 @@ class Feed:
                 if run.is_over:
                     return
                 yield self._taken(run) if self._copies is None else self._on_device(self._copies, run, prepared)
-                while run.batches and self._copies is None:  # of the same task: there is none to submit for them
-                    yield self._taken(run)
+                while is_plain and run.batches:  # of the same task: there is none to submit for them
+                    yield run.batches.popleft()
         except GeneratorExit:
             raise
         except BaseException as error:

@@ -88,10 +88,10 @@ def gather_field(
         return tensor
     if isinstance(field, ArrayField) and isinstance(column, Column):
         tensor, array = pool.empty(len(rows), field.spec)
-        step = max(1, _SHARED_NBYTES // max(1, field.spec.row_nbytes))
-        if len(rows) <= step:
+        if array.nbytes <= _SHARED_NBYTES:
             column.take(rows, out=array)
             return as_loaded(field, tensor)
+        step = max(1, _SHARED_NBYTES // max(1, field.spec.row_nbytes))
 
         def take(loop: Loop) -> None:
             for piece in loop:
