@@ -264,6 +264,7 @@ def test_of_batches_by_workers_it_is_only_known_that_they_are_late(path):
         (LoaderStats(batches=9, wait=3.0, late=3.0, transform=4.0, script=100.0), "handover"),
         # a GPU may work while the host waits, or wait for a copy while the host does not
         (LoaderStats(batches=9, wait=60.0, late=60.0, script=40.0, idle=1.0), "training"),
+        (LoaderStats(batches=9, wait=60.0, late=60.0, script=40.0, copy=0.1), "training"),
         (LoaderStats(batches=9, wait=60.0, late=60.0, script=40.0, idle=20.0, drained=2), "loading"),
         (LoaderStats(batches=9, wait=0.1, late=0.1, script=100.0, idle=20.0), "handover"),
         (LoaderStats(batches=9, wait=0.1, script=100.0, idle=0.1, drained=4), "training"),

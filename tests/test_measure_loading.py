@@ -30,7 +30,7 @@ from tensorstore_ds.annex.measuring.measure_loading import (
     warmed,
 )
 from tensorstore_ds.annex.measuring.measure_machine import measure_memory
-from tensorstore_ds.annex.measuring.verdicts import holds_gil
+from tensorstore_ds.annex.measuring.verdicts import QUICKER, holds_gil
 from tensorstore_ds.loading import feed
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency
@@ -191,6 +191,21 @@ def test_small_operations_beside_a_loader(monkeypatch):
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert disturbance(Loader, seconds=20) == pytest.approx(2.5)
     assert not working  # it is not left at work
+
+
+def python_only(sample):
+    """Holds the GIL for some milliseconds."""
+    total = 0
+    for number in range(60_000):
+        total += number * number
+    return sample
+
+
+@pytest.mark.quiet
+def test_a_transform_that_holds_the_gil_disturbs(path):
+    """Two threads that need the GIL all the time have it half of the time each."""
+    dataset = StoreDataset(path, transform=python_only)
+    assert disturbance(lambda: loader_of(dataset, Settings(num_threads=1), 4), seconds=1.2) > QUICKER
 
 
 def test_a_loader_that_was_measured_beside_others_is_gone(path):

@@ -92,7 +92,8 @@ class LoaderStats:
         >>> LoaderStats(batches=100, wait=0.1, script=9.9).cause
         'training'
         """
-        lost = self.idle if self.idle else self.wait + self.transform  # the idle time of a GPU is never 0
+        is_on_gpu = self.idle > 0 or self.copy > 0  # a GPU that is late has not measured its idle time yet
+        lost = self.idle if is_on_gpu else self.wait + self.transform
         if lost > WAITING * (self.wait + self.transform + self.script):
             return "loading" if 2 * self.late >= lost else "handover"
         is_drained = 2 * self.drained > self.batches

@@ -34,8 +34,8 @@ SURELY = 0.9
 PILOT = 4
 #: Threads that a transform is tried in, at most: more do not tell more; and turns in which it is measured.
 MOST_THREADS, TRANSFORM_ROUNDS = 4, 3
-#: Small operations that are timed together, about a millisecond; and turns in which they are measured.
-LAUNCHES, DISTURBED_ROUNDS = 1000, 3
+#: Small operations that are timed together, longer than a thread keeps the GIL (5 ms); and turns to measure them in.
+LAUNCHES, DISTURBED_ROUNDS = 10_000, 3
 _NAP = 0.001
 
 Step = Callable[[Any], Any]
