@@ -39,14 +39,15 @@ def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
 
 def shuffled(size: int, seed: int, epoch: int, *stream: int) -> NDArray[np.int64]:
     """Return the numbers below `size` as `generator` shuffles them, (size,) int64. A kernel draws the same numbers."""
-    random, order = generator(seed, epoch, *stream), np.empty(size, np.int64)
+    random = generator(seed, epoch, *stream)
     shuffle = getattr(native.core, "shuffle", None)
     if shuffle is None or size > 1 << 32:
-        order[:] = np.arange(size)
+        order = np.arange(size, dtype=np.int64)
         random.shuffle(order)
-    else:
-        state, step = random.bit_generator.state["state"].values()
-        shuffle(order, state >> 64, state, step >> 64, step)
+        return order
+    order = np.empty(size, np.int64)
+    state, step = random.bit_generator.state["state"].values()
+    shuffle(order, state >> 64, state, step >> 64, step)
     return order
 
 

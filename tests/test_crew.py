@@ -278,3 +278,30 @@ def test_a_stopped_crew_keeps_no_error(crew: Crew) -> None:
         assert task._error is None and made() is None
     finally:
         gc.enable()
+
+
+def test_no_thread_begins_after_the_end() -> None:
+    for _ in range(20):
+        crew = Crew(32)
+        crew.submit(lambda: share(64, lambda loop: [time.sleep(0.0002) for _ in loop])).wait(30)
+        crew.stop()
+        begun = len(crew._threads)
+        assert not any(thread.is_alive() for thread in crew._threads) and len(crew._threads) == begun
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew, start = Crew(2), threading.Thread.start
+    assert crew.submit(lambda: 0).wait(30)
+    wait_for(lambda: crew._sleeping == 1)
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    tasks = [crew.submit(lambda: time.sleep(0.01)) for _ in range(3)]
+    assert all(task.wait(30) for task in tasks) and len(crew._threads) == 1
+    monkeypatch.setattr(threading.Thread, "start", start)
+    both = threading.Barrier(2)
+    tasks = [crew.submit(lambda: both.wait(30)) for _ in range(2)]
+    assert all(task.wait(30) for task in tasks) and len(crew._threads) == 2
+    crew.stop()

@@ -1116,3 +1116,23 @@ def test_the_first_batch_is_made_alone(dataset: tsds.StoreDataset, monkeypatch: 
     while len(begun) < 4 and time.monotonic() < end:
         time.sleep(0.01)
     assert len(begun) >= 4 and len(found) == 1  # later ones are made ahead, before they are asked for
+
+
+def test_an_iterator_beside_one_that_exceeds_its_time(path: Path) -> None:
+    hold = threading.Event()
+
+    def wait(sample: dict[str, Any]) -> dict[str, Any]:
+        if int(sample["image"][0, 0, 0]) == ROWS - 1:
+            hold.wait(30)
+        return sample
+
+    loader = tsds.DataLoader(tsds.StoreDataset(path, transform=wait), 20, num_threads=1, timeout=0.5)
+    one, other = iter(loader), iter(loader)
+    next(one)  # the thread then waits for the last batch
+    with pytest.raises(RuntimeError, match=r"in 0\.5 seconds"):
+        next(other)
+    hold.set()
+    with pytest.raises(RuntimeError, match=r"^loader: expected a batch, found threads that were stopped, .*again\.$"):
+        list(one)
+    loader.timeout = 0
+    assert flat(loader) == list(range(ROWS))

@@ -164,15 +164,16 @@ class Task:
     """Something that one thread of a crew makes, with the help of others, and its result."""
 
     __slots__ = (
-        *("_error", "_gate", "_make", "_result", "is_done", "is_dropped"),
+        *("_crew", "_error", "_gate", "_make", "_result", "is_done", "is_dropped"),
         *("ended", "number", "on_result", "seconds", "shared"),
     )
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], crew: Crew) -> None:
         self._make: Callable[[], Any] | None = make
+        self._crew = crew
         self.number = 0  #: counts from 1, once it is submitted
         self.is_done = False  #: whether its result is there
-        self.is_dropped = False  #: so that it need not be begun
+        self.is_dropped = False  #: so that it need not be begun, or has no result, because its crew was stopped
         self.ended = 0.0  #: when its result was there, by `time.perf_counter`
         self.seconds = self.shared = 0.0  #: of all threads; of these, in shared loops
         self.on_result: list[Callable[[], None]] = []
@@ -194,6 +195,7 @@ class Task:
             self.seconds += self.ended - began
             _here.task = None
         del make
+        self.is_dropped = self.is_dropped or self._crew.is_stopped
         if self.is_dropped:
             self.forget()
         self.is_done = True
@@ -242,9 +244,9 @@ class Crew:
         """Let a thread call `make`, after the tasks that were submitted before."""
         if self.is_stopped:
             raise RuntimeError("loader: expected an iteration before the interpreter ends, found one after it.")
-        task = Task(make)
+        task, me = Task(make, self), threading.get_ident()
         with self._lock:
-            self._holder = threading.get_ident()
+            self._holder = me  # without a call before it, in which garbage might be collected
             self._numbers += 1
             task.number = self._numbers
             self._tasks.append(task)
@@ -292,7 +294,7 @@ class Crew:
         for _ in range(self.width):
             self._tokens.put(None)
         if waits and self._may_wait():
-            for thread in [*self._threads]:
+            for thread in self._threads:  # one that it has begun meanwhile comes after it
                 if thread.ident is not None:  # else it ends as soon as it has begun
                     thread.join()
 
@@ -307,8 +309,9 @@ class Crew:
 
     def _wake(self, wanted: int) -> None:
         """Wake threads that sleep, or begin new ones."""
+        me = threading.get_ident()
         with self._lock:
-            self._holder = threading.get_ident()
+            self._holder = me
             awake = min(wanted, self._sleeping)
             self._sleeping -= awake
             missing = self._missing = min(self._missing + wanted - awake, self.width - self._begun)
@@ -320,9 +323,10 @@ class Crew:
 
     def _begin_thread(self) -> None:
         """Begin a thread if some are missing. It begins the next one: a start waits until the thread has a core."""
+        me = threading.get_ident()
         with self._lock:
-            self._holder = threading.get_ident()
-            number, is_missing = self._begun, self._missing > 0
+            self._holder = me
+            number, is_missing = self._begun, self._missing > 0 and not self.is_stopped
             if is_missing:
                 self._begun, self._missing = number + 1, self._missing - 1
             self._holder = 0
@@ -334,7 +338,10 @@ class Crew:
             thread.start()
         except RuntimeError:  # the system has no more
             self._threads.remove(thread)
-            self._missing = 0
+            with self._lock:
+                self._holder = me
+                self._begun, self._missing = self._begun - 1, 0
+                self._holder = 0
             if not self._threads:
                 raise
 
@@ -370,8 +377,6 @@ class Crew:
         except IndexError:
             return False
         task.run()
-        if self.is_stopped:
-            task.forget()  # an error would keep its loader, up to the next garbage collection
         return True
 
 

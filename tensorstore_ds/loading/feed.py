@@ -282,6 +282,9 @@ class Feed:
                 self._end.detach()  # the thread may never end
                 self._abandon(run)
                 raise RuntimeError(f"loader: expected a batch in {self.timeout:g} seconds, its `timeout`, found none.")
+            if task.is_dropped:
+                found = "threads that were stopped, as when another iterator is interrupted"
+                raise RuntimeError(f"loader: expected a batch, found {found}. Iterate again.")
             if asked is not None:
                 self._stats.late += max(0.0, task.ended - asked)
             run.tasks.popleft()

@@ -116,7 +116,14 @@ static PyObject *add(PyObject *self, PyObject *args) {
     return NULL;
 }
 
-enum { SHORT = 1 << 15 }; /* bytes that are copied sooner than another thread has taken and given back the GIL */
+/* Bytes that are copied sooner than another thread has taken and given back the GIL, from so many pages: each may have
+ * to be read from a disk. */
+enum { SHORT = 1 << 15, FEW_PAGES = 128 };
+
+static int is_short(const row_table *rows, size_t count, size_t nbytes) {
+    size_t pages = (size_t)rows->edges[rows->shards] * rows->nbytes / 4096;
+    return nbytes <= SHORT && (count < pages ? count : pages) <= FEW_PAGES;
+}
 
 /* gather(table, rows, out) -> how many rows were copied: see `kernels` */
 static PyObject *gather(PyObject *self, PyObject *args) {
@@ -128,7 +135,7 @@ static PyObject *gather(PyObject *self, PyObject *args) {
     size_t count = (size_t)rows.len / 8, done = 0;
     int fits = table && rows.len % 8 == 0 && (size_t)out.len % table->rows.nbytes == 0 &&
                (size_t)out.len / table->rows.nbytes == count;
-    if (fits && out.len <= SHORT) done = chosen->gather(&table->rows, rows.buf, count, out.buf);
+    if (fits && is_short(&table->rows, count, (size_t)out.len)) done = chosen->gather(&table->rows, rows.buf, count, out.buf);
     else if (fits) {
         Py_BEGIN_ALLOW_THREADS
         done = chosen->gather(&table->rows, rows.buf, count, out.buf);
