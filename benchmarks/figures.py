@@ -68,9 +68,9 @@ The memory of the host can cache a disk, and cannot be emptied from inside the m
 reports signs of this."""
 _FEED = """## What a fast GPU notices
 
-Measured without a GPU. Ideal are 1 for the first batch, 0 for waiting and 1 for steps. A step of the script takes 1.3
-times as long as the loader needs for a batch. On a machine with fewer cores than threads, the waiting contains the time
-until the system gives a core back to the script."""
+Measured without a GPU. Ideal are 1 for the first batch, 0 for waiting and 1 for steps. A step of the script takes 1.3x
+the loader's time for a batch. On a machine with fewer cores than threads, the waiting contains the time until the
+system gives a core back to the script."""
 _JOB = """## The whole job
 
 A conversion pays off when the epochs have saved its time. "The first batch" is timed in a new process, from
