@@ -19,6 +19,8 @@ HERE = Path(__file__).parent
 LIMIT = 300.0
 #: ``full`` takes every operation, also where a sweep usually takes every second or tenth; ``quick`` takes few.
 EXTENT = os.environ.get("TSDS_FAULTS", "")
+#: Seconds that a test may take. One that is ended within a sweep leaves files, with which the next ones fail.
+LONGEST = 7200 if EXTENT == "full" else 1200
 
 
 class Class(IntFlag):

@@ -14,10 +14,10 @@ from faults.bench import Bench, Case, Sweep, some
 from faults.cases import EDITS, EXPORTS, REPLACING, conversion, copying, editing, exporting, repacking, replacing
 from faults.checkpoints import value_of
 from faults.disk import read_log
-from faults.harness import FAULTS, Action, Class, Fault, Result, Server, step_of
+from faults.harness import FAULTS, LONGEST, Action, Class, Fault, Result, Server, step_of
 from faults.replacing import Trials
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(LONGEST)
 
 PARTS = 4
 ALL = ("raw-memmap", "raw-zarr", "jpeg-memmap")

@@ -14,10 +14,10 @@ from faults.bench import Bench, Case, Sweep, differences, snapshot, some
 from faults.cases import EDITS, conversion, editing, repacking, replacing
 from faults.checkpoints import value_of
 from faults.disk import MODELS, Change, Disk, laid_out, lay_out, read_log
-from faults.harness import EXTENT, Fault, Server, step_of
+from faults.harness import EXTENT, LONGEST, Fault, Server, step_of
 from faults.replacing import Trials
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(LONGEST)
 
 CONVERSIONS = ("raw-memmap", "raw-zarr", "jpeg-memmap", "voc-jpeg-zarr")
 CASES = (*CONVERSIONS, "writer", "tasks", "repack to zarr", "repack to memmap")
