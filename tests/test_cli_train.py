@@ -154,6 +154,7 @@ def test_flags(store: Path, tmp_path: Path, flags: list[str], name: str, value: 
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1, of="ends of runs")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number: int, status: int) -> None:
     process = started("train", store, "--out", tmp_path / "run", "--epochs", 500, *FLAGS)
@@ -171,6 +172,7 @@ def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1, of="ends of runs")
 def test_a_killed_run_goes_on_from_its_last_epoch(store: Path, tmp_path: Path) -> None:
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 6, *FLAGS)
     process = started(*words)
@@ -200,6 +202,7 @@ def test_no_room_for_a_checkpoint(store: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1, of="ends of runs")
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are set as Linux has them")
 def test_no_room_in_memory(tmp_path: Path) -> None:
     """A step of 4096 images does not fit beside the libraries; one of the advised size does."""

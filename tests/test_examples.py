@@ -189,6 +189,7 @@ def test_accelerate_learns_digits(example: Example, digits: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["ddp.py", "accelerate_loop.py"])
 def test_two_ranks_see_every_sample(name: str, digits: Path) -> None:
     if name == "accelerate_loop.py":

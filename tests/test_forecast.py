@@ -17,7 +17,7 @@ from stores import class_folders
 from tensorstore_ds.annex.measuring import forecast as module
 from tensorstore_ds.sources.base import Reference, Source, SourceOptions
 
-pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, of="forecasts")]
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(1, of="forecasts")]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "store.tsds", folder / "more"
 
 
-SLOW = pytest.mark.slow, pytest.mark.drawn(4, of="interrupts")
+SLOW = pytest.mark.slow, pytest.mark.drawn(2, of="interrupts")
 
 
 @pytest.mark.parametrize("name", [

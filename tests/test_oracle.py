@@ -656,6 +656,7 @@ def test_batches_are_those_of_pillow_torchvision_and_numpy(truths: dict[str, Tru
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)  # as many cases as are asked for
 @seed(int(os.environ.get("TSDS_ORACLE_SEED", "0")))
 @settings(quick, max_examples=int(os.environ.get("TSDS_ORACLE", "100")), database=None)

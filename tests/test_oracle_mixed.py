@@ -222,6 +222,7 @@ def test_mixtures(folder: Path, case: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)
 @many_seed
 @many
@@ -319,6 +320,7 @@ def test_buckets(folder: Path, case: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)
 @many_seed
 @many
@@ -421,6 +423,7 @@ def test_resuming(folder: Path, case: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)
 @many_seed
 @many

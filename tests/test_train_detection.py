@@ -226,7 +226,7 @@ def test_steps_are_those_of_torchvisions_reference_script() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(4, of="ranks")
+@pytest.mark.drawn(3, of="ranks")
 def test_two_ranks_do_what_one_does_with_a_batch_of_twice_the_size(tmp_path: Path) -> None:
     """All images are alike here: the statistics of batch norm and the means of the losses are then those of a half."""
     one = shapes(1, size=48, seed=4)[0]

@@ -21,7 +21,7 @@ from tensorstore_ds.annex.training import process
 from tensorstore_ds.annex.training.process import MOST_UNASKED, StopVote
 from training_stores import labelled, load_history, names, small
 
-pytestmark = [pytest.mark.slow, pytest.mark.drawn(4, of="ranks")]
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, of="ranks")]
 
 FLAGS = [
     *("--model", "seed", "--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2"),
