@@ -1126,7 +1126,7 @@ def test_an_iterator_beside_one_that_exceeds_its_time(path: Path) -> None:
             hold.wait(30)
         return sample
 
-    loader = tsds.DataLoader(tsds.StoreDataset(path, transform=wait), 20, num_threads=1, timeout=0.5)
+    loader = tsds.DataLoader(tsds.StoreDataset(path, transform=wait), 31, num_threads=1, timeout=0.5)
     one, other = iter(loader), iter(loader)
     next(one)  # the thread then waits for the last batch
     with pytest.raises(RuntimeError, match=r"in 0\.5 seconds"):

@@ -233,8 +233,9 @@ class Feed:
             if self.is_of_this_process:
                 run.drop(self.crew)
 
-    def _fill(self, run: Run) -> None:
-        while self._ahead(run) <= self._depth() and run.submit(self.crew):
+    def _fill(self, run: Run, asked: int = 1) -> None:
+        """Begin tasks ahead of the one that is asked for, if there is one."""
+        while self._ahead(run) < self._depth() + asked and run.submit(self.crew):
             pass
 
     def _prepared(self, run: Run, following: Callable[[], Run | None]) -> Run | None:
@@ -294,7 +295,7 @@ class Feed:
             serial = 1 - task.shared / task.seconds if task.seconds else 1.0
             if self._serial is None:
                 self._serial = serial
-                self._fill(run)  # which has waited for this one
+                self._fill(run, 0)  # which has waited for this one
             self._serial += (serial - self._serial) / 4
         batch = run.batches.popleft()
         return batch if self._decode is None else self._decode(batch)
