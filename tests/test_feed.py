@@ -1108,13 +1108,18 @@ def test_the_first_batch_is_made_alone(dataset: tsds.StoreDataset, monkeypatch: 
     found: list[Any] = []
     asking = threading.Thread(target=lambda: found.append(next(batches)))
     asking.start()
-    time.sleep(0.2)
+
+    def wait_for(count: int) -> None:
+        end = time.monotonic() + 30
+        while len(begun) < count and time.monotonic() < end:
+            time.sleep(0.01)
+
+    wait_for(1)
+    time.sleep(0.2)  # in which another one would begin
     assert begun == [BATCH]
     hold.set()
     asking.join()
-    end = time.monotonic() + 30
-    while len(begun) < 4 and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_for(4)
     assert len(begun) >= 4 and len(found) == 1  # later ones are made ahead, before they are asked for
 
 

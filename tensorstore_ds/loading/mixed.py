@@ -341,7 +341,7 @@ class MixedSampler(RowSampler):
         passes = range(first // length, (first + count - 1) // length + 1)
         rows = np.concatenate([shuffled(length, self.seed, number, part) for number in passes])
         start = first % length
-        return rows[start : start + count].astype(np.int64) + int(self._mixed._starts[part])
+        return rows[start : start + count] + int(self._mixed._starts[part])
 
 
 def _part(
