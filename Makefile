@@ -148,8 +148,11 @@ fuzz: $(DEV)
 mutants: $(DEV)
 	$(BIN)/python tests/mutants.py $(MODULE) --count $(or $(COUNT),60) --seed $(or $(SEED),0) $(if $(TESTS),--only $(TESTS))
 
-$(CLIENTS)/stamp: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m venv $(CLIENTS)
+# Its packages come before those of the other environment, which it sees, too: torch is not installed twice.
+$(CLIENTS)/stamp: $(VENV)/dev.stamp
+	$(BIN)/python -m venv --clear $(CLIENTS)
+	@of='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+		$(BIN)/python -c "$$of" >"$$($(CLIENTS)/bin/python -c "$$of")/shared.pth"
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check -q install -e '.[clients]'
 	@if command -v npm >/dev/null; then npm install --silent --no-save --prefix $(CLIENTS) zarrita@0.7; \
 		else echo "npm is not here: the tests of zarrita, in JavaScript, will be skipped"; fi
