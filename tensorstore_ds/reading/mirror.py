@@ -33,12 +33,10 @@ from tensorstore_ds.reading.mirror_file import (
     SMALL_NBYTES,
     MirroredArray,
     MirroredFile,
-    is_whole,
     keep,
     kept_in,
     pool,
     was_whole,
-    whole_path,
 )
 from tensorstore_ds.reading.store_files import (
     MANIFEST_MAX_NBYTES,
@@ -200,18 +198,16 @@ class Mirror(StoreFiles):
 
     def _is_whole(self, split: str, index: int, directory: str, shard: Shard) -> bool:
         """Whether all data files of a shard are there."""
-        try:
-            found = {path: os.lstat(self.folder / directory / path) for path in data_files_of(self.manifest, shard)}
-        except OSError:
+        paths = data_files_of(self.manifest, shard)
+        if not all((self.folder / directory / path).exists() for path in paths):
             return False
         listing = self.listing(split, index)
-        for path, status in found.items():
-            size = listing[path].size
-            is_small = size <= SMALL_NBYTES
-            marks = self._mirrored.marks(f"{directory}/{path}")
-            if not (status.st_size == size if is_small else is_whole(status, marks, size)):
-                return False
-        return True
+        return all(self._is_here(f"{directory}/{path}", listing[path]) for path in paths)
+
+    def _is_here(self, name: str, file: File) -> bool:
+        if file.size <= SMALL_NBYTES:
+            return _has_size(self.folder / name, file.size)
+        return was_whole(self.folder, name, self._mirrored.marks(name), file) is not None
 
     def _fetch_listing(self, split: str, index: int) -> dict[str, File]:
         name, shard = f"{self.manifest.shard_path(split, index)}/zarr.json", self.manifest.splits[split].shards[index]
@@ -336,7 +332,7 @@ class _Arrived(StoreFiles):
             problems = check_sizes(self, {name: file.size for name, file in listed.items()})
             for name, file in listed.items():
                 marks = self._mirrored.marks(name)
-                if not problems and whole_path(marks).exists() and was_whole(self.path, name, marks, file) is None:
+                if not problems and marks.exists() and was_whole(self.path, name, marks, file) is None:
                     problems.append(Problem(name, "checksum", "it was changed after it was fetched."))
         if problems:
             raise self._lost(problems)

@@ -36,7 +36,7 @@ from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.options import user_path
-from tensorstore_ds.reading.mirror_file import keep, marks_path, unwritable, whole_path
+from tensorstore_ds.reading.mirror_file import keep, unwritable
 from tensorstore_ds.reading.store_files import check_outside_stores, shards_of
 
 #: Folder of a store's files inside the folder of its mirror.
@@ -168,10 +168,8 @@ class Mirrored:
             if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
                 target.unlink()
                 return
-            noted = other / "marks" / name
-            for path in (whole_path(noted), marks_path(noted, status.st_ino)):
-                with contextlib.suppress(FileNotFoundError):
-                    keep(self.marks(own).with_name(path.name), path.read_bytes(), self.temporary)
+            with contextlib.suppress(FileNotFoundError):
+                keep(self.marks(own), (other / "marks" / name).read_bytes(), self.temporary)
 
     def note_lost(self) -> None:
         """Note that files of a complete store are missing, so that the next opening downloads them."""

@@ -1,12 +1,11 @@
 """One data file of a store by URL, downloaded chunk by chunk into a file of the same bytes on this disk.
 
 The file has its whole length at once, with holes where nothing was downloaded. A map that all processes share has one
-byte for each chunk, which is set after the chunk was compared with its checksum and written. A hole would read as
-zeros, so chunks without this mark are never read.
+byte for each chunk, which is set after the chunk was compared with its checksum and written. A mark is only a hint:
+each process compares a chunk with its checksum before it reads it for the first time. So chunks that were emptied, cut,
+overwritten or did not survive a power loss are downloaded again.
 
-The marks belong to one file, by its device and inode, and to one boot of the system. If the file is new, had another
-length, was copied here, or if its end differs from the downloaded one, each chunk is compared with its checksum first.
-So a file that was lost, emptied, cut or overwritten is downloaded again.
+The map begins with the time of the last change of the complete file, after its SHA-256 was compared and it was synced.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import mmap
 import os
-import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +29,6 @@ from tensorstore_ds.durable import sync, write_at
 from tensorstore_ds.errors import FormatError, OutputError, Problem, TsdsError
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File
-from tensorstore_ds.machine import read_system_file
 from tensorstore_ds.reading.store_files import open_file
 from tensorstore_ds.reading.zarr_part import read_index
 from tensorstore_ds.remote.location import Found
@@ -45,10 +41,8 @@ REQUEST_NBYTES = 8 * 1024**2
 #: Files up to this size are fetched whole.
 SMALL_NBYTES = 4 * 1024**2
 _REQUESTS = 16
-_BOOT = 36  # characters of the system's boot id
-_OWNER = struct.Struct(f"<{_BOOT}sQ")  # of what the marks are: the start of the system, and the file's device
-_CRC = struct.Struct("<I")  # of the end of the file
-_HEADER = _OWNER.size + _CRC.size  # bytes before the marks
+#: The version of the complete file, or 0, and the CRC of its end; before the marks.
+_HEADER = np.dtype([("complete", "<i8"), ("end", "<u4")])
 
 
 class Home(Protocol):
@@ -70,15 +64,14 @@ class Home(Protocol):
 class MirroredFile:
     """A data file with downloaded and missing chunks, safe for threads, and after a fork in each process.
 
-    The path `marks` with the inode and ``.marks``, or ``.whole`` when the file is complete and has its SHA-256, keeps
-    the state. Raises `FormatError` if the end, with the checksums and the index, is damaged on the server,
-    `RemoteError` if the server fails or has a different store by now, and `OutputError` if the disk is full.
+    The file `marks` keeps the state. Raises `FormatError` if the end, with the checksums and the index, is damaged on
+    the server, `RemoteError` if the server fails or has a different store by now, and `OutputError` for a full disk.
     """
 
     def __init__(self, home: Home, name: str, geometry: ArrayGeometry, file: File, marks: Path) -> None:
         self.path = home.folder / name
         self._home, self._name, self._geometry, self._file = home, name, geometry, file
-        self._marks = marks
+        self._path_of_marks = marks
         self._etag: str | None = None
         self._damage: FormatError | None = None
         self.after_fork()
@@ -102,9 +95,9 @@ class MirroredFile:
         """Download the missing ones of these chunks, together; raises `FormatError` for damage on the server."""
         if self.is_whole:
             return
-        missing = chunks[self._have[chunks] == 0]
+        missing = chunks[(self._marks[chunks] & self._sound[chunks]) == 0]
         if missing.size:
-            for future in self._begin(np.unique(missing)):
+            for future in self._begin(self._lost(np.unique(missing))):
                 future.result()
         if self._damage is not None:
             raise self._damage
@@ -151,11 +144,11 @@ class MirroredFile:
         try:
             file = open_file(self._home.folder, self._name)
         except FormatError as error:
-            raise self._lost() from error
+            raise self._gone() from error
         try:
             with kept_in(self._home.folder):
                 if _inode(os.fstat(file.fileno())) != self._inode:
-                    raise self._lost()
+                    raise self._gone()
         except BaseException:
             file.close()
             raise
@@ -169,45 +162,40 @@ class MirroredFile:
         try:
             status = os.fstat(descriptor)
             self._inode = _inode(status)
-            shared = self._shared_marks(status.st_ino)
-            self._have = np.frombuffer(shared, np.uint8, offset=_HEADER)
+            self._map_marks()
             if status.st_size != self._file.size:
-                self._have[:] = 0  # first, for all processes: what the file gains now are holes
+                self._marks[:] = 0  # first, for all processes: what the file gains now are holes
                 os.ftruncate(descriptor, self._file.size)
         except OSError as error:
             raise unwritable(self.path, error) from error
         finally:
             os.close(descriptor)
-        owner = _OWNER.pack(boot_id(), status.st_dev)
-        has_end = bool(self._have[-1]) and shared[_OWNER.size : _HEADER] == _CRC.pack(_crc(self._tail()))
-        is_trusted = has_end and shared[: _OWNER.size] == owner
-        if not is_trusted:
-            shared[: _OWNER.size] = bytes(_OWNER.size)
-        if not has_end:
-            shared[_OWNER.size : _HEADER] = _CRC.pack(self._fetch_end())
-            self._have[-1] = 1
+        if int(self._header["end"]) != _crc(self._tail()):
+            self._header["end"] = self._fetch_end()
         self._read_end()
-        if not is_trusted:
-            self._check_chunks()
-            shared[: _OWNER.size] = owner
-        if self._have.all():
+        if self._marks.all():
             self._end_later()
 
-    def _shared_marks(self, inode: int) -> mmap.mmap:
-        """Map the marks of the file with this inode, after a header that identifies it."""
-        nbytes = _HEADER + self._geometry.chunks + 1
-        self._have_path = marks_path(self._marks, inode)
-        descriptor = _made(self._have_path)
+    def _map_marks(self) -> None:
+        """Map the header and the marks; without them, each chunk may be there."""
+        nbytes = _HEADER.itemsize + self._geometry.chunks
+        descriptor = _made(self._path_of_marks)
         try:
-            if os.fstat(descriptor).st_size < nbytes:
+            is_new = os.fstat(descriptor).st_size < nbytes
+            if is_new:
                 # Allocated now: a later write through a map would end the process if the disk is full.
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(descriptor, 0, nbytes)
                 else:
                     os.ftruncate(descriptor, nbytes)
-            return mmap.mmap(descriptor, nbytes)
+            shared = mmap.mmap(descriptor, nbytes)
         finally:
             os.close(descriptor)
+        self._header = np.frombuffer(shared, _HEADER, 1)[0]
+        self._marks = np.frombuffer(shared, np.uint8, offset=_HEADER.itemsize)
+        self._sound = np.zeros_like(self._marks)  # whether this process has compared it
+        if is_new:
+            self._marks[:] = 1
 
     def _tail(self) -> bytes:
         with self.open() as file:
@@ -238,34 +226,29 @@ class MirroredFile:
                 message = "expected chunks back to back from byte 0 to their checksums, found others."
                 raise FormatError(Problem(self._name, "shard-index", message), self._advice)
         except FormatError:
-            self._have[-1] = 0  # fetched again next time
+            self._header["end"] = 0  # fetched again next time
             raise
 
-    def _check_chunks(self) -> bool:
-        """Mark just the chunks that match their checksums; returns whether a marked one does not."""
-        end, at, was_lost = int(self._edges[-1]), 0, False
-        with self.open() as opened:
-            file: io.RawIOBase = opened.raw  # type: ignore[attr-defined]  # whose position may be set behind its back
-            while at < end:
-                first = int(self._edges.searchsorted(at, "right")) - 1
-                chunk = int(self._edges.searchsorted(min(_data_from(file, at), end), "right")) - 1
-                was_lost |= bool(self._have[first:chunk].any())
-                self._have[first:chunk] = 0  # nothing was ever written there
-                if chunk == self._geometry.chunks:
-                    break
-                start, at = int(self._edges[chunk]), int(self._edges[chunk + 1])
+    def _lost(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of these chunks that are not there: marked ones are compared with their checksums."""
+        lost: NDArray[np.bool_] = self._marks[chunks] == 0
+        if lost.all():
+            return chunks
+        with self.open() as file:
+            for i in np.flatnonzero(~lost):
+                start, stop = self._edges[chunks[i] : chunks[i] + 2].tolist()
                 file.seek(start)
-                is_sound = self._is_sound(chunk, memoryview(file.read(at - start) or b""))
-                was_lost |= bool(self._have[chunk]) and not is_sound
-                self._have[chunk] = is_sound
-        return was_lost
+                is_sound = self._is_sound(chunks[i], file.read(stop - start))
+                self._sound[chunks[i]] = self._marks[chunks[i]] = is_sound
+                lost[i] = not is_sound
+        return chunks.compress(lost)
 
     # --- fetching
 
     def _begin(self, missing: NDArray[np.int64]) -> Iterable[Future[None]]:
         """Request chunks that this process has not requested yet; returns the futures to wait for."""
         with self._lock:
-            asked = [c for c in missing.tolist() if c not in self._coming and not self._have[c]]
+            asked = [c for c in missing.tolist() if c not in self._coming and not (self._marks[c] & self._sound[c])]
             for first, last in self._runs(asked):
                 future = pool("requests", _REQUESTS).submit(self._fetch_run, first, last)
                 self._coming.update(dict.fromkeys(range(first, last), future))
@@ -279,7 +262,7 @@ class MirroredFile:
                 first, last = runs[-1]
                 gap, nbytes = self._edges[chunk] - self._edges[last], self._edges[chunk + 1] - self._edges[first]
                 # Missing chunks between them are fetched for later, but none that exist or were requested.
-                is_missing = not any(self._have[c] or c in self._coming for c in range(last, chunk))
+                is_missing = not any(self._marks[c] or c in self._coming for c in range(last, chunk))
                 if is_missing and gap <= GAP_NBYTES and nbytes <= REQUEST_NBYTES:
                     runs[-1] = first, chunk + 1
                     continue
@@ -297,16 +280,16 @@ class MirroredFile:
                     part = self._read(start, stop)
                     if not self._is_sound(chunk, part):
                         self._home.check_root(self._name)
-                        self._have[-1] = 0  # or the checksums are wrong: fetched again next time
+                        self._header["end"] = 0  # or the checksums are wrong: fetched again next time
                         message = f"chunk {chunk} does not agree with its checksum, fetched twice from {self._url}."
                         raise FormatError(Problem(self._name, "checksum", message), self._advice)
                 self._write(part, start)
-                self._have[chunk] = 1
+                self._sound[chunk] = self._marks[chunk] = 1
         finally:
             with self._lock:
                 for chunk in range(first, last):
                     self._coming.pop(chunk, None)
-        if self._have.all():
+        if self._marks.all():
             self._end_later()
 
     def _read(self, start: int, stop: int) -> memoryview:
@@ -314,20 +297,20 @@ class MirroredFile:
         self._etag = self._etag or found.etag
         return data
 
-    def _is_sound(self, chunk: int, data: memoryview) -> bool:
+    def _is_sound(self, chunk: int, data: bytes | memoryview) -> bool:
         return _crc(data) == int(self._crcs[chunk])
 
     def _write(self, data: memoryview, offset: int) -> None:
         try:
             write_at(self.path, data, offset)
             if _inode(os.lstat(self.path)) != self._inode:
-                raise self._lost()
+                raise self._gone()
         except FileNotFoundError as error:
-            raise self._lost() from error
+            raise self._gone() from error
         except OSError as error:
             raise unwritable(self.path, error) from error
 
-    def _lost(self) -> OutputError:
+    def _gone(self) -> OutputError:
         what = "expected the file that was opened here, found it removed or replaced"
         return OutputError(f"{self.path}: {what}. Open the store again: it is fetched again.")
 
@@ -345,20 +328,22 @@ class MirroredFile:
         """Compare the complete file with the list."""
         with self._ending, kept_in(self._home.folder):
             self._is_ending = False
-            if self.is_whole or self._damage is not None or not self._have.all():
+            if self.is_whole or self._damage is not None or not self._marks.all():
                 return
             with self.open() as file:
                 with contextlib.suppress(FileNotFoundError):  # it is removed: no matter then
                     sync(self.path)
-                found = _note_whole(file, self.path, self._marks, self._file)
+                version, found = _version(os.fstat(file.fileno())), _sha256(file)
             if found != self._file.sha256:
-                if self._check_chunks() or not self._have.all():
+                if self._lost(np.arange(self._geometry.chunks)).size or not self._marks.all():
                     return  # the disk has lost something, which is no fault of the server: it is fetched again
-                self._have[:] = 0
+                self._marks[:] = 0
                 message = f"expected SHA-256 {self._file.sha256[:12]}..., {self._url} has {found[:12]}...."
                 self._damage = FormatError(Problem(self._name, "checksum", message), self._advice)
                 return
-            self._have_path.unlink(missing_ok=True)  # others may have been quicker
+            self._header["complete"] = version
+            with contextlib.suppress(FileNotFoundError):
+                sync(self._path_of_marks)  # before the root appears
             self.is_whole = True
         self._home.file_is_whole()
 
@@ -440,58 +425,28 @@ def kept_in(folder: Path) -> Iterator[None]:
         raise OutputError(f"{where}: expected to use the cache of a store by URL, found: {reason}. {advice}") from error
 
 
-def marks_path(marks: Path, inode: int) -> Path:
-    """Path of the marks of the file with this inode."""
-    return marks.with_name(f"{marks.name}.{inode:x}.marks")
-
-
-def whole_path(marks: Path) -> Path:
-    """Path of the note that a file is complete, with its identity."""
-    return marks.with_name(f"{marks.name}.whole")
-
-
-def is_whole(status: os.stat_result, marks: Path, nbytes: int) -> bool:
-    """Whether a file was noted as complete, and has not changed since."""
-    try:
-        return status.st_size == nbytes and whole_path(marks).read_text("utf-8") == _version(status)
-    except (OSError, ValueError):
-        return False
-
-
 def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int] | None:
-    """Device and inode of a file that was noted as complete, or None.
+    """Device and inode of a file that is noted as complete, or None.
 
     A file that was copied or written to since then is compared with its SHA-256 first, for seconds if it is large.
     """
-    path, noted = root / name, whole_path(marks)
-    if not noted.exists():
-        return None
-    with contextlib.suppress(FormatError), open_file(root, name) as opened:
+    with (
+        contextlib.suppress(FileNotFoundError, FormatError),
+        marks.open("r+b") as noted,
+        open_file(root, name) as opened,
+    ):
         status = os.fstat(opened.fileno())
-        if is_whole(status, marks, file.size):
-            return _inode(status)
-        if status.st_size == file.size and _note_whole(opened, path, marks, file) == file.sha256:
-            return _inode(status)
-    noted.unlink(missing_ok=True)
+        version = int.from_bytes(noted.read(8), "little", signed=True)
+        if not version or status.st_size != file.size:
+            return None
+        if version != _version(status):
+            is_sound = _sha256(opened) == file.sha256
+            noted.seek(0)
+            noted.write((_version(status) if is_sound else 0).to_bytes(8, "little", signed=True))
+            if not is_sound:
+                return None
+        return _inode(status)
     return None
-
-
-def _note_whole(opened: IO[bytes], path: Path, marks: Path, file: File) -> str:
-    """Return the SHA-256 of an open file, and note the file as complete if the digest is the listed one."""
-    opened.seek(0)
-    found = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # a file of the system
-    if found == file.sha256:
-        try:
-            whole_path(marks).write_text(_version(os.fstat(opened.fileno())), "utf-8")
-        except OSError as error:
-            raise unwritable(path, error) from error
-    return found
-
-
-def boot_id() -> bytes:
-    """Identifier of this boot of the system; different at every call if the system does not report one."""
-    text = read_system_file("/proc/sys/kernel/random/boot_id").strip() or os.urandom(_BOOT // 2).hex()
-    return text.encode().ljust(_BOOT)[:_BOOT]
 
 
 def _made(path: Path) -> int:
@@ -508,27 +463,19 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _version(status: os.stat_result) -> str:
-    """A text that changes whenever a file is replaced or written to."""
-    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+def _version(status: os.stat_result) -> int:
+    """The time of a file's last change in ns, but never 0."""
+    return status.st_mtime_ns | 1
+
+
+def _sha256(file: IO[bytes]) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # a file of the system
 
 
 def _crc(data: bytes | memoryview) -> int:
     import google_crc32c  # here, because reading a local store never needs it
 
     return int(google_crc32c.value(bytes(data)))
-
-
-def _data_from(file: io.RawIOBase, offset: int) -> int:
-    """Position of the next written bytes at or after `offset`; changes the file's position."""
-    if not hasattr(os, "SEEK_DATA"):
-        return offset
-    try:
-        return os.lseek(file.fileno(), offset, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # none
-            return max(offset, os.lseek(file.fileno(), 0, os.SEEK_END))  # it may have been cut before
-        return offset
 
 
 # --- threads ------------------------------------------------------------------------------------------------------

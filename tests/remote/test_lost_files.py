@@ -16,7 +16,6 @@ import pytest
 import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer
 from stores import contents, detections, store_of
-from tensorstore_ds.reading import mirror_file
 from tensorstore_ds.reading.mirror_file import MirroredFile
 
 pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
@@ -202,25 +201,18 @@ def test_bytes_that_another_process_has_mended_meanwhile(
     with path.open("r+b") as file:
         file.seek(first if damage == "a hole" else 0)
         file.write(data[first:] if damage == "a hole" else bytes(1000))
-    check, checked = MirroredFile._check_chunks, list[bool]()
+    compare, lost = MirroredFile._lost, list[Any]()
 
-    def check_and_mend(file: MirroredFile) -> bool:
-        if file.path != path:
-            return check(file)
-        checked.append(check(file))
-        with path.open("r+b") as opened:
-            opened.write(data)
-        file._have[:] = 1
-        return checked[-1]
+    def compare_and_mend(file: MirroredFile, chunks: Any) -> Any:
+        found = compare(file, chunks)
+        if file.path == path and len(chunks) == len(file._marks):  # at the end of the file
+            lost.append(found.tolist())
+            with path.open("r+b") as opened:
+                opened.write(data)
+            file._marks[:] = 1
+        return found
 
-    monkeypatch.setattr(MirroredFile, "_check_chunks", check_and_mend)
+    monkeypatch.setattr(MirroredFile, "_lost", compare_and_mend)
     store.fetch()
-    assert checked == [True]
+    assert lost == [[0]]
     assert tsds.verify(store.path) == []
-
-
-def test_the_search_for_data_never_goes_back_in_a_file_that_was_cut(tmp_path: Path) -> None:
-    """Otherwise its chunks are checked again and again, and the process never ends."""
-    (tmp_path / "cut").write_bytes(b"abc")
-    with (tmp_path / "cut").open("rb", buffering=0) as file:
-        assert mirror_file._data_from(file, 7) >= 7

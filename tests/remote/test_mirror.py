@@ -216,7 +216,7 @@ def test_progress_of_a_fetch(server: FaultyServer) -> None:
 
 
 def test_two_that_fetch_all_of_the_same_store(server: FaultyServer) -> None:
-    """The marks of a file are removed when it is whole, by the first of the two."""
+    """The first of the two notes that a file is complete."""
     one, other = (tsds.open(f"{server.url}/raw.tsds") for _ in range(2))
     for store in (one, other):
         store["train"]["image"][0]
@@ -356,29 +356,33 @@ def test_a_cache_disk_that_fails_is_one_typed_error(
     assert len(tsds.open(url)["train"]) == ROWS
 
 
-def test_marks_of_another_start_of_the_machine_are_not_believed(
-    server: FaultyServer, stores: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marks_are_not_believed(server: FaultyServer, stores: Path) -> None:
     url = f"{server.url}/raw.tsds"
     store = tsds.open(url)
     store["train"].column("image").take([0, ROWS - 1])
     data = store.path / "train/00000/image/c/0/0/0/0"
     with data.open("r+b") as file:
         file.write(bytes(1000))  # what did not reach the disk before the power went
-    monkeypatch.setattr("tensorstore_ds.reading.mirror_file.boot_id", lambda: b"another".ljust(36))
     again = tsds.open(url)["train"].column("image").take([0, ROWS - 1])
     assert np.array_equal(again, tsds.open(stores / "raw.tsds")["train"].column("image").take([0, ROWS - 1]))
 
 
-def test_chunks_that_are_there_are_checked_once_and_not_at_each_opening(
+def test_a_chunk_that_is_there_is_compared_once_by_each_opening(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked: list[object] = []
-    check = mirror_file.MirroredFile._check_chunks
-    monkeypatch.setattr(mirror_file.MirroredFile, "_check_chunks", lambda self: (checked.append(self), check(self)))
-    for opening in range(4):
-        tsds.open(f"{server.url}/raw.tsds")["train"].column("image").take([opening])
-    assert len(checked) == 1
+    tsds.open(f"{server.url}/raw.tsds")["train"].column("image").take([0])
+    compared: list[int] = []
+    compare = mirror_file.MirroredFile._is_sound
+    monkeypatch.setattr(
+        mirror_file.MirroredFile, "_is_sound", lambda self, *each: (compared.append(each[0]), compare(self, *each))[1]
+    )
+    before = len(server.of("image/c"))
+    for _ in range(2):
+        column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
+        for _ in range(3):
+            column.take([0, 1])
+    assert compared == [0, 0]
+    assert len(server.of("image/c")) == before
 
 
 def test_a_large_file_of_an_unreadable_field_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
