@@ -17,7 +17,7 @@ from labelling_files import write
 from small_stores import tsds as command
 from tensorstore_ds.annex.openers import tiff
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.imaging import parts
+from tensorstore_ds.imaging import picture
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
 
 SIZES = {"a": (100, 170), "b": (64, 64), "c": (20, 90), "d": (130, 30)}
@@ -104,13 +104,13 @@ def test_large_tiff_is_read_only_where_a_tile_is(tmp_path: Path, monkeypatch: py
 
 
 def test_an_image_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, decode, decoded = folder(tmp_path / "s"), parts.open_decoded, []
+    source, decode, decoded = folder(tmp_path / "s"), picture.open_decoded, []
 
     def counted(*args: Any, **options: Any) -> Any:
         decoded.append(options["key"])
         return decode(*args, **options)
 
-    monkeypatch.setattr(parts, "open_decoded", counted)
+    monkeypatch.setattr(picture, "open_decoded", counted)
     tsds.convert(source, tmp_path / "o.tsds", tiles=16, workers=0)
     assert len(decoded) <= len(SIZES) + 1  # the first one also tells what the rows are
 

@@ -220,7 +220,7 @@ def test_images_become_smaller_with_their_boxes_and_keypoints():
         np.testing.assert_allclose(encoded.objects["boxes"], [[2.5, 5, 27.5, 15]])
         np.testing.assert_allclose(encoded.objects["keypoints"], [[[50, 25]]])
     same = encode_sample(sample, ImageOptions(max_side=200))
-    np.testing.assert_array_equal(same.pixels, sample.image)
+    np.testing.assert_array_equal(same.image, sample.image)
     np.testing.assert_allclose(same.objects["boxes"], objects["boxes"])
 
 
@@ -231,7 +231,7 @@ def test_much_larger_jpegs_are_decoded_smaller_and_look_the_same(width):
     encoded = encode_sample(Sample("k", data), options)
     whole = encode_sample(Sample("k", np.asarray(Image.open(io.BytesIO(data)))), options)
     assert encoded.shape == whole.shape == (94, 125, 3)
-    difference = np.abs(encoded.pixels.astype(int) - whole.pixels)
+    difference = np.abs(encoded.image.astype(int) - whole.image)
     assert difference.mean() < 2
     assert np.percentile(difference, 99) < 12
 
@@ -269,10 +269,10 @@ def test_options_that_are_refused(options, message):
 
 def test_what_a_check_decodes():
     data = saved(Image.fromarray(drawn(90, 130)), "JPEG")
-    for check, shape in (("full", (90, 130, 3)), ("headers", (0, 0, 3))):
+    for check, pixels in (("full", 90 * 130), ("headers", 0)):
         encoded = encode_sample(Sample("k", data), ImageOptions(encoding="source", check=check))
         assert (encoded.image, encoded.shape, encoded.size) == (data, (90, 130, 3), (90, 130))
-        assert encoded.pixels.shape == shape
+        assert encoded.sums is not None and encoded.sums().count == pixels
     turned = saved(Image.fromarray(drawn(90, 130)), "JPEG", exif=exif_with(6))
     assert encode_sample(Sample("k", turned), ImageOptions(encoding="source")).shape == (130, 90, 3)
     assert encode_sample(Sample("k", turned), ImageOptions(encoding="source", check="headers")).shape == (130, 90, 3)

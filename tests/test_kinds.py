@@ -143,8 +143,7 @@ def test_an_image_has_no_more_pixels_than_all_may_have() -> None:
 
 def sample(restarts: list[int] | None) -> EncodedSample:
     found = None if restarts is None else np.array(restarts, np.uint32)
-    empty = np.empty((0, 0, 3), np.uint8)
-    return EncodedSample("k", empty, b"bytes", (4, 6), (4, 6, 3), restarts=found)
+    return EncodedSample("k", b"bytes", (4, 6), (4, 6, 3), np.dtype(np.uint8), restarts=found)
 
 
 def test_restarts_of_each_image_one_behind_the_other() -> None:

@@ -12,11 +12,10 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds.conversion import encode
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.imaging import codecs, parts
+from tensorstore_ds.imaging import codecs, picture as pictures
 from tensorstore_ds.imaging.codecs import decode_image
-from tensorstore_ds.imaging.parts import WholeImage
+from tensorstore_ds.imaging.picture import WholePicture
 
 SIZE = (71, 53)  # width, height
 
@@ -63,8 +62,8 @@ FILES = {
 
 @pytest.fixture
 def by_parts(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(encode, "LARGE_NBYTES", 1)
-    monkeypatch.setattr(parts, "_BAND_NBYTES", 700)
+    monkeypatch.setattr(pictures, "LARGE_NBYTES", 1)
+    monkeypatch.setattr(pictures, "_BAND_NBYTES", 700)
     monkeypatch.setattr(codecs, "_COPIED_PIXELS", 200)
     return monkeypatch
 
@@ -110,10 +109,10 @@ def test_bands_are_the_pixels(name: str, color: Any, by_parts: pytest.MonkeyPatc
         expected = decode_image(FILES[name], color=color)
     except SourceError as error:
         with pytest.raises(SourceError) as caught:
-            list(WholeImage(FILES[name], color, 10**9, "image").bands())
+            list(WholePicture(FILES[name], color, 10**9, "image").bands())
         assert str(caught.value) == str(error)
         return
-    whole = WholeImage(FILES[name], color, 10**9, "image")
+    whole = WholePicture(FILES[name], color, 10**9, "image")
     bands = list(whole.bands())
     np.testing.assert_array_equal(np.concatenate(bands), expected)
     assert (whole.shape, whole.dtype) == (expected.shape, expected.dtype) and len(bands) > 5
@@ -124,7 +123,7 @@ def test_the_first_image_is_decoded_once(tmp_path: Path, by_parts: pytest.Monkey
     """What a row is follows from the header."""
     decoded = []
     opened = codecs.open_decoded
-    by_parts.setattr(parts, "open_decoded", lambda *args, **options: decoded.append(1) or opened(*args, **options))
+    by_parts.setattr(pictures, "open_decoded", lambda *args, **options: decoded.append(1) or opened(*args, **options))
     (tmp_path / "s").mkdir()
     (tmp_path / "s/a.png").write_bytes(FILES["gray.png"])
     for number, encoding in enumerate(("raw", "source"), 1):
@@ -146,12 +145,12 @@ def test_a_damaged_image_is_named_and_left_out(tmp_path: Path, by_parts: pytest.
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("P", 3), ("I;16", 1)])
 def test_few_pixels_are_copied_at_a_time(mode: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """tracemalloc counts bytes and NumPy's arrays, but not Pillow's images."""
-    monkeypatch.setattr(parts, "_BAND_NBYTES", 1 << 16)
+    monkeypatch.setattr(pictures, "_BAND_NBYTES", 1 << 16)
     monkeypatch.setattr(codecs, "_COPIED_PIXELS", 1 << 14)
     buffer = io.BytesIO()
     picture(mode).resize((1000, 700), Image.Resampling.NEAREST).save(buffer, "PNG")
     nbytes = 1000 * 700 * channels * (2 if mode == "I;16" else 1)
-    whole = WholeImage(buffer.getvalue(), "auto", 10**9, "a.png")
+    whole = WholePicture(buffer.getvalue(), "auto", 10**9, "a.png")
     tracemalloc.start()
     try:
         bands = sum(band.nbytes for band in whole.bands())

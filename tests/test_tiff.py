@@ -330,7 +330,7 @@ def test_limits_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SourceError, match="the limit is 1000"):
         tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, max_pixels=1000)
     assert converted(tmp_path / "s", tmp_path / "z.tsds", size=(20, 30))["image"][0].shape == (20, 30, 3)
-    monkeypatch.setattr("tensorstore_ds.conversion.encode.memory_limit", lambda: 500_000)
+    monkeypatch.setattr("tensorstore_ds.annex.openers.tiff.memory_limit", lambda: 500_000)
     with pytest.raises(ConversionError, match=r'x\.tif: 579,159 bytes of memory .* Use `encoding="raw"`'):
         tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, size=(20, 30))
     monkeypatch.setattr("tensorstore_ds.conversion.encode.MOST_SIDE", 300)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, doubtful_boxes, encode_sample
-from tensorstore_ds.conversion.large import Spool, Values, spool_jpeg, spool_pixels, sums_of, write_pixels
+from tensorstore_ds.conversion.large import Values, spool, write_pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
@@ -32,6 +32,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_k
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
 from tensorstore_ds.imaging.codecs import OnDecode
+from tensorstore_ds.imaging.picture import Picture
 from tensorstore_ds.regular_files import status_of
 from tensorstore_ds.sources.base import Sample, Source
 
@@ -47,7 +48,6 @@ ALL_AS_RGB = (
 NOTHING_LEFT = "No sample is left to be stored."
 #: Advice about a bad sample.
 SKIP = 'With `on_error="skip"` such samples are left out.'
-_NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RowFormat:
         is_ragged: bool = False,
     ) -> RowFormat:
         """The format of a source's fields and its first sample; `is_ragged` means pixels of differing sizes."""
-        dtype, encoding = first.pixels.dtype.name, "raw" if image.encoding == "auto" else image.encoding
+        dtype, encoding = first.dtype.name, "raw" if image.encoding == "auto" else image.encoding
         names = image.channel_names
         if names is not None and len(names) != first.shape[2]:
             message = f"expected {len(names)} channels for the names {', '.join(names)}, found {first.shape[2]}."
@@ -167,7 +167,6 @@ class BlockRows:
     def __init__(self, format: RowFormat, skipped: list[Problem], place: tuple[Path, int] | None = None) -> None:
         self.format = format
         self._place = place  # the folder of the shard and the first row, where large images are written at once
-        self._large: dict[int, Spool | None] = {}  # their rows, and the files of those that are not in place
         self.skipped = skipped  #: problems of samples and boxes that are left out
         self.nbytes = 0  #: of the images, where they differ in size
         self._left_out: dict[Problem, None] = {}
@@ -191,15 +190,8 @@ class BlockRows:
         bad = faults(encoded.problems)
         if bad and self.format.on_error != "skip":
             raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
-        sums = ImageSums() if encoded.parts is None else self._write_large(encoded)
-        if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
-            if encoded.pixels.size:  # as they were before they were encoded: to decode them again takes long
-                sums = ImageSums.of_pixels(encoded.pixels)
-            sums = replace(sums, images_of={str(channels): 1})
-            self.nbytes += len(encoded.image)
-            encoded.pixels = _NO_PIXELS
-        elif isinstance(self.format.fields["image"], RaggedImageField):
-            self.nbytes += encoded.pixels.nbytes
+        sums, is_file = self._sums(encoded, on_decode), isinstance(self.format.fields["image"], EncodedImageField)
+        sums = replace(sums, images_of={str(channels): 1}) if is_file else sums
         self._statistics.add({"image": replace(sums, file_nbytes=encoded.file_nbytes)})
         if doubtful := doubtful_boxes(sample, encoded.size):
             self._statistics.add({n: ObjectSums(doubtful=doubtful) for n in of_kind(self.format.fields, ObjectsField)})
@@ -213,34 +205,26 @@ class BlockRows:
         )
         self._rows.append(encoded)
 
-    def _write_large(self, encoded: EncodedSample) -> ImageSums:
-        """Write a large image into its place, or into a separate file next to it; raises `SourceError`."""
-        (folder, first_row), row, field = (
-            cast("tuple[Path, int]", self._place),
-            len(self._rows),
-            self.format.fields["image"],
-        )
-        spool = None
-        if encoded.image is not None:  # the file is kept
-            sums = sums_of(encoded)
-        elif isinstance(field, RawImageField):
-            sums = write_pixels(encoded, raw_path(folder, "image"), (first_row + row) * field.spec.row_nbytes)
-        else:
-            spool = Spool(folder / "image" / f"large-{first_row + row}")
-            if isinstance(field, RaggedImageField):
-                sums = spool_pixels(encoded, spool.path)
+    def _sums(self, encoded: EncodedSample, on_decode: OnDecode | None) -> ImageSums:
+        """The statistics of an image, unless they are made of the whole block. Large images are written."""
+        picture, field, sums = encoded.image, self.format.fields["image"], ImageSums()
+        if isinstance(picture, Picture):
+            (folder, first_row), row = cast("tuple[Path, int]", self._place), len(self._rows)
+            if isinstance(field, RawImageField):
+                place = raw_path(folder, "image"), (first_row + row) * field.spec.row_nbytes
+                sums, encoded.image = write_pixels(encoded, *place, on_decode), None
             else:
-                sums = spool_jpeg(encoded, spool.path, self.format.image)
-                sums = replace(sums, images_of={str(encoded.shape[2]): 1})
-        if encoded.image is None:
-            self._large[row] = spool
-            self._left_out.update(dict.fromkeys(encoded.parts.left_out) if self.format.image.color == "auto" else {})
-        encoded.parts.close()
-        encoded.parts = None
+                sums = spool(encoded, folder / "image" / f"large-{first_row + row}", self.format.image, on_decode)
+            self._left_out.update(dict.fromkeys(picture.left_out) if self.format.image.color == "auto" else {})
+            picture.close()
+        elif encoded.sums is not None and not isinstance(field, RawImageField):
+            sums = encoded.sums()
+            self.nbytes += memoryview(encoded.image).nbytes
+        encoded.sums = None  # with the pixels of a file: a block of files can have very many
         return sums
 
     def _check_shape(self, encoded: EncodedSample) -> None:
-        field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.pixels.dtype
+        field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.dtype
         if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
         elif isinstance(field, RaggedImageField):
@@ -263,46 +247,23 @@ class BlockRows:
         tables: dict[str, tuple[NDArray[np.int64], Mapping[str, Values]]] = {}
         for name, field in self.format.fields.items():
             if isinstance(field, ArrayField):
-                if isinstance(field, RawImageField) and self._large:
-                    self._write_between(name, field, folder, first_row)
-                    continue
-                rows = field.rows(name, self._rows)
-                if self._rows:  # not through a map: there a full disk would kill the process
+                is_between = name == "image" and any(
+                    each.image is None for each in self._rows
+                )  # large ones are written
+                for row, some in enumerate([[each] for each in self._rows] if is_between else [self._rows]):
+                    if not some or (is_between and some[0].image is None):
+                        continue
+                    rows = field.rows(name, some)  # not through a map: there a full disk would kill the process
                     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-                    write_at(raw_path(folder, name), data, first_row * rows[:1].nbytes)
+                    write_at(raw_path(folder, name), data, (first_row + row) * rows[:1].nbytes)
                     self._statistics.add({name: field.sums(rows)})
             elif isinstance(field, TableField):
                 tables[name] = found = field.rows(name, self._rows)
-                if name == "image" and self._large:
-                    small = [each for row, each in enumerate(self._rows) if row not in self._large]
-                    self._statistics.add({name: field.sums(*field.rows(name, small))} if small else {})
-                    tables[name] = self._with_spools(*found)
-                elif self._rows:
+                if self._rows:
                     self._statistics.add({name: field.sums(*found)})
                 tables |= {f"{name}/{value}": each for value, each in field.lists(name, self._rows).items()}
         skipped, left_out = tuple(self.skipped), tuple(self._left_out)
         return BlockResult(first_row, len(self._rows), tables, self._statistics, skipped, left_out, files)
-
-    def _write_between(self, name: str, field: RawImageField, folder: Path, first_row: int) -> None:
-        """Write the images that are not large, one by one."""
-        for row, each in enumerate(self._rows):
-            if row not in self._large:
-                data = np.ascontiguousarray(each.pixels).reshape(-1).view(np.uint8).data
-                write_at(raw_path(folder, name), data, (first_row + row) * field.spec.row_nbytes)
-                self._statistics.add({name: field.sums(each.pixels[None])})
-
-    def _with_spools(
-        self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
-    ) -> tuple[NDArray[np.int64], dict[str, Values]]:
-        """Insert the values of large images, which are in files, between those of the other images."""
-        name = next(each for each in values if each != "shape")
-        numbers, pieces, start = values[name], list[NDArray[Any] | Spool](), 0
-        stops = np.cumsum(lengths)
-        for row, spool in cast("dict[int, Spool]", self._large).items():
-            stop = int(stops[row])  # it has none of these
-            pieces += [numbers[start:stop], spool]
-            lengths[row], start = spool.path.stat().st_size // numbers.itemsize, stop
-        return lengths, {**values, name: [*pieces, numbers[start:]]}
 
 
 def raw_path(folder: Path, array: str) -> Path:

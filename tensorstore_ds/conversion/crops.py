@@ -19,10 +19,9 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size
 from tensorstore_ds.imaging.oriented import as_corners
+from tensorstore_ds.imaging.picture import open_picture, read_header
 from tensorstore_ds.imaging.placement import box_faults, clip
-from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, Source
 from tensorstore_ds.sources.files import PackedStrings
 
@@ -181,25 +180,16 @@ class CropSource(PartSource):
         return kept.tolist(), labels
 
     def _header_size(self, sample: Sample) -> tuple[int, int]:
-        image: Any = sample.image
-        if isinstance(image, str | Path):
-            image = read_file(image, sample.key)
-        if isinstance(image, bytes):
-            return oriented_size(open_image(image, max_pixels=self._options.max_pixels, key=sample.key))
-        return self._pixels(sample).shape[:2]
+        return read_header(sample.image, max_pixels=self._options.max_pixels, key=sample.key).size
 
     def _pixels(self, sample: Sample) -> NDArray[Any]:
         """(H, W, C) of the whole image."""
-        image: Any = sample.image
         if self._decoded[0] != sample.key:
+            how: Any = {"color": self._options.color, "max_pixels": self._options.max_pixels, "key": sample.key}
             try:
-                if isinstance(image, str | Path):
-                    image = read_file(image, sample.key)
-                options = self._options
-                pixels = decode_image(image, color=options.color, max_pixels=options.max_pixels, key=sample.key)
+                self._decoded = (sample.key, open_picture(sample.image, **how).pixels())
             except SourceError as error:
                 raise with_path(error, sample.key, sample.image) from error
-            self._decoded = (sample.key, pixels)
         return self._decoded[1]
 
     def _region(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -16,36 +17,28 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.conversion.large import sums_of
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
-from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.kinds.objects import FLAGS, LISTS, PI
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import (
-    ImageHeader,
     OnDecode,
     bad_image,
-    check_pixels as check_size_of_image,
-    decode_file,
-    decode_image,
     decode_mask,
-    decoding_nbytes,
     encode_png,
-    further_frames,
     is_storable,
-    lost_alpha,
     open_image,
     orientation,
     quiet_pillow,
-    read_image_header,
 )
-from tensorstore_ds.imaging.jpeg import JPEG, MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
+from tensorstore_ds.imaging.jpeg import MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
-from tensorstore_ds.imaging.parts import LARGE_NBYTES, OpenedImage, TiffPart, WholeImage, open_by_parts
+from tensorstore_ds.imaging.picture import Picture, is_jpeg, open_picture
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
-from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import archive_of, check_machine, open_file, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
@@ -57,9 +50,6 @@ FRACTIONS, CUT = "fractions", "cut"
 _ROUNDING = 1e-9
 #: An image is decoded at least this many times larger than it becomes.
 _RESERVE = 2
-#: An image that is resized or encoded as a whole takes about this many times its pixels.
-_COPIES = 3
-_BY_PARTS = 'Use `encoding="raw"` or `encoding="jpeg"` without a size, which read it by parts, or `tiles`.'
 _NOT_KEPT = "this {} file is not kept: stores hold no files of this format. Its image is stored as a {} file."
 #: Largest number of characters of a path in an error.
 _SHOWN = 100
@@ -76,7 +66,7 @@ def encode_sample(
     """Decode a sample's image, fit it, its objects and its masks to the requested size, and encode it.
 
     `on_decode` is called before an image file is decoded, with the bytes of memory that this may take. `by_parts`
-    allows leaving large images to `EncodedSample.parts`.
+    allows leaving large images as a `Picture`, to be written in bands.
     """
     try:
         return _encode_sample(sample, options, on_decode, masks, by_parts)
@@ -92,141 +82,85 @@ def _encode_sample(
     masks: Mapping[str, MaskField],
     by_parts: bool,
 ) -> EncodedSample:
-    source: Any = sample.image
-    parts: OpenedImage | WholeImage | None = None
+    key, as_files = sample.key, options.encoding == "source"
     try:
-        opened = None if options.encoding == "source" else open_by_parts(source, options.color, sample.key)
-        if opened is not None:
-            sample.left_out += opened.left_out
-            size, scale, original = (
-                opened.shape[:2],
-                1,
-                _decode_opened(opened, sample.key, options, on_decode, by_parts),
-            )
-            parts = opened if not original.size else None
-        else:
-            if isinstance(source, str | Path):
-                source = read_file(source, sample.key)
-            size, scale, decoded = _decode(source, sample, options, on_decode, by_parts)
-            original = decoded if isinstance(decoded, np.ndarray) else np.empty((0, 0, decoded.shape[2]), decoded.dtype)
-            parts = decoded if isinstance(decoded, WholeImage) else None
+        how: Any = {"color": options.color, "max_pixels": options.max_pixels, "key": key}
+        picture = open_picture(sample.image, as_files=as_files, **how)
+        left_out, placement = picture.left_out, options.placement(picture.size)
+        file = picture.file if as_files and picture.file is not None and is_storable(picture.file) else None
+        in_bands = by_parts and picture.is_large and placement is None and (file is not None or not as_files)
+        scale = _scale(picture, placement, options)
+        is_read = not in_bands and (file is None or options.check == "full")
+        pixels = picture.pixels(scale, on_decode) if is_read else None
     except SourceError as error:
-        raise with_path(error, sample.key, sample.image) from error
-    placement = options.placement(size)
-    objects, problems = fitted_objects(sample, size, placement, options)
-    pixels = original
-    if placement is not None:
-        left, top, right, bottom = (edge / scale for edge in placement.box)
-        pixels = resize(original, replace(placement, box=(left, top, right, bottom)))
-    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
-        message = "expected finite numbers as pixels, found NaN or infinity"
-        resized = ", or numbers too large to be resized" if pixels is not original else ""
-        raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
-    if parts is not None:
-        _check_jpeg(sample.key, parts, options)
-    is_later = parts is not None and options.encoding != "source"
-    encoded = None if is_later else _encode(sample.key, source, pixels, options)
-    height, width = size if placement is None else placement.size
-    shape = height, width, pixels.shape[2]
-    if encoded is not None:
-        check_pixels(sample.key, shape, options)
+        raise with_path(error, key, sample.image) from error
+    sample.left_out += picture.left_out if file is None else left_out
+    if file is None and as_files and picture.file is not None:
+        message = _NOT_KEPT.format(picture.format, "PNG" if picture.dtype == "uint16" else "JPEG")
+        sample.left_out += (Problem(key, "file-not-kept", message),)
+    objects, problems = fitted_objects(sample, picture.size, placement, options)
+    if pixels is not None:
+        pixels = _finite(key, _placed(pixels, placement, scale), pixels)
+    elif options.encoding == "jpeg":
+        _check_jpeg(key, picture)
+    shape = (*(picture.size if placement is None else placement.size), (picture if pixels is None else pixels).shape[2])
+    image = file or (picture if pixels is None else _encode(key, pixels, options, has_file=picture.file is not None))
+    if isinstance(image, bytes):
+        check_pixels(key, shape, options)
     return EncodedSample(
-        key=sample.key,
-        pixels=pixels,
-        image=encoded,
-        size=size,
+        key=key,
+        image=image,
+        size=picture.size,
         shape=shape,
-        restarts=None if encoded is None else find_restarts(encoded),
-        entries=None if encoded is None or options.encoding != "source" else find_entries(encoded),
+        dtype=picture.dtype if pixels is None else pixels.dtype,
+        sums=partial(sums_of, key, picture if in_bands else pixels),
+        restarts=find_restarts(image) if isinstance(image, bytes) else None,
+        entries=find_entries(image) if isinstance(image, bytes) and as_files else None,
         label=sample.label,
         objects=objects,
         masks={
-            name: _encode_mask(sample, name, field, size, placement, options.max_pixels)
+            name: _encode_mask(sample, name, field, picture.size, placement, options.max_pixels)
             for name, field in masks.items()
         },
         arrays=sample.arrays,
         texts=_checked_texts(sample),
         problems=problems,
-        file_nbytes=len(source) if isinstance(source, bytes) else 0 if opened is None else opened.file_nbytes,
-        parts=parts,
+        file_nbytes=picture.file_nbytes,
     )
 
 
-def _decode_opened(
-    opened: OpenedImage, key: str, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
-) -> NDArray[Any]:
-    """All pixels of a file from an opener, or (0, 0, C) if it will be encoded by parts."""
-    size = opened.shape[:2]
-    check_size_of_image(size, options.max_pixels, key)
-    if opened.is_large and by_parts and options.placement(size) is None and options.encoding in ("auto", "raw", "jpeg"):
-        if on_decode is not None:
-            on_decode(opened.band_nbytes)
-        return np.empty((0, 0, opened.shape[2]), opened.dtype)
-    if _COPIES * opened.nbytes > (limit := memory_limit()):
-        needed = f"{_COPIES * opened.nbytes:,} bytes of memory are needed to resize or encode it as a whole"
-        raise ConversionError(f"{key}: {needed}, {limit:,} may be used. {_BY_PARTS}")
-    if on_decode is not None:
-        on_decode(_COPIES * opened.nbytes)
-    pixels = opened.read(0, 0, *size)
-    opened.close()
+def _placed(pixels: NDArray[Any], placement: Placement | None, scale: int) -> NDArray[Any]:
+    """Pixels, which were reduced to 1/`scale` while they were decoded, in the requested size."""
+    if placement is None:
+        return pixels
+    left, top, right, bottom = (edge / scale for edge in placement.box)
+    return resize(pixels, replace(placement, box=(left, top, right, bottom)))
+
+
+def _finite(key: str, pixels: NDArray[Any], original: NDArray[Any]) -> NDArray[Any]:
+    """The pixels; raises `SourceError` if some are not finite, which may come from resizing the original ones."""
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        message = "expected finite numbers as pixels, found NaN or infinity"
+        resized = ", or numbers too large to be resized" if pixels is not original else ""
+        raise bad_image(key, "pixel-nan", f"{message}{resized}.")
     return pixels
 
 
-def _check_jpeg(key: str, image: OpenedImage | WholeImage, options: ImageOptions) -> None:
+def _check_jpeg(key: str, picture: Picture) -> None:
     """Raise `SourceError` for a large image that cannot become a JPEG file."""
-    if options.encoding != "jpeg":
-        return
-    height, width, channels = image.shape
-    _check_depth(key, image.dtype, channels)
+    height, width, channels = picture.shape
+    _check_depth(key, picture.dtype, channels)
     if max(height, width) > MOST_SIDE:
         message = f"JPEG has at most {MOST_SIDE:,} pixels in a row and rows, this image has {width}x{height}."
         raise SourceError(Problem(key, "too-many-pixels", message), 'Use `encoding="raw"`, or `tiles`.')
 
 
-def _decode(
-    source: Any, sample: Sample, options: ImageOptions, on_decode: OnDecode | None, by_parts: bool
-) -> tuple[tuple[int, int], int, NDArray[Any] | WholeImage]:
-    """(height, width) of an image as shown, its reduction by decoding, and its pixels.
-
-    There are no pixels if files are kept and only their headers are read. A large image `by_parts` is not decoded yet.
-    """
-    key = sample.key
-    if isinstance(source, TiffPart):
-        source = source.pixels()
-    if not isinstance(source, bytes):
-        pixels = decode_image(source, color=options.color, max_pixels=options.max_pixels, key=key, on_decode=on_decode)
-        return pixels.shape[:2], 1, pixels
-    header = read_image_header(source, max_pixels=options.max_pixels, key=key)
-    if header.image is not None:
-        sample.left_out += further_frames(header.image, key)
-        if options.encoding == "source" and not is_storable(source):
-            message = _NOT_KEPT.format(header.image.format, "PNG" if header.dtype == "uint16" else "JPEG")
-            sample.left_out += (Problem(key, "file-not-kept", message),)
-    if options.encoding == "source" and options.check == "headers" and is_storable(source):
-        return header.size, 1, np.empty((0, 0, header.channels), header.dtype)
-    is_kept = options.encoding == "source" and is_storable(source)
-    is_large = math.prod(header.size) * header.channels * np.dtype(header.dtype).itemsize >= LARGE_NBYTES
-    is_for_parts = by_parts and (is_kept or options.encoding in ("auto", "raw", "jpeg"))
-    if is_large and is_for_parts and options.placement(header.size) is None:
-        if on_decode is not None:
-            on_decode(decoding_nbytes(header))
-        return header.size, 1, WholeImage(source, options.color, options.max_pixels, key)
-    scale = _scale(header, options)
-    pixels = decode_file(source, header, color=options.color, key=key, on_decode=on_decode, scale=scale)
-    if header.image is not None and options.color == "auto" and not is_kept:
-        sample.left_out += lost_alpha(header.image, key)
-    return header.size, scale, pixels
-
-
-def _scale(header: ImageHeader, options: ImageOptions) -> int:
+def _scale(picture: Picture, placement: Placement | None, options: ImageOptions) -> int:
     """By how much to reduce an image while decoding: as far as the quality of the final resize allows."""
-    if header.jpeg is None or header.orientation != 1:
-        return 1
-    placement = None if options.max_side is None else options.placement(header.size)
-    if placement is None:
+    if not picture.can_scale or placement is None or options.max_side is None:
         return 1
     height, width = placement.size
-    return scale_for(header.size, (_RESERVE * height, _RESERVE * width))
+    return scale_for(picture.size, (_RESERVE * height, _RESERVE * width))
 
 
 def check_pixels(key: str, shape: tuple[int, ...], options: ImageOptions) -> None:
@@ -284,7 +218,7 @@ def _is_turned(sample: Sample) -> bool:
             image = stack.enter_context(open_file(image, sample.key))
         is_file = isinstance(image, bytes | io.IOBase)
         opened = open_image(cast(Any, image), key=sample.key) if is_file else image
-        return not isinstance(opened, np.ndarray | TiffPart) and orientation(opened) >= 5
+        return not isinstance(opened, np.ndarray | Picture) and orientation(opened) >= 5
     return False
 
 
@@ -417,7 +351,7 @@ def _encode_mask(
     if wrong.size:
         message = f"expected pixels in {field.expected()}, found {int(wrong[0])}."
         advice = "Name all classes with `classes`, class 0 first, or correct the mask."
-        if _is_jpeg(source, key):
+        if is_jpeg(source, key):
             advice = "This mask is a JPEG, which changes the numbers: write all masks again as PNG."
         raise SourceError(Problem(key, "mask-range", message), advice)
     if placement is not None:
@@ -441,24 +375,14 @@ def mask_of_image(sample: Sample, name: str, size: tuple[int, int], max_pixels: 
     return mask
 
 
-def _is_jpeg(source: Any, key: str) -> bool:
-    if isinstance(source, str | Path):
-        source = read_file(source, key)
-    return bool(source[:2] == JPEG) if isinstance(source, bytes) else getattr(source, "format", None) == "JPEG"
-
-
-def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:
+def _encode(key: str, pixels: NDArray[Any], options: ImageOptions, *, has_file: bool) -> NDArray[Any] | bytes:
+    """The pixels, or a file of them; `has_file` tells whether they were decoded from one."""
     if options.encoding in ("auto", "raw"):
-        return None
-    if options.encoding == "source":
-        if not isinstance(source, bytes):
-            raise OptionError(
-                f'{key}: this source has no image files to keep. Use `encoding="raw"` or `encoding="jpeg"`.'
-            )
-        if is_storable(source):
-            return source
-        if pixels.dtype == np.uint16:
-            return encode_png(pixels)
+        return pixels
+    if options.encoding == "source" and not has_file:
+        raise OptionError(f'{key}: this source has no image files to keep. Use `encoding="raw"` or `encoding="jpeg"`.')
+    if options.encoding == "source" and pixels.dtype == np.uint16:
+        return encode_png(pixels)
     _check_depth(key, pixels.dtype, pixels.shape[2])
     return encode_jpeg(pixels, options.quality, options.subsampling)
 

@@ -191,7 +191,7 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
     for split, reference in places:
         with or_skipped("skip", bad), quiet_pillow():
             as_pixels = replace(image, encoding="raw")
-            if encode_sample(source.read(split, reference), as_pixels, by_parts=True).parts is None:
+            if isinstance(encode_sample(source.read(split, reference), as_pixels, by_parts=True).image, np.ndarray):
                 some.append((split, reference))  # else it is too large to be tried in each encoding
         if len(some) == _COMPARED:
             break
@@ -211,11 +211,12 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
             continue
         began = time.perf_counter()
         for each in stored:
-            pixels = each.pixels if each.image is None else decode_stored(each.image, key=each.key)
-            if each.image is None:  # else they are new
-                pixels.copy()
+            if isinstance(each.image, bytes):
+                decode_stored(each.image, key=each.key)
+            else:
+                each.image.copy()
         seconds = (time.perf_counter() - began) / len(stored)
-        nbytes = sum(each.pixels.nbytes if each.image is None else len(each.image) for each in stored) // len(stored)
+        nbytes = sum(memoryview(each.image).nbytes for each in stored) // len(stored)
         shown = {name: value for name, value in way.items() if name == "encoding" or type(value) is int}
         yield EncodingEstimate(shown, prepared.samples * (nbytes + _SMALL), usable_cores() / seconds)
 
@@ -227,10 +228,8 @@ def _try(prepared: Prepared, bad: list[Problem]) -> tuple[int, float, float]:
     began = time.perf_counter()
     for encoded in prepared.encoded(max(1, prepared.samples // _TRIED), bad):
         with or_skipped("skip", bad):
-            data, times = encoded.image, 1.0
-            if data is None and encoded.parts is not None:
-                data, times = about(encoded, prepared.format.image)
-            stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if data is None else data)
+            data, times = about(encoded, prepared.format.image)
+            stored.append(data)
             large.append(times)
         if time.perf_counter() - began > _TRIED_SECONDS or sum(map(len, stored)) > _TRIED_NBYTES:
             break

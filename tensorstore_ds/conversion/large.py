@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,10 @@ from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.durable import write_at
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import ImageSums
-from tensorstore_ds.imaging.codecs import bad_image
+from tensorstore_ds.imaging.codecs import OnDecode, bad_image
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, encode_jpeg, write_jpeg
+from tensorstore_ds.imaging.picture import Picture
 
-_T = TypeVar("_T")
 _COPY_NBYTES = 8 * 1024**2
 
 
@@ -26,6 +26,10 @@ class Spool:
     """Values of a table in a separate file, until they are appended to those of their shard."""
 
     path: Path
+
+    def __len__(self) -> int:
+        """Its bytes."""
+        return self.path.stat().st_size
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the bytes in pieces, then remove the file."""
@@ -36,7 +40,7 @@ class Spool:
 
 
 #: Values of a table: as one array, or in several pieces.
-Values = NDArray[Any] | Sequence[NDArray[Any] | Spool]
+Values = NDArray[Any] | Sequence[NDArray[Any] | bytes | Spool]
 
 
 def data_of(values: Values) -> Iterator[bytes | memoryview]:
@@ -44,75 +48,71 @@ def data_of(values: Values) -> Iterator[bytes | memoryview]:
     for piece in [values] if isinstance(values, np.ndarray) else values:
         if isinstance(piece, Spool):
             yield from piece.pieces()
+        elif isinstance(piece, bytes):
+            yield piece
         else:
             yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
 
 
-def sums_of(sample: EncodedSample) -> ImageSums:
-    """The statistics of a large image; raises `SourceError` if it is damaged."""
-    return sum(map(ImageSums.of_pixels, _bands(sample)), ImageSums())
+def sums_of(key: str, image: Picture | NDArray[Any] | None) -> ImageSums:
+    """The statistics of an image whose file is kept, from its pixels; raises `SourceError` if it is damaged."""
+    if isinstance(image, Picture):
+        return sum(map(ImageSums.of_pixels, _bands(key, image)), ImageSums())
+    return ImageSums() if image is None else ImageSums.of_pixels(image)
 
 
-def write_pixels(sample: EncodedSample, path: Path, offset: int) -> ImageSums:
+def write_pixels(sample: EncodedSample, path: Path, offset: int, on_decode: OnDecode | None) -> ImageSums:
     """Write the pixels of a large image into a file that exists; raises `SourceError` if it is damaged."""
-
-    def put(data: memoryview) -> None:
-        nonlocal offset
-        write_at(path, data, offset)
-        offset += data.nbytes
-
     sums = ImageSums()
-    for band in _bands(sample):
-        put(np.ascontiguousarray(band).reshape(-1).view(np.uint8).data)
+    for band in _bands(sample.key, sample.image, on_decode):
+        write_at(path, np.ascontiguousarray(band).reshape(-1).view(np.uint8).data, offset)
+        offset += band.nbytes
         sums += ImageSums.of_pixels(band)
     return sums
 
 
-def spool_pixels(sample: EncodedSample, path: Path) -> ImageSums:
-    """Write the pixels of a large image into a new file, which is removed if this fails."""
-    path.touch()
-    return _or_removed(path, lambda: write_pixels(sample, path, 0))
+def spool(sample: EncodedSample, path: Path, options: ImageOptions, on_decode: OnDecode | None) -> ImageSums:
+    """Write a large image into a new file, which becomes its `image`, as pixels or encoded as JPEG.
 
-
-def spool_jpeg(sample: EncodedSample, path: Path, options: ImageOptions) -> ImageSums:
-    """Encode a large image as a JPEG file, which is removed if this fails; notes its restart markers in `sample`."""
+    The file is removed if this fails.
+    """
     sums = ImageSums()
 
     def bands() -> Iterator[NDArray[Any]]:
         nonlocal sums
-        for band in _bands(sample):
+        for band in _bands(sample.key, sample.image, on_decode):
             sums += ImageSums.of_pixels(band)
             yield band
 
-    def write() -> None:
-        with path.open("wb") as file:
-            try:
+    try:
+        path.touch()
+        if options.encoding != "jpeg":
+            sums = write_pixels(sample, path, 0, on_decode)
+        else:
+            with path.open("wb") as file:
                 sample.restarts = write_jpeg(file, bands(), sample.size, options.quality, options.subsampling)
-            except DamagedJpegError as error:
-                raise bad_image(sample.key, "too-many-pixels", f"{error}.") from error
-
-    _or_removed(path, write)
+    except DamagedJpegError as error:
+        path.unlink(missing_ok=True)
+        raise bad_image(sample.key, "too-many-pixels", f"{error}.") from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    sample.image = Spool(path)
     return sums
 
 
 def about(sample: EncodedSample, options: ImageOptions) -> tuple[bytes, float]:
-    """The stored bytes of the first rows of a large image, and the factor to the size of the whole image."""
-    band = next(sample.parts.bands())
-    share = len(band) / sample.shape[0]
+    """The stored bytes of an image, or of its first rows if it is large, and the factor to the size of all of it."""
+    if not isinstance(sample.image, Picture):
+        is_file = isinstance(sample.image, bytes)
+        return sample.image if is_file else np.ascontiguousarray(sample.image).tobytes(), 1.0
+    band = next(sample.image.bands())
     data = encode_jpeg(band, options.quality, options.subsampling) if options.encoding == "jpeg" else band.tobytes()
-    return data, 1 / share
+    return data, sample.shape[0] / len(band)
 
 
-def _bands(sample: EncodedSample) -> Iterator[NDArray[Any]]:
-    for band in sample.parts.bands():
+def _bands(key: str, picture: Picture, on_decode: OnDecode | None = None) -> Iterator[NDArray[Any]]:
+    for band in picture.bands(on_decode):
         if band.dtype.kind == "f" and not np.isfinite(band).all():
-            raise bad_image(sample.key, "pixel-nan", "expected finite numbers as pixels, found NaN or infinity.")
+            raise bad_image(key, "pixel-nan", "expected finite numbers as pixels, found NaN or infinity.")
         yield band
-
-
-def _or_removed(path: Path, write: Callable[[], _T]) -> _T:
-    try:
-        return write()
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise

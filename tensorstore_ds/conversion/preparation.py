@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from tensorstore_ds.conversion.blocks import (
     ALL_AS_RGB,
@@ -49,23 +46,15 @@ from tensorstore_ds.format.kinds import (
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import add_doubtful
-from tensorstore_ds.imaging.codecs import (
-    check_pixels as check_size_of_image,
-    color_of,
-    further_frames,
-    open_image,
-    oriented_size,
-    quiet_pillow,
-)
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.imaging.heif import HEIF_FORMATS
-from tensorstore_ds.imaging.jpeg import JPEG
-from tensorstore_ds.imaging.parts import TiffPart, open_by_parts
+from tensorstore_ds.imaging.picture import is_jpeg, read_header
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps
-from tensorstore_ds.regular_files import open_file, tidied
+from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import Contents, Sample, Source
+from tensorstore_ds.sources.base import Contents, Source
 from tensorstore_ds.sources.chosen import FractionSource
 from tensorstore_ds.sources.joined import JoinedSource, Sources
 from tensorstore_ds.sources.ledger import UNUSED
@@ -261,13 +250,10 @@ def learn(
     is_recoded = False
     for encoded in islice(_encoded(source, contents, some, image, on_error, bad), 1 if is_raw else PROBED):
         first = first or encoded
-        if encoded.parts is not None and image.encoding == "jpeg":
-            with or_skipped(on_error, bad):
-                data, times = about(encoded, image)
-                nbytes.append(round(len(data) * times))
-        else:
-            nbytes.append(len(encoded.image or b""))
-            is_recoded |= image.encoding == "source" and len(encoded.image or b"") != encoded.file_nbytes
+        with or_skipped(on_error, bad):
+            data, times = (b"", 1) if is_raw else about(encoded, image)
+            nbytes.append(round(len(data) * times))
+            is_recoded |= image.encoding == "source" and len(data) != encoded.file_nbytes
     if first is None:
         nothing = Problem(str(source.path), "empty-source", "no sample can be read here.")
         advice = NOTHING_LEFT if bad else "Name the files to be converted, or another `format`."
@@ -280,7 +266,7 @@ def learn(
     notes += [f"`{name}` changes nothing here: {why}." for name, why in unused]
     format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged)
     if surveyed is not None and is_ragged:
-        row_nbytes = surveyed.pixels // surveyed.images * first.shape[2] * first.pixels.itemsize
+        row_nbytes = surveyed.pixels // surveyed.images * first.shape[2] * first.dtype.itemsize
     row_nbytes = max(format.fixed_nbytes, row_nbytes)
     return Prepared(source, contents, splits, format, row_nbytes, surveyed is not None, tuple(notes), tuple(bad))
 
@@ -315,10 +301,7 @@ def _is_encoded_again(source: Source, splits: Mapping[str, ChosenRows], first: E
         return False
     split = next(each for each in splits.values() if len(each))
     image = source.read(split.source_split, next(iter(split))).image
-    if isinstance(image, bytes | str | Path):
-        with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, first.key) as file:
-            return bool(file.read(2) == JPEG)
-    return False
+    return isinstance(image, bytes | str | Path) and is_jpeg(image, first.key)
 
 
 def _encoded(
@@ -355,14 +338,6 @@ def check_memory(needed: int) -> None:
 
 
 # --- all headers ------------------------------------------------------------------------------------------------
-
-
-class FileFate(Enum):
-    """What ``encoding="source"`` does with an image."""
-
-    KEPT = auto()  #: its file is stored
-    RECODED = auto()  #: its file is encoded again
-    NO_FILE = auto()  #: it has no file
 
 
 class Kind(NamedTuple):
@@ -455,11 +430,15 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
             try:
                 sample = prepared.source.read(split, reference)
                 try:
-                    height, width, kind, fate = _header(sample, options)
+                    how: Any = {"max_pixels": options.max_pixels, "key": sample.key}
+                    picture = read_header(sample.image, as_files=options.encoding == "source", **how)
                 except SourceError as error:
                     raise with_path(error, sample.key, sample.image) from error
-                if only not in (None, kind.dtype):
-                    message = f"expected {only} pixels, as most images have, found {kind.dtype}."
+                (height, width, channels), dtype = picture.shape, picture.dtype.name
+                kind = Kind(channels, dtype)
+                sample.left_out += picture.left_out
+                if only not in (None, dtype):
+                    message = f"expected {only} pixels, as most images have, found {dtype}."
                     surveyed.odd[name, row] = Problem(sample.key, "unsupported-depth", message)
                     continue
                 placement = options.placement((height, width))
@@ -478,8 +457,8 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
             surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
             surveyed.kinds[kind] += 1
             surveyed.pixels += height * width
-            surveyed.files += fate is not FileFate.NO_FILE
-            surveyed.recoded += fate is FileFate.RECODED
+            surveyed.files += picture.format != ""
+            surveyed.recoded += picture.format in HEIF_FORMATS
     return surveyed
 
 
@@ -506,39 +485,6 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
     surveyed.notes = (*notes, mixed) if mixed else tuple(notes)
     if surveyed.image.encoding in ("auto", "raw") or (surveyed.image.encoding == "source" and len(surveyed.dtypes) > 1):
         surveyed.differing = _differing(surveyed, options, where, masks, bool(mixed))
-
-
-def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind, FileFate]:
-    """Height, width and kind of an image, and the fate of its file; raises `SourceError`."""
-    image = sample.image
-    by_parts = None if options.encoding == "source" else open_by_parts(image, "auto", sample.key)
-    if by_parts is not None:
-        check_size_of_image(by_parts.shape[:2], options.max_pixels, sample.key)
-        sample.left_out += by_parts.left_out
-        kind = Kind(by_parts.shape[2], by_parts.dtype.name)
-        return (*by_parts.shape[:2], kind, FileFate.KEPT if by_parts.is_for_pillow else FileFate.NO_FILE)
-    if isinstance(image, TiffPart):
-        return (*image.size, Kind(image.shape[2], image.dtype.name), FileFate.NO_FILE)
-    if isinstance(image, np.ndarray):
-        dtype = "uint8" if image.dtype == np.bool_ else image.dtype.newbyteorder("=").name
-        return image.shape[0], image.shape[1], Kind(image.shape[2] if image.ndim == 3 else 1, dtype), FileFate.NO_FILE
-    if isinstance(image, bytes | str | Path):
-        with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, sample.key) as file:
-            opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
-            sample.left_out += further_frames(opened, sample.key)
-            return (
-                *oriented_size(opened),
-                _kind(opened),
-                FileFate.RECODED if opened.format in HEIF_FORMATS else FileFate.KEPT,
-            )
-    return (*oriented_size(image), _kind(image), FileFate.NO_FILE)
-
-
-def _kind(image: Image.Image) -> Kind:
-    color = color_of(image.mode)
-    if color != image.mode:
-        return GRAY if color == "gray" else COLOR
-    return Kind(1, {"I": "int32", "F": "float32"}.get(color, "uint16"))
 
 
 def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:

@@ -18,7 +18,7 @@ from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.codecs import quiet_pillow
-from tensorstore_ds.imaging.parts import TiffPart, open_parts, size_of
+from tensorstore_ds.imaging.picture import PicturePart, open_picture, read_header
 from tensorstore_ds.imaging.placement import Placement, box_faults
 from tensorstore_ds.imaging.resizing import resize_nearest
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
@@ -93,7 +93,7 @@ class TileSource(PartSource):
         return replace(
             image.sample,
             key=self.key(split, reference),
-            image=TiffPart(image.parts, (y, x), self._size),
+            image=PicturePart(image.picture, (y, x), self._size),
             objects=objects,
             problems=problems,
             masks=masks,
@@ -175,14 +175,14 @@ class _Opened:
     def __init__(self, sample: Sample, options: ConvertOptions, fields: dict[str, MaskField] | None = None) -> None:
         self._max_pixels, self._fields = options.max_pixels, fields or {}
         self._masks: dict[str, NDArray[Any]] | None = None
-        how: Any = {"color": options.color, "max_pixels": options.max_pixels, "key": sample.key}
+        how: Any = {"max_pixels": options.max_pixels, "key": sample.key, "whole": False}
         try:
             if fields is None:
-                self.size = size_of(sample.image, **how)
+                self.size = read_header(sample.image, **how).size
             else:
-                self.parts, left_out = open_parts(sample.image, **how)
-                self.size = self.parts.shape[:2]
-                sample = replace(sample, left_out=sample.left_out + left_out)
+                self.picture = open_picture(sample.image, color=options.color, **how)
+                self.size = self.picture.size
+                sample = replace(sample, left_out=sample.left_out + self.picture.left_out)
         except SourceError as error:
             raise with_path(error, sample.key, sample.image) from error
         self.sample = sample

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -72,18 +72,20 @@ class ArraySpec:
 class EncodedSample:
     """One sample in its stored form. Each kind of field uses its own members.
 
-    `pixels` (H, W, C) are empty once unused, and `image` is None if pixels are stored. `shape` is (H, W, C), `size` the
-    (height, width) before resizing. `restarts` (m,) uint32 are positions after restart markers, and `entries` (m, 3)
-    uint32 as in `find_entries`. `objects` are (M, ...) each, or lists of M arrays. `masks` (H, W), `arrays` and
-    `texts` are by field. `problems` are dropped boxes. `file_nbytes` is the size of the source's file, or 0. `parts` is
-    a large image to encode by parts, with empty `pixels` and no `image`.
+    `image` is what the store keeps: pixels (H, W, C), the bytes of a file, or a large `Picture`, which is written in
+    bands and becomes None or a `Spool`. `shape` is its (H, W, C), `dtype` that of its pixels, and `size` the (height,
+    width) before resizing. `sums` reads the pixels of a file for the statistics. `restarts` (m,) uint32 are positions
+    after restart markers, and `entries` (m, 3) uint32 as in `find_entries`. `objects` are (M, ...) each, or lists of M
+    arrays. `masks` (H, W), `arrays` and `texts` are by field. `problems` are dropped boxes. `file_nbytes` is the size
+    of the source's file, or 0.
     """
 
     key: str
-    pixels: NDArray[Any]
-    image: bytes | None
+    image: Any
     size: tuple[int, int]
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    sums: Callable[[], Any] | None = None
     restarts: NDArray[np.uint32] | None = None
     entries: NDArray[np.uint32] | None = None
     label: int | None = None
@@ -93,7 +95,6 @@ class EncodedSample:
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     file_nbytes: int = 0
-    parts: Any = None
 
 
 @dataclass(frozen=True, slots=True)

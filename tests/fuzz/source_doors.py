@@ -93,7 +93,7 @@ def scan_and_read(path: Path, format: str) -> None:
                 if sample.key.startswith("/") or ".." in sample.key.split("/"):
                     raise AssertionError(f"expected a key inside of the source, found {sample.key!r}")
                 encoded = encode_sample(sample, _IMAGE, masks=masks)
-                sums += ImageSums.of_pixels(encoded.pixels)
+                sums += ImageSums.of_pixels(encoded.image)
                 problems += encoded.problems
             except SourceError as error:
                 problems += error.problems

@@ -1,1 +1,1 @@
-"""Readers that open image files in parts with a library: `tensorstore_ds.imaging.parts.OPENERS` lists them."""
+"""Readers that open image files in parts with a library: `tensorstore_ds.imaging.picture.OPENERS` lists them."""

@@ -21,12 +21,13 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.schema import MOST_CHANNELS
 from tensorstore_ds.imaging import MAX_PIXELS, Color
-from tensorstore_ds.imaging.codecs import FURTHER_FRAMES, bad_image, damaged, from_array
+from tensorstore_ds.imaging.codecs import FURTHER_FRAMES, OnDecode, bad_image, damaged, from_array
 from tensorstore_ds.imaging.jpeg import read_header
-from tensorstore_ds.imaging.parts import LARGE_NBYTES
+from tensorstore_ds.imaging.picture import LARGE_NBYTES, Picture
+from tensorstore_ds.machine import memory_limit
 
 #: Approximate bytes of pixels decoded at a time.
 BAND_NBYTES = 64 * 1024**2
@@ -47,6 +48,9 @@ _UNCOMPRESSED, _OLD_JPEG, _JPEG = 1, 6, 7
 #: Their decoders return at most the requested bytes; JPEG's header is read before.
 _COMPRESSIONS = {1, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
+#: An image that is resized or encoded as a whole takes about this many times its pixels.
+_COPIES = 3
+_BY_PARTS = 'Use `encoding="raw"` or `encoding="jpeg"` without a size, which read it by parts, or `tiles`.'
 _INSTALL = "Install it with: pip install '.[tiff]' in a clone of tensorstore-ds."
 
 
@@ -203,17 +207,15 @@ class _Header:
         return self.one(_COMPRESSION, 1) == _UNCOMPRESSED and not self.is_tiled and self.one(266, 1) == 1
 
 
-class TiffImage:
+class TiffImage(Picture):
     """An image in a TIFF file that can be read in parts.
 
-    `shape` is (height, width, channels) as displayed, in the requested colors. `is_large` images should be read in
-    parts. `is_for_pillow` ones can be read whole by Pillow too. `left_out` has a note if other pages are not smaller
-    copies.
+    `format` is empty if Pillow cannot read it, too. `left_out` has a note if other pages are not smaller copies.
     """
 
     def __init__(self, file: BinaryIO, header: _Header, color: Color, key: str, has_pages: bool) -> None:
         self._file, self._header, self._color, self._key = file, header, color, key
-        self.is_for_pillow = header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS
+        self.format = "TIFF" if header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS else ""
         self.file_nbytes, self.is_large = header.nbytes, header.is_large
         self.left_out = (Problem(key, "further-frames", FURTHER_FRAMES),) if has_pages else ()
         self._stored_dtype = cast("np.dtype[Any]", header.dtype)  # checked by `_Header.unsupported`
@@ -231,17 +233,21 @@ class TiffImage:
         self.dtype = pixel.dtype
 
     def close(self) -> None:
-        """Close the file."""
         self._kept.clear()
         self._finalizer()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all pixels."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    def pixels(self, scale: int = 1, on_decode: OnDecode | None = None) -> NDArray[Any]:
+        needed = _COPIES * self.nbytes
+        if needed > (limit := memory_limit()):
+            what = f"{needed:,} bytes of memory are needed to resize or encode it as a whole"
+            raise ConversionError(f"{self._key}: {what}, {limit:,} may be used. {_BY_PARTS}")
+        if on_decode is not None:
+            on_decode(needed)
+        pixels = self.read(0, 0, *self.size)
+        self.close()
+        return pixels
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
-        """(bottom - top, right - left, C) pixels of a part inside the image; raises `SourceError` for damage."""
         height, width, _ = self.shape
         turned = self._orientation
         if turned in (2, 3, 6, 7):  # the right side is stored first
@@ -256,10 +262,11 @@ class TiffImage:
             pixels = pixels[::-1]
         return self._finished(np.ascontiguousarray(pixels))
 
-    def bands(self) -> Iterator[NDArray[Any]]:
-        """The image from top to bottom, in bands (h, W, C) of all columns; raises as `read`."""
+    def bands(self, on_decode: OnDecode | None = None) -> Iterator[NDArray[Any]]:
         height, width, _ = self.shape
         header = self._header
+        if on_decode is not None:
+            on_decode(3 * max(BAND_NBYTES, min(SEGMENT_NBYTES, header.segment[0] * width * 8)))
         row_nbytes = width * header.pixel_nbytes
         aimed = max(1, BAND_NBYTES // row_nbytes)
         step = 1 if header.by_rows and self._orientation < 5 else header.segment[1 if self._orientation >= 5 else 0]
@@ -267,11 +274,6 @@ class TiffImage:
         for top in range(0, height, lines):
             self._kept.clear()
             yield self.read(top, 0, min(top + lines, height), width)
-
-    @property
-    def band_nbytes(self) -> int:
-        """Approximate memory that `bands` needs."""
-        return 3 * max(BAND_NBYTES, min(SEGMENT_NBYTES, self._header.segment[0] * self.shape[1] * 8))
 
     def _finished(self, pixels: NDArray[Any]) -> NDArray[Any]:
         header = self._header

@@ -104,7 +104,7 @@ class RawImageField(PixelField, ArrayField):
         return self.spec.dtype
 
     def row(self, name: str, sample: EncodedSample) -> Any:
-        return sample.pixels
+        return sample.image
 
     def sums(self, rows: NDArray[Any]) -> Sums:
         return ImageSums.of_pixels(rows)
@@ -150,11 +150,9 @@ class RaggedImageField(PixelField, TableField):
     def describe(self) -> str:
         return f"{self.dtype} pixels of differing sizes"
 
-    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        pixels = [sample.pixels.reshape(-1) for sample in samples]
+    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, Any]]:
         shapes = np.array([sample.shape for sample in samples], np.int32).reshape(-1, 3)
-        joined = np.concatenate([np.empty(0, self.dtype), *pixels])
-        return np.array([len(each) for each in pixels], np.int64), {"pixels": joined, "shape": shapes}
+        return shapes.astype(np.int64).prod(axis=1), {"pixels": [each.image for each in samples], "shape": shapes}
 
     def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
         """Return (H, W, C) pixels, a view. Raises `FormatError` if their number differs from the shape."""
@@ -162,13 +160,6 @@ class RaggedImageField(PixelField, TableField):
         if min(shape) < 1 or math.prod(shape) != len(pixels):
             raise FormatError(Problem(where, "image-shape", _wrong_shape(shape, len(pixels))))
         return pixels.reshape(shape)
-
-    def sums(self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> Sums:
-        found, start = ImageSums(), 0
-        for shape in values["shape"].tolist():
-            stop = start + math.prod(shape)
-            found, start = found + ImageSums.of_pixels(values["pixels"][start:stop].reshape(shape)), stop
-        return found
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         """Yield images whose numbers differ from their shape, or with more pixels or other channels than allowed."""
@@ -219,13 +210,10 @@ class EncodedImageField(ImageField, BytesField):
     def describe(self) -> str:
         return f"{self.encoding} files"
 
-    def data(self, sample: EncodedSample) -> bytes:
-        return sample.image or b""
-
-    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        lengths, values = super().rows(name, samples)
+    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, Any]]:
+        files = [sample.image for sample in samples]
         shapes = np.array([sample.shape for sample in samples], np.int32).reshape(-1, 3)
-        return lengths, {**values, "shape": shapes}
+        return np.array(list(map(len, files)), np.int64), {"bytes": files, "shape": shapes}
 
     def lists(
         self, name: str, samples: Sequence[EncodedSample]

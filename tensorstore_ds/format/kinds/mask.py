@@ -72,7 +72,7 @@ class MaskField(ArrayField):
         return super().describe() + ignored
 
     def fitted(self, first: EncodedSample) -> Self:
-        height, width = first.pixels.shape[:2]
+        height, width = first.shape[:2]
         return replace(self, spec=ArraySpec(self.spec.dtype, (height, width)))
 
     def row(self, name: str, sample: EncodedSample) -> Any:

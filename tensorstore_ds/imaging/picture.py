@@ -1,0 +1,240 @@
+"""Pictures: images whose headers are read. Their pixels are read when they are needed, whole, in bands or in parts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.imaging import Color
+from tensorstore_ds.imaging.codecs import (
+    ImageHeader,
+    OnDecode,
+    check_pixels,
+    color_of,
+    decode_file,
+    decode_image,
+    decoding_nbytes,
+    dtype_of,
+    from_array,
+    from_image,
+    further_frames,
+    lost_alpha,
+    open_decoded,
+    open_image,
+    oriented_size,
+    read_image_header,
+)
+from tensorstore_ds.imaging.jpeg import JPEG
+from tensorstore_ds.plugins import Plugin
+from tensorstore_ds.regular_files import open_file, read_file
+
+#: Images with at least this many bytes of pixels are read in bands.
+LARGE_NBYTES = 64 * 1024**2
+#: Functions that open files by parts, by the suffix of their names. Called with an open file, `color` and `key`, they
+#: return a `Picture`, or None if Pillow reads the file as well.
+OPENERS = dict.fromkeys((".tif", ".tiff"), Plugin("tensorstore_ds.annex.openers.tiff", "open_tiff", "TIFF and BigTIFF"))
+
+_BAND_NBYTES = 8 << 20  # pixels of a decoded image that are copied at a time
+_CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
+
+
+class Picture:
+    """An image whose header has been read.
+
+    Attributes:
+        shape: (H, W, C) as shown, in the requested colors.
+        dtype: data type of the pixels.
+        file: bytes of its file, if they have been read.
+        file_nbytes: size of its file, or 0.
+        format: Pillow's name of the format of its file. It is empty if no store could hold or encode such a file again.
+        can_scale: whether `pixels` can reduce the image while it is decoded.
+        is_large: whether its pixels should be read in bands.
+        left_out: what its file contains and is not read. Lost alpha is known after its pixels were read.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: np.dtype[Any]
+    file: bytes | None = None
+    file_nbytes = 0
+    format = ""
+    can_scale = False
+    is_large = False
+    left_out: tuple[Problem, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) as shown."""
+        return self.shape[:2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pixels."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def pixels(self, scale: int = 1, on_decode: OnDecode | None = None) -> NDArray[Any]:
+        """Return all pixels, (H, W, C), reduced to 1/`scale` (1, 2, 4 or 8), rounded up.
+
+        `on_decode` is called before with the bytes of memory that this may take. Raises `SourceError` for damage.
+        """
+        raise NotImplementedError
+
+    def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
+        """Return the pixels of a part inside of the image, (bottom - top, right - left, C). Raises as `pixels`."""
+        raise NotImplementedError
+
+    def bands(self, on_decode: OnDecode | None = None) -> Iterator[NDArray[Any]]:
+        """Yield the image from top to bottom, in bands (h, W, C) of all columns. Raises as `pixels`."""
+        yield self.pixels(on_decode=on_decode)
+
+    def close(self) -> None:
+        """Release the image and its file."""
+
+
+class PicturePart(Picture):
+    """Part at `corner` (y, x) of `size` (height, width), read on request, black beyond the right and lower edges."""
+
+    def __init__(self, image: Picture, corner: tuple[int, int], size: tuple[int, int]) -> None:
+        self.shape, self.dtype = (*size, image.shape[2]), image.dtype
+        self._image, self._corner = image, corner
+
+    def pixels(self, scale: int = 1, on_decode: OnDecode | None = None) -> NDArray[Any]:
+        (top, left), (height, width) = self._corner, self._image.size
+        bottom, right = min(top + self.size[0], height), min(left + self.size[1], width)
+        inside = self._image.read(top, left, bottom, right)
+        if inside.shape[:2] == self.size:
+            return np.ascontiguousarray(inside)
+        result = np.zeros(self.shape, self.dtype)
+        result[: bottom - top, : right - left] = inside
+        return result
+
+
+class WholePicture(Picture):
+    """An array, an image of Pillow, or the bytes of a file, which are decoded as a whole when pixels are first read."""
+
+    def __init__(self, image: Any, color: Color, max_pixels: int, key: str) -> None:
+        self._image, self._color, self._max_pixels, self._key = image, color, max_pixels, key
+        self._decoded: Any = None
+        self._header: ImageHeader | None = None
+        if isinstance(image, np.ndarray):
+            self._decoded = from_array(image, color, key)
+            self.shape, self.dtype = self._decoded.shape, self._decoded.dtype
+            return
+        if isinstance(image, bytes):
+            self._header = header = read_image_header(image, max_pixels=max_pixels, key=key)
+            self.file, self.file_nbytes = image, len(image)
+            self.can_scale = header.jpeg is not None and header.orientation == 1
+            size, channels, dtype, opened = header.size, header.channels, header.dtype, header.image
+            self.format = "JPEG" if opened is None else opened.format or ""
+        else:
+            check_pixels((image.height, image.width), max_pixels, key)
+            size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
+            dtype, opened = dtype_of(image.mode), image
+        self.left_out = () if opened is None else further_frames(opened, key)
+        self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
+        self.is_large = self.file is not None and self.nbytes >= LARGE_NBYTES
+
+    def pixels(self, scale: int = 1, on_decode: OnDecode | None = None) -> NDArray[Any]:
+        if self._header is None or self.file is None:
+            image = self._image if self._decoded is None else self._decoded
+            return decode_image(image, color=self._color, key=self._key, on_decode=on_decode)
+        how: Any = {"color": self._color, "key": self._key, "on_decode": on_decode, "scale": scale}
+        pixels = decode_file(self.file, self._header, **how)
+        if self._color == "auto":
+            self._note_alpha(self._header.image)
+        return pixels
+
+    def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
+        return self._as_pixels(self._part(top, left, bottom, right))
+
+    def bands(self, on_decode: OnDecode | None = None) -> Iterator[NDArray[Any]]:
+        height, width, channels = self.shape
+        lines = max(1, _BAND_NBYTES // (width * channels * self.dtype.itemsize))
+        if on_decode is not None and self._header is not None:
+            on_decode(decoding_nbytes(self._header))
+        for top in range(0, height, lines):
+            part = self._part(top, 0, min(top + lines, height), width)
+            self._note_alpha(part)
+            yield self._as_pixels(part)
+
+    def close(self) -> None:
+        self._image = self._decoded = self._header = self.file = None
+
+    def _note_alpha(self, decoded: Any) -> None:
+        if self._color != "rgba" and decoded is not None and not isinstance(decoded, np.ndarray):
+            self.left_out = tuple(dict.fromkeys((*self.left_out, *lost_alpha(decoded, self._key))))
+
+    def _part(self, top: int, left: int, bottom: int, right: int) -> Any:
+        if self._decoded is None:
+            self._decoded = open_decoded(self._image, color=self._color, key=self._key, max_pixels=self._max_pixels)
+            self._image = None
+        if isinstance(self._decoded, np.ndarray):
+            return self._decoded[top:bottom, left:right]
+        return self._decoded.crop((left, top, right, bottom))
+
+    def _as_pixels(self, part: Any) -> NDArray[Any]:
+        return part if isinstance(part, np.ndarray) else from_image(part, self._color, self._key)
+
+
+def open_picture(
+    image: Any,
+    *,
+    color: Color = "auto",
+    max_pixels: int,
+    key: str,
+    whole: bool = True,
+    as_files: bool = False,
+) -> Picture:
+    """Return an image of which only the header is read.
+
+    `image` is that of a `Sample`. `max_pixels` limits images that are decoded as a whole, and with `whole` also those
+    that can be read by parts. With `as_files`, no file is opened by parts. Raises `SourceError` for a damaged header,
+    impossible sizes, or too many pixels.
+    """
+    if isinstance(image, Picture):
+        return image
+    if isinstance(image, str | Path):
+        if not as_files and (opened := _opened_by_parts(image, color, key)) is not None:
+            if whole:
+                check_pixels(opened.size, max_pixels, key)
+            return opened
+        image = read_file(image, key)
+    return WholePicture(image, color, max_pixels, key)
+
+
+def read_header(image: Any, *, max_pixels: int, key: str, whole: bool = True, as_files: bool = False) -> Picture:
+    """Return a closed `Picture`, of which only the header of the file was read. Raises the errors of `open_picture`."""
+    if isinstance(image, str | Path):
+        if not as_files and (opened := _opened_by_parts(image, "auto", key)) is not None:
+            opened.close()
+            if whole:
+                check_pixels(opened.size, max_pixels, key)
+            return opened
+        # If the header is wrong, the bytes of the file tell what it is.
+        with open_file(image, key) as file, contextlib.suppress(SourceError):
+            found = open_image(file, max_pixels=max_pixels, key=key)
+            picture = WholePicture(found, "auto", max_pixels, key)
+            picture.format = found.format or ""
+            return picture
+    return open_picture(image, max_pixels=max_pixels, key=key, as_files=True)
+
+
+def is_jpeg(image: Any, key: str) -> bool:
+    """Whether the image of a `Sample` is a JPEG file."""
+    if isinstance(image, str | Path):
+        with open_file(image, key) as file:
+            return bool(file.read(2) == JPEG)
+    return bool(image[:2] == JPEG) if isinstance(image, bytes) else getattr(image, "format", None) == "JPEG"
+
+
+def _opened_by_parts(image: str | Path, color: Color, key: str) -> Picture | None:
+    if (suffix := Path(image).suffix.lower()) not in OPENERS:
+        return None
+    opened: Picture | None = OPENERS[suffix].load()(open_file(image, key), color=color, key=key)
+    return opened
