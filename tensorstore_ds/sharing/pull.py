@@ -5,7 +5,7 @@
     OUT.partial/
       tsds.lock     held while a copy runs; it also marks the folder as ours
       plan.json     the store, and the splits and fields that are copied
-      parts.log     the received parts, see journal.py
+      received      the received parts, see received.py
       lists/        the shards' lists of the whole store
       store/        becomes OUT, by one rename
 """
@@ -17,10 +17,8 @@ import errno
 import hashlib
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from tensorstore_ds.conversion.work_folder import WorkFolder, already_exists, check_new
 from tensorstore_ds.durable import check_room, partial_of, sync, write_all, write_at
@@ -40,8 +38,8 @@ from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
 from tensorstore_ds.reading.verification import verify as verify_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sharing.crew import Crew
-from tensorstore_ds.sharing.journal import Journal
 from tensorstore_ds.sharing.origin import Origin, origin_of
+from tensorstore_ds.sharing.received import Received
 from tensorstore_ds.sharing.selection import Content, FileSelection
 from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
 
@@ -113,16 +111,14 @@ def pull(
         return _Pull(origin, target, selection, counter, workers, verify).run()
 
 
-@dataclass(slots=True)
 class _Arrival:
     """A file in transfer. It is hashed up to its first gap, so that little remains at its end."""
 
-    name: str
-    file: File
-    waiting: set[int] = field(default_factory=set)  #: Where the parts begin that are outstanding.
-    hashed: int = 0
-    sha256: Any = field(default_factory=hashlib.sha256)
-    hashing: Lock = field(default_factory=Lock)  #: Held by the thread that hashes.
+    def __init__(self, name: str, file: File, parts: list[_Span]) -> None:
+        self.name, self.file, self.parts = name, file, parts
+        self.waiting = {start for start, _ in parts}  # of those that are outstanding
+        self.hashed, self.sha256 = 0, hashlib.sha256()
+        self.hashing = Lock()  # held by the thread that hashes
 
 
 class _Pull:
@@ -138,7 +134,7 @@ class _Pull:
         self._store = self._work / "store"
         self._is_of_another = False  # what the work folder holds
         self._folder = WorkFolder(self._work, "copy", keeps=lambda: self._is_of_another or _has_parts(out))
-        self._journal: Journal
+        self._received: Received
         self._lock = Lock()
 
     def run(self) -> Transfer:
@@ -222,47 +218,45 @@ class _Pull:
     # --- fetching ---
 
     def _fetch(self, content: Content) -> None:
-        descriptor = self._folder.open_file("parts.log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self._journal = Journal(descriptor, {name: file.size for name, file in content.files.items()})
+        descriptor = self._folder.open_file("received", os.O_RDWR | os.O_CREAT)
         try:
-            missing = {name: self._missing(name, file) for name, file in content.files.items()}
-            nbytes = sum(stop - start for parts in missing.values() for start, stop in parts)
-            more = sum(map(len, content.lists.values())) + len(content.root) + _SPARE_NBYTES
-            check_room(self._out, nbytes + more)
-            total = sum(file.size for file in content.files.values())
-            self._counter.begin(total - nbytes, total)
-            self._crew.run(self._part, self._parts(content, missing))
+            self._received = Received(descriptor, content.files)
+            self._fetch_missing(content)
         finally:
-            self._journal.close()
+            os.close(descriptor)
+
+    def _fetch_missing(self, content: Content) -> None:
+        arrivals = [_Arrival(name, file, self._missing(name, file)) for name, file in content.files.items()]
+        nbytes = sum(stop - start for arrival in arrivals for start, stop in arrival.parts)
+        more = sum(map(len, content.lists.values())) + len(content.root) + _SPARE_NBYTES
+        check_room(self._out, nbytes + more)
+        total = sum(file.size for file in content.files.values())
+        self._counter.begin(total - nbytes, total)
+        self._crew.run(self._part, self._parts(arrivals))
 
     def _missing(self, name: str, file: File) -> list[_Span]:
-        """The missing parts of a file; an empty part if it only has to be checked."""
-        path = self._store / name
-        size = path.stat().st_size if path.is_file() else -1
-        if size == file.size and self._journal.is_whole(name):
+        """The missing parts of a file, one for each request; an empty one if it only has to be checked."""
+        path, step = self._store / name, PART_NBYTES
+        if not path.is_file() or path.stat().st_size != file.size:
+            self._received.forget(name)
+        if self._received.is_whole(name):
             return []
-        gaps = self._journal.missing(name, file.size) if size >= 0 else [(0, file.size)]
+        gaps = self._received.missing(name)
         if gaps and not self._origin.has_ranges:
-            return [(0, file.size)]
-        return gaps or [(file.size, file.size)]
+            gaps, step = [(0, file.size)], file.size
+        parts = [(at, min(at + step, stop)) for start, stop in gaps for at in range(start, stop, step)]
+        return parts or [(file.size, file.size)]
 
-    def _parts(
-        self, content: Content, missing: dict[str, list[tuple[int, int]]]
-    ) -> Iterator[tuple[_Arrival, int, int]]:
-        """The missing parts, in requests of `PART_NBYTES`; each file is created here before its first part."""
-        for name, gaps in missing.items():
-            if not gaps:
+    def _parts(self, arrivals: list[_Arrival]) -> Iterator[tuple[_Arrival, int, int]]:
+        """The missing parts; each file is created here before its first part."""
+        for arrival in arrivals:
+            if not arrival.parts:
                 continue
-            arrival = _Arrival(name, content.files[name])
-            step = PART_NBYTES if self._origin.has_ranges else max(1, arrival.file.size)
-            parts = [(at, min(at + step, stop)) for start, stop in gaps for at in range(start, stop, step)]
-            parts = parts or [(arrival.file.size, arrival.file.size)]
-            arrival.waiting = {start for start, _ in parts}
-            path = self._store / name
+            path = self._store / arrival.name
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "ab"):
                 os.truncate(path, arrival.file.size)
-            for start, stop in parts:
+            for start, stop in arrival.parts:
                 yield arrival, start, stop
 
     def _part(self, item: tuple[_Arrival, int, int]) -> None:
@@ -297,8 +291,8 @@ class _Pull:
                 for piece in self._origin.pieces(name, at, stop):
                     self._crew.check()
                     write_at(self._store / name, piece, at)
-                    self._journal.add(name, at, at + len(piece))
                     at += len(piece)
+                    self._received.add(name, start, at)
                     self._counter.add(len(piece))
             except RemoteError as error:
                 # A server that does not answer was already asked for a minute.
@@ -317,21 +311,20 @@ class _Pull:
         name, file = arrival.name, arrival.file
         found = arrival.sha256.hexdigest()
         if found != file.sha256:
-            self._journal.forget(name)
+            self._received.forget(name)
             self._counter.skip(-file.size)
-            step = PART_NBYTES if self._origin.has_ranges else max(1, file.size)
-            for start in range(0, file.size, step):
-                self._fetch_part(name, start, min(start + step, file.size))
-            again = _Arrival(name, file)  # a late thread may still look at the first one
+            for start, stop in self._missing(name, file):
+                self._fetch_part(name, start, stop)
+            again = _Arrival(name, file, [])  # a late thread may still look at the first one
             self._hash(again, file.size)
             found = again.sha256.hexdigest()
         if found != file.sha256:
-            self._journal.forget(name)
+            self._received.forget(name)
             message = f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}... twice"
             error = RemoteError(f"{self._origin.url}/{name}: {message}. This file is damaged there: tell its owner.")
             raise self._explained(error)
         sync(self._store / name)
-        self._journal.add_whole(name)
+        self._received.add_whole(name)
 
     def _explained(self, error: RemoteError | FormatError) -> RemoteError | FormatError:
         """The error, or if the store was replaced meanwhile, an error that gives this as the cause."""
@@ -370,8 +363,8 @@ def _may_pass(error: RemoteError | FormatError) -> bool:
 
 def _has_parts(out: Path) -> bool:
     """Whether the next run can use received parts."""
-    parts = partial_of(out) / "parts.log"
-    return parts.is_file() and parts.stat().st_size > 0
+    received = partial_of(out) / "received"
+    return received.is_file() and any(received.read_bytes())
 
 
 @contextlib.contextmanager

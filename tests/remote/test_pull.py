@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 import tensorstore_ds as tsds
 from remote.conftest import set_credentials
@@ -25,10 +28,12 @@ from remote.fault_proxy import Fault, Proxy, proxy_for
 from remote.servers import nginx
 from small_stores import relist, sealed, tsds as command
 from stores import Samples, files_of, interrupted, no_room
+from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import dump_root, parse_root
 from tensorstore_ds.reading.mirror import no_store
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing import pull as pulling
+from tensorstore_ds.sharing.received import UNIT_NBYTES, Received
 
 
 @pytest.fixture
@@ -365,16 +370,21 @@ def test_ctrl_c(pushed: str, proxy: Proxy, tmp_path: Path) -> None:
     assert tsds.pull(pushed, tmp_path / "p.tsds", verify=True).moved > 0
 
 
-def test_a_journal_of_nonsense_costs_bytes_and_nothing_else(
-    store: tsds.Store, pushed: str, proxy: Proxy, tmp_path: Path, impatient: None
+@pytest.mark.parametrize("nonsense", ["ones", "noise", "longer", "cut", "removed"])
+def test_a_record_of_nonsense_costs_bytes_and_nothing_else(
+    store: tsds.Store, pushed: str, proxy: Proxy, tmp_path: Path, impatient: None, nonsense: str
 ) -> None:
     proxy.faults.append(Fault("status", "00001/image/c/", status=403))
     with pytest.raises(tsds.RemoteError):
         tsds.pull(pushed, tmp_path / "p.tsds")
     proxy.faults.clear()
-    log, name = tmp_path / "p.tsds.partial/parts.log", "train/00001/image/c/0/0/0/0"
-    lines = f"0 1000 {name}\n5 3 {name}\n0 99999999999 {name}\n1 2 ../../x\n\0\0\0 \nwhole\n0 5000 {name}"
-    log.write_bytes(log.read_bytes() + lines.encode())
+    record = tmp_path / "p.tsds.partial/received"
+    data = record.read_bytes()
+    changed = {"ones": b"\1" * len(data), "noise": random.Random(0).randbytes(len(data)), "longer": data + b"\1" * 99}
+    if nonsense == "removed":
+        record.unlink()
+    else:
+        record.write_bytes(changed.get(nonsense, data[: len(data) // 2]))
     assert tsds.pull(pushed, tmp_path / "p.tsds").sha256 == store.sha256
     assert files_of(tmp_path / "p.tsds") == files_of(store.path)
 
@@ -386,3 +396,25 @@ def test_killed_after_the_rename(store: tsds.Store, tmp_path: Path, monkeypatch:
     assert (tmp_path / "p.tsds.partial").is_dir()
     assert tsds.copy(store.path, tmp_path / "p.tsds").was_there
     assert not (tmp_path / "p.tsds.partial").exists()
+
+
+@given(spans=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9))), size=st.integers(0, 9 * UNIT_NBYTES))
+def test_what_is_missing_after_a_kill(spans: list[tuple[int, int]], size: int) -> None:
+    files = {name: File(size, hashlib.sha256(name.encode()).hexdigest()) for name in ("a", "b")}
+    there = np.zeros(size, bool)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        record = Received(file.fileno(), files)
+        for begin, count in spans:
+            start, stop = begin * UNIT_NBYTES, min(size, (begin + count) * UNIT_NBYTES)
+            if start < stop:
+                record.add("b", start, stop)
+                there[start:stop] = True
+        file.seek(0)
+        again = Received(file.fileno(), files)
+        found = [i for start, stop in again.missing("b") for i in range(start, stop, 4096)]
+        assert found == [i for i in range(0, size, 4096) if not there[i]]
+        assert again.missing("a") == ([(0, size)] if size else [])
+        again.add_whole("a")
+        file.seek(0)
+        last = Received(file.fileno(), files)
+        assert [last.is_whole(name) for name in files] == [True, False]
