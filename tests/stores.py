@@ -90,10 +90,10 @@ def smart_store(path: Path, samples: Any, **options: Any) -> Path:
     """A store of the encoding ``smart``, which only earlier versions wrote: every second image is a PGM or PPM file."""
     encoded, number = encode._encode, count()
 
-    def either(key: str, pixels: NDArray[Any], image: ImageOptions, *, has_file: bool) -> Any:
+    def either(key: str, pixels: NDArray[Any], image: ImageOptions) -> Any:
         height, width, channels = pixels.shape
         head = f"P{5 if channels == 1 else 6}\n{width} {height}\n255\n".encode()
-        return head + pixels.tobytes() if next(number) % 2 else encoded(key, pixels, image, has_file=has_file)
+        return head + pixels.tobytes() if next(number) % 2 else encoded(key, pixels, image)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode, "_encode", either)

@@ -462,7 +462,7 @@ def test_masks_beside_boxes_are_named(tmp_path: Path) -> None:
 def test_a_size_that_fits_nowhere_is_refused_before_an_image_is_decoded(
     photos: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("tensorstore_ds.conversion.encode.decode_image", None)
+    monkeypatch.setattr("tensorstore_ds.imaging.picture.decode_file", None)
     side = ("--size", 900_000, "--max-pixels", 10**12)
     done = tsds("convert", photos, photos.with_name("out.tsds"), *side, *more)
     assert done.exit_code == 1

@@ -169,7 +169,7 @@ class BlockRows:
         self._place = place  # the folder of the shard and the first row, where large images are written at once
         self.skipped = skipped  #: problems of samples and boxes that are left out
         self.nbytes = 0  #: of the images, where they differ in size
-        self._left_out: dict[Problem, None] = {}
+        self.left_out: dict[Problem, None] = {}  #: what the samples have that is not stored
         self.object_nbytes = 0  #: of boxes, keypoints and all else that objects have
         self._masks = of_kind(format.fields, MaskField)
         self._rows: list[EncodedSample] = []
@@ -187,18 +187,29 @@ class BlockRows:
             as_others = replace(image, color="rgb")
             encoded = encode_sample(sample, as_others, on_decode, self._masks, by_parts=self._place is not None)
         self._check_shape(encoded)
-        bad = faults(encoded.problems)
-        if bad and self.format.on_error != "skip":
-            raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
+        self._check_objects(encoded)
         sums, is_file = self._sums(encoded, on_decode), isinstance(self.format.fields["image"], EncodedImageField)
-        sums = replace(sums, images_of={str(channels): 1}) if is_file else sums
+        self._take(sample, encoded, replace(sums, images_of={str(channels): 1}) if is_file else sums)
+
+    def add_header(self, sample: Sample) -> EncodedSample:
+        """Take what the header and the annotations of a sample tell, for `statistics`; raises as `add`."""
+        encoded = encode_sample(sample, self.format.image, only_header=True)
+        self._check_objects(encoded)
+        self._take(sample, encoded, ImageSums(images_of={str(encoded.shape[2]): 1}))
+        return encoded
+
+    def _check_objects(self, encoded: EncodedSample) -> None:
+        if self.format.on_error != "skip" and (bad := faults(encoded.problems)):
+            raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
+
+    def _take(self, sample: Sample, encoded: EncodedSample, sums: ImageSums) -> None:
         self._statistics.add({"image": replace(sums, file_nbytes=encoded.file_nbytes)})
         if doubtful := doubtful_boxes(sample, encoded.size):
             self._statistics.add({n: ObjectSums(doubtful=doubtful) for n in of_kind(self.format.fields, ObjectsField)})
-        if bad and not len(encoded.objects["boxes"]):
+        if faults(encoded.problems) and not len(encoded.objects["boxes"]):
             self._statistics.add({name: ObjectSums(emptied=1) for name in of_kind(self.format.fields, ObjectsField)})
         self.skipped += encoded.problems
-        self._left_out.update(dict.fromkeys(sample.left_out))
+        self.left_out.update(dict.fromkeys(sample.left_out))
         self.object_nbytes += sum(
             sum(each.nbytes for each in values) if isinstance(values, list) else values.nbytes
             for values in encoded.objects.values()
@@ -215,7 +226,7 @@ class BlockRows:
                 sums, encoded.image = write_pixels(encoded, *place, on_decode), None
             else:
                 sums = spool(encoded, folder / "image" / f"large-{first_row + row}", self.format.image, on_decode)
-            self._left_out.update(dict.fromkeys(picture.left_out) if self.format.image.color == "auto" else {})
+            self.left_out.update(dict.fromkeys(picture.left_out) if self.format.image.color == "auto" else {})
             picture.close()
         elif encoded.sums is not None and not isinstance(field, RawImageField):
             sums = encoded.sums()
@@ -242,6 +253,16 @@ class BlockRows:
         message = f"expected an image of {expected} like the first one, found {actual}."
         raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
 
+    def statistics(self) -> Statistics:
+        """The statistics of all rows added by their headers, but those of pixels and masks, and forget the rows."""
+        for name, field in self.format.fields.items() if self._rows else ():
+            if isinstance(field, TableField) and name != "image":
+                self._statistics.add({name: field.sums(*field.rows(name, self._rows))})
+            elif isinstance(field, ArrayField) and not isinstance(field, RawImageField | MaskField):
+                self._statistics.add({name: field.sums(field.rows(name, self._rows))})
+        self._rows = []
+        return self._statistics
+
     def write(self, folder: Path, first_row: int, files: bytes = b"") -> BlockResult:
         """Write the fixed rows into place in a shard's folder, and return the rest."""
         tables: dict[str, tuple[NDArray[np.int64], Mapping[str, Values]]] = {}
@@ -262,7 +283,7 @@ class BlockRows:
                 if self._rows:
                     self._statistics.add({name: field.sums(*found)})
                 tables |= {f"{name}/{value}": each for value, each in field.lists(name, self._rows).items()}
-        skipped, left_out = tuple(self.skipped), tuple(self._left_out)
+        skipped, left_out = tuple(self.skipped), tuple(self.left_out)
         return BlockResult(first_row, len(self._rows), tables, self._statistics, skipped, left_out, files)
 
 

@@ -28,7 +28,6 @@ from tensorstore_ds.imaging.codecs import (
     bad_image,
     decode_mask,
     encode_png,
-    is_storable,
     open_image,
     orientation,
     quiet_pillow,
@@ -36,7 +35,7 @@ from tensorstore_ds.imaging.codecs import (
 from tensorstore_ds.imaging.jpeg import MOST_SIDE, encode_jpeg, find_entries, find_restarts, scale_for
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
-from tensorstore_ds.imaging.picture import Picture, is_jpeg, open_picture
+from tensorstore_ds.imaging.picture import Picture, is_jpeg, open_picture, read_header
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import archive_of, check_machine, open_file, read_file
@@ -44,6 +43,8 @@ from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons caused by resizing, not by the source.
 BOX_CROPPED = "box-cropped"
+#: A file of a format that stores do not hold.
+NOT_KEPT = "file-not-kept"
 #: Kinds of doubt of `doubtful_boxes`.
 FRACTIONS, CUT = "fractions", "cut"
 #: Tolerance for shares of an area.
@@ -62,14 +63,16 @@ def encode_sample(
     masks: Mapping[str, MaskField] = MappingProxyType({}),
     *,
     by_parts: bool = False,
+    only_header: bool = False,
 ) -> EncodedSample:
     """Decode a sample's image, fit it, its objects and its masks to the requested size, and encode it.
 
     `on_decode` is called before an image file is decoded, with the bytes of memory that this may take. `by_parts`
-    allows leaving large images as a `Picture`, to be written in bands.
+    allows leaving large images as a `Picture`, to be written in bands. With `only_header`, no pixels are read, and the
+    result has a `Picture`, and no masks.
     """
     try:
-        return _encode_sample(sample, options, on_decode, masks, by_parts)
+        return _encode_sample(sample, options, on_decode, {} if only_header else masks, by_parts, only_header)
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
         raise
@@ -81,30 +84,34 @@ def _encode_sample(
     on_decode: OnDecode | None,
     masks: Mapping[str, MaskField],
     by_parts: bool,
+    only_header: bool,
 ) -> EncodedSample:
     key, as_files = sample.key, options.encoding == "source"
     try:
-        how: Any = {"color": options.color, "max_pixels": options.max_pixels, "key": key}
-        picture = open_picture(sample.image, as_files=as_files, **how)
+        how: Any = {"color": options.color, "max_pixels": options.max_pixels, "key": key, "as_files": as_files}
+        picture = (read_header if only_header else open_picture)(sample.image, **how)
         left_out, placement = picture.left_out, options.placement(picture.size)
-        file = picture.file if as_files and picture.file is not None and is_storable(picture.file) else None
-        in_bands = by_parts and picture.is_large and placement is None and (file is not None or not as_files)
+        is_kept = as_files and picture.is_storable
+        in_bands = by_parts and picture.is_large and placement is None and (is_kept or not as_files)
+        is_read = not (only_header or in_bands or (is_kept and options.check == "headers"))
         scale = _scale(picture, placement, options)
-        is_read = not in_bands and (file is None or options.check == "full")
         pixels = picture.pixels(scale, on_decode) if is_read else None
     except SourceError as error:
         raise with_path(error, key, sample.image) from error
-    sample.left_out += picture.left_out if file is None else left_out
-    if file is None and as_files and picture.file is not None:
-        message = _NOT_KEPT.format(picture.format, "PNG" if picture.dtype == "uint16" else "JPEG")
-        sample.left_out += (Problem(key, "file-not-kept", message),)
+    sample.left_out += left_out if is_kept else picture.left_out
+    if as_files and not picture.is_file:
+        raise OptionError(f'{key}: this source has no image files to keep. Use `encoding="raw"` or `encoding="jpeg"`.')
+    if as_files and not is_kept:
+        sample.left_out += (not_kept(key, picture),)
     objects, problems = fitted_objects(sample, picture.size, placement, options)
+    shape = (*(picture.size if placement is None else placement.size), (picture if pixels is None else pixels).shape[2])
     if pixels is not None:
         pixels = _finite(key, _placed(pixels, placement, scale), pixels)
     elif options.encoding == "jpeg":
-        _check_jpeg(key, picture)
-    shape = (*(picture.size if placement is None else placement.size), (picture if pixels is None else pixels).shape[2])
-    image = file or (picture if pixels is None else _encode(key, pixels, options, has_file=picture.file is not None))
+        _check_jpeg(key, picture.dtype, shape)
+    image: Any = picture
+    if not only_header and not (in_bands and not is_kept):
+        image = picture.file if is_kept or pixels is None else _encode(key, pixels, options)
     if isinstance(image, bytes):
         check_pixels(key, shape, options)
     return EncodedSample(
@@ -146,13 +153,19 @@ def _finite(key: str, pixels: NDArray[Any], original: NDArray[Any]) -> NDArray[A
     return pixels
 
 
-def _check_jpeg(key: str, picture: Picture) -> None:
-    """Raise `SourceError` for a large image that cannot become a JPEG file."""
-    height, width, channels = picture.shape
-    _check_depth(key, picture.dtype, channels)
+def _check_jpeg(key: str, dtype: np.dtype[Any], shape: tuple[int, int, int]) -> None:
+    """Raise `SourceError` for an image that is not decoded yet, and cannot become a JPEG file."""
+    height, width, channels = shape
+    _check_depth(key, dtype, channels)
     if max(height, width) > MOST_SIDE:
         message = f"JPEG has at most {MOST_SIDE:,} pixels in a row and rows, this image has {width}x{height}."
         raise SourceError(Problem(key, "too-many-pixels", message), 'Use `encoding="raw"`, or `tiles`.')
+
+
+def not_kept(key: str, picture: Picture) -> Problem:
+    """What is said of a file that no store can hold, if files are kept."""
+    message = _NOT_KEPT.format(picture.format, "PNG" if picture.dtype == "uint16" else "JPEG")
+    return Problem(key, NOT_KEPT, message)
 
 
 def _scale(picture: Picture, placement: Placement | None, options: ImageOptions) -> int:
@@ -375,12 +388,10 @@ def mask_of_image(sample: Sample, name: str, size: tuple[int, int], max_pixels: 
     return mask
 
 
-def _encode(key: str, pixels: NDArray[Any], options: ImageOptions, *, has_file: bool) -> NDArray[Any] | bytes:
-    """The pixels, or a file of them; `has_file` tells whether they were decoded from one."""
+def _encode(key: str, pixels: NDArray[Any], options: ImageOptions) -> NDArray[Any] | bytes:
+    """The pixels, or a file of them."""
     if options.encoding in ("auto", "raw"):
         return pixels
-    if options.encoding == "source" and not has_file:
-        raise OptionError(f'{key}: this source has no image files to keep. Use `encoding="raw"` or `encoding="jpeg"`.')
     if options.encoding == "source" and pixels.dtype == np.uint16:
         return encode_png(pixels)
     _check_depth(key, pixels.dtype, pixels.shape[2])

@@ -7,28 +7,29 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.blocks import SKIP, or_skipped
 from tensorstore_ds.conversion.convert import check_all_apart
-from tensorstore_ds.conversion.encode import encode_sample, notes_of_doubtful
+from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
     AnySource,
+    Place,
     Prepared,
     check_fits_disk,
     open_any,
     prepare,
     survey,
 )
-from tensorstore_ds.conversion.result import note_of_channels, note_of_quality, note_of_swapped, notes_of_classes
+from tensorstore_ds.conversion.result import notes_of_store
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
-from tensorstore_ds.format.kinds import MaskField, RawImageField
+from tensorstore_ds.format.kinds import ImageField, MaskField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.keywords import ConvertKeywords
@@ -73,7 +74,7 @@ class Estimate:
 
     Attributes:
         format: format of the source.
-        rows: number of samples of each split.
+        rows: number of samples of each split, without those that would be skipped.
         classes: class names of the labels, or of the objects.
         fields: fields of the store.
         nbytes: size of the store in bytes for each layout. For ``zarr``, it is projected from a few samples.
@@ -81,7 +82,7 @@ class Estimate:
         memory: number of bytes that this process may use.
         fits: whether the uncompressed store fits into `memory`.
         problems: bad samples and files. The conversion would stop at them, or skip them, depending on ``on_error``.
-        left_out: parts that are not samples, such as a split that only repeats others.
+        left_out: parts that are not stored, such as a split that only repeats others.
         sizes: number of images of each size, such as "480x640" (height x width).
         notes: automatic decisions of the conversion, such as gray images that become RGB, or a renamed split.
         encodings: estimates for other encodings of the images. It is empty if `size` is given.
@@ -138,58 +139,59 @@ def estimate(
     opened = open_any(source, options)
     if target is not None:
         check_all_apart(source, target)
-    prepared = prepare(opened, replace(options, on_error="skip"), out=target)  # to find all
+    all_of_them = replace(options, on_error="skip") if options.on_error == "fail" else options
+    prepared = prepare(opened, all_of_them, out=target)
     if target is not None and options.layout == "memmap":
         check_fits_disk(target, prepared.samples * prepared.row_nbytes)
-    surveyed = survey(prepared)
+    surveyed = survey(replace(prepared, format=replace(prepared.format, on_error=options.on_error)))
     problems = [*prepared.contents.problems, *surveyed.problems, *surveyed.odd.values()]
+    bad, lost = list(prepared.bad), set(surveyed.lost | prepared.lost)
     if surveyed.differing is not None:
-        problems.append(surveyed.differing)
-    bad = list(prepared.bad)
-    if surveyed.notes:
-        prepared = prepared.as_surveyed(surveyed)
-    row_nbytes, seconds, compressed = _try(prepared, bad)
-    encodings = () if options.size is not None else tuple(_compare(prepared, bad))
+        advice = SKIP if problems and options.on_error == "fail" else ""
+        raise SourceError([*(problems if advice else ()), surveyed.differing], advice)
+    prepared = prepared.as_surveyed(surveyed)
+    row_nbytes, seconds, compressed = _try(prepared, bad, lost)
+    encodings = () if options.size is not None else tuple(_compare(prepared))
     known = {problem.where for problem in problems}
     problems += [problem for problem in dict.fromkeys(bad) if problem.where not in known]
     if problems and options.on_error == "fail":
         raise SourceError(problems, SKIP)
-    nbytes = prepared.samples * row_nbytes
+    rows = {
+        name: sum((split.source_split, each) not in lost for each in split) if lost else len(split)
+        for name, split in prepared.splits.items()
+    }
+    fields = prepared.format.fields
+    not_kept = surveyed.not_kept if cast(ImageField, fields["image"]).encoding == "source" else ()
+    left_out = dict.fromkeys((*prepared.contents.left_out, *surveyed.left_out, *not_kept))
+    nbytes = sum(rows.values()) * row_nbytes
+    kept_nbytes = nbytes if options.layout == "memmap" else 0
+    notes = notes_of_store(options, fields, surveyed.splits, left_out, kept_nbytes)
     memory = memory_limit()
     return Estimate(
         format=prepared.source.name,
-        rows={name: len(split) for name, split in prepared.splits.items()},
-        classes=next((f.classes for f in prepared.format.fields.values() if f.classes), ()),
-        fields=prepared.format.fields,
+        rows=rows,
+        classes=next((f.classes for f in fields.values() if f.classes), ()),
+        fields=fields,
         nbytes={"memmap": nbytes, "zarr": round(nbytes * compressed)},
         seconds=_BEGINNING + _OVERHEAD * prepared.samples * seconds / max(1, options.workers or usable_cores()),
         memory=memory,
         fits=nbytes <= memory,
         problems=tuple(problems),
-        left_out=tuple(dict.fromkeys((*prepared.contents.left_out, *surveyed.left_out))),
+        left_out=tuple(left_out),
         sizes=dict(surveyed.sizes.most_common()),
-        notes=(
-            *prepared.contents.notes,
-            *surveyed.notes,
-            *prepared.notes,
-            *notes_of_classes(options, prepared.format.fields),
-            *(() if prepared.is_surveyed else note_of_quality(options.image, "raw")),
-            *note_of_channels(surveyed.kept_channels),
-            *note_of_swapped(options, [surveyed.sizes]),
-            *notes_of_doubtful(surveyed.doubtful, options),
-        ),
+        notes=tuple(dict.fromkeys((*prepared.contents.notes, *prepared.notes, *notes))),
         encodings=encodings,
     )
 
 
-def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimate]:
-    """Measure bytes and decoding time of some images in each encoding; `bad` gets problems of the others."""
+def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
+    """Measure bytes and decoding time of some good images in each encoding."""
     source, image = prepared.source, prepared.format.image
     step = max(1, prepared.samples // _COMPARED)
     some = []
     places = ((each.source_split, one) for each in prepared.splits.values() for one in each[::step])
     for split, reference in places:
-        with or_skipped("skip", bad), quiet_pillow():
+        with contextlib.suppress(SourceError), quiet_pillow():
             as_pixels = replace(image, encoding="raw")
             if isinstance(encode_sample(source.read(split, reference), as_pixels, by_parts=True).image, np.ndarray):
                 some.append((split, reference))  # else it is too large to be tried in each encoding
@@ -221,12 +223,15 @@ def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimat
         yield EncodingEstimate(shown, prepared.samples * (nbytes + _SMALL), usable_cores() / seconds)
 
 
-def _try(prepared: Prepared, bad: list[Problem]) -> tuple[int, float, float]:
-    """Convert some samples. Returns bytes and seconds per sample, and the compression ratio; `bad` gets problems."""
+def _try(prepared: Prepared, bad: list[Problem], lost: set[Place]) -> tuple[int, float, float]:
+    """Convert some samples. Returns bytes and seconds per sample, and the compression ratio.
+
+    `bad` gets problems, and `lost` their samples.
+    """
     stored: list[bytes] = []
     large: list[float] = []  # by how much each image is larger than what was encoded of it
     began = time.perf_counter()
-    for encoded in prepared.encoded(max(1, prepared.samples // _TRIED), bad):
+    for encoded in prepared.encoded(max(1, prepared.samples // _TRIED), bad, lost):
         with or_skipped("skip", bad):
             data, times = about(encoded, prepared.format.image)
             stored.append(data)

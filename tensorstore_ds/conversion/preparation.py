@@ -21,13 +21,13 @@ from tensorstore_ds.conversion.blocks import (
     NOTHING_LEFT,
     SHAPES_DIFFER,
     SKIP,
+    BlockRows,
     RowFormat,
     check_fields,
-    faults,
     or_skipped,
 )
 from tensorstore_ds.conversion.crops import CropSource
-from tensorstore_ds.conversion.encode import doubtful_boxes, encode_sample, fitted_objects, with_path
+from tensorstore_ds.conversion.encode import encode_sample, not_kept, with_path
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.large import about
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
@@ -45,16 +45,15 @@ from tensorstore_ds.format.kinds import (
 )
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
-from tensorstore_ds.format.statistics import add_doubtful
+from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import quiet_pillow
-from tensorstore_ds.imaging.heif import HEIF_FORMATS
 from tensorstore_ds.imaging.picture import is_jpeg, read_header
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import Contents, Source
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 from tensorstore_ds.sources.chosen import FractionSource
 from tensorstore_ds.sources.joined import JoinedSource, Sources
 from tensorstore_ds.sources.ledger import UNUSED
@@ -64,20 +63,21 @@ from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 #: Sources: a path, several, a sequence of samples, or for each split a sequence.
 AnySource = str | os.PathLike[str] | Sources | Indexable | Mapping[str, Indexable]
 
+#: A sample of a source, by its split there.
+Place = tuple[str, Reference]
+
 #: Number of samples that estimate the size of a row, if images keep their encoding.
 PROBED = 32
 ENCODED_AGAIN = (
     "JPEG files are decoded and encoded again, which takes time and loses some quality. "
     'A conversion with `encoding="source"` keeps them as they are.'
 )
-RECODED = (
-    "AVIF and HEIC files are stored as JPEG files of the same size, with `quality` {1}: {0:,}. "
-    "Stores hold files that every reader can decode."
-)
 #: Channels of each color; those of other colors depend on the images.
 _CHANNELS = {"rgb": 3, "rgba": 4}
 #: A message names at most this many sizes.
 NAMED = 5
+#: Samples whose annotations are counted together.
+_COUNTED = 1024
 #: Remember the first image for at most this many sizes.
 _FIRSTS = 1000
 
@@ -135,6 +135,7 @@ class Prepared:
     is_surveyed: bool = False  #: whether images differ, and a survey said how they are stored
     notes: tuple[str, ...] = ()  #: what the user should know of how images are stored
     bad: tuple[Problem, ...] = ()  #: of samples that were tried first, and are to be skipped
+    lost: frozenset[Place] = frozenset()  #: these samples
 
     @property
     def samples(self) -> int:
@@ -142,34 +143,35 @@ class Prepared:
         return sum(map(len, self.splits.values()))
 
     def surveyed(self, *, told_kept: bool = True) -> Prepared:
-        """This object, or if image sizes differ, a copy that stores images as a survey of all headers decides.
+        """This object, or if images differ, a copy that stores them as a survey of all headers decides.
 
         `notes` describe the decision, with `told_kept` also how images of several sizes are kept.
         """
         found = survey(self)
         if found.differing is not None:
             raise SourceError(found.differing)
+        return self.as_surveyed(found, told_kept=told_kept)
+
+    def as_surveyed(self, found: Survey, *, told_kept: bool = True) -> Prepared:
+        """As `surveyed`, of this survey."""
         if not found.notes:
             return self
         notes = [note for note in found.notes if told_kept or note != found.kept]
-        return replace(self.as_surveyed(found), notes=(*self.notes, *notes))
-
-    def as_surveyed(self, surveyed: Survey) -> Prepared:
-        """A copy that stores images as the survey decided, without those that it leaves out."""
-        problems = (*self.contents.problems, *surveyed.odd.values())
-        contents = replace(self.contents, problems=problems) if surveyed.odd else self.contents
-        splits = {name: _without(split, name, surveyed.odd) for name, split in self.splits.items()}
-        return learn(self.source, contents, splits, surveyed.image, self.format.on_error, surveyed)
+        problems = (*self.contents.problems, *found.odd.values())
+        contents = replace(self.contents, problems=problems) if found.odd else self.contents
+        splits = {name: _without(split, name, found.odd) for name, split in self.splits.items()}
+        prepared = learn(self.source, contents, splits, found.image, self.format.on_error, found)
+        return replace(prepared, notes=(*self.notes, *notes))
 
     def ragged(self, field: RaggedImageField) -> Prepared:
         """A copy with images as pixels of differing sizes."""
         fields = {**self.format.fields, "image": field}
         return replace(self, format=replace(self.format, fields=fields))
 
-    def encoded(self, step: int, bad: list[Problem]) -> Iterator[EncodedSample]:
-        """Yield every `step`-th sample as it will be stored; `bad` receives the problems of bad ones."""
+    def encoded(self, step: int, bad: list[Problem], lost: set[Place]) -> Iterator[EncodedSample]:
+        """Yield every `step`-th sample as it will be stored; `bad` receives the problems of bad ones, `lost` these."""
         some = (split[::step] for split in self.splits.values())
-        return _encoded(self.source, self.contents, some, self.format.image, "skip", bad)
+        return _encoded(self.source, self.contents, some, self.format.image, "skip", bad, lost)
 
 
 def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Prepared:
@@ -246,9 +248,10 @@ def learn(
     first: EncodedSample | None = None
     nbytes: list[int] = []
     bad: list[Problem] = []
+    lost: set[Place] = set()
     notes: list[str] = []
     is_recoded = False
-    for encoded in islice(_encoded(source, contents, some, image, on_error, bad), 1 if is_raw else PROBED):
+    for encoded in islice(_encoded(source, contents, some, image, on_error, bad, lost), 1 if is_raw else PROBED):
         first = first or encoded
         with or_skipped(on_error, bad):
             data, times = (b"", 1) if is_raw else about(encoded, image)
@@ -268,7 +271,8 @@ def learn(
     if surveyed is not None and is_ragged:
         row_nbytes = surveyed.pixels // surveyed.images * first.shape[2] * first.dtype.itemsize
     row_nbytes = max(format.fixed_nbytes, row_nbytes)
-    return Prepared(source, contents, splits, format, row_nbytes, surveyed is not None, tuple(notes), tuple(bad))
+    found = tuple(notes), tuple(bad), frozenset(lost)
+    return Prepared(source, contents, splits, format, row_nbytes, surveyed is not None, *found)
 
 
 def _without(split: ChosenRows, name: str, odd: Mapping[tuple[str, int], Problem]) -> ChosenRows:
@@ -311,15 +315,19 @@ def _encoded(
     image: ImageOptions,
     on_error: OnError,
     bad: list[Problem],
+    lost: set[Place],
 ) -> Iterator[EncodedSample]:
-    """Samples as they will be stored; `bad` receives the problems of those that are skipped."""
+    """Samples as they will be stored; `bad` receives the problems of those that are skipped, and `lost` these."""
     masks = of_kind(contents.fields, MaskField)
     with quiet_pillow():
         for selection in selections:
             for reference in selection:
+                before = len(bad)
                 with or_skipped(on_error, bad):
                     sample = source.read(selection.source_split, reference)
                     yield encode_sample(sample, image, masks=masks, by_parts=True)
+                if len(bad) > before:
+                    lost.add((selection.source_split, reference))
 
 
 def check_fits_disk(out: Path, nbytes: int) -> None:
@@ -364,18 +372,20 @@ _NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
 
 @dataclass(slots=True)
 class Survey:
-    """Facts from the headers of all images."""
+    """Facts from the headers and annotations of all images."""
 
     sizes: Counter[str] = field(default_factory=Counter)  #: images of each "480x640", height x width, as shown
     kinds: Counter[Kind] = field(default_factory=Counter)
     first: dict[Kind | str, str] = field(default_factory=dict)  #: the key of the first image of each kind and size
     odd: dict[tuple[str, int], Problem] = field(default_factory=dict)  #: left out: by split of the store, and row
     problems: list[Problem] = field(default_factory=list)  #: with what is no image, and with boxes
+    lost: set[Place] = field(default_factory=set)  #: samples that would be skipped because of these
     left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
+    #: Good samples of each split of the store, and their statistics but for pixels and masks.
+    splits: dict[str, tuple[int, Statistics]] = field(default_factory=dict)
     stored_sizes: set[tuple[int, int]] = field(default_factory=set)  #: (height, width) as stored, of two at most
-    doubtful: dict[str, list[Any]] = field(default_factory=dict)  #: as of `doubtful_boxes`
     files: int = 0  #: images that are files
-    recoded: int = 0  #: of these, files that no store holds
+    not_kept: list[Problem] = field(default_factory=list)  #: of these, files that no store holds
     pixels: int = 0  #: of all images, height times width
     differing: Problem | None = None  #: what keeps the images from being stored, with the way out of it all
     image: ImageOptions = field(default_factory=ImageOptions)  #: how they are stored
@@ -396,14 +406,6 @@ class Survey:
             counts[kind.dtype] += count
         return counts
 
-    @property
-    def kept_channels(self) -> dict[str, int]:
-        """Number of images by their number of channels, if each keeps its own."""
-        counts: Counter[str] = Counter()
-        for kind, count in self.kinds.items() if self.image.encoding == "source" else ():
-            counts[str(kind.channels)] += count
-        return dict(counts)
-
 
 def survey(prepared: Prepared) -> Survey:
     """Count the sizes and kinds of all images, from their headers, and check their boxes and keypoints.
@@ -422,44 +424,50 @@ def survey(prepared: Prepared) -> Survey:
 def _count(prepared: Prepared, only: str | None = None) -> Survey:
     """Survey all headers; images of a dtype other than `only` become `Survey.odd`, and do not count."""
     surveyed, options = Survey(), prepared.format.image
-    places = (
-        (name, row, split.source_split, one) for name, split in prepared.splits.items() for row, one in enumerate(split)
-    )
+    on_error: OnError = "skip" if prepared.format.on_error == "fail" else prepared.format.on_error
     with quiet_pillow():
-        for name, row, split, reference in places:
-            try:
-                sample = prepared.source.read(split, reference)
-                try:
-                    how: Any = {"max_pixels": options.max_pixels, "key": sample.key}
-                    picture = read_header(sample.image, as_files=options.encoding == "source", **how)
-                except SourceError as error:
-                    raise with_path(error, sample.key, sample.image) from error
-                (height, width, channels), dtype = picture.shape, picture.dtype.name
-                kind = Kind(channels, dtype)
-                sample.left_out += picture.left_out
-                if only not in (None, dtype):
-                    message = f"expected {only} pixels, as most images have, found {dtype}."
-                    surveyed.odd[name, row] = Problem(sample.key, "unsupported-depth", message)
-                    continue
-                placement = options.placement((height, width))
-                surveyed.problems += faults(fitted_objects(sample, (height, width), placement, options)[1])
-            except SourceError as error:
-                surveyed.problems += error.problems
-                continue
-            surveyed.doubtful = add_doubtful(surveyed.doubtful, doubtful_boxes(sample, (height, width)))
-            surveyed.left_out.update(dict.fromkeys(sample.left_out))
-            size = f"{height}x{width}"
-            surveyed.sizes[size] += 1
-            if len(surveyed.first) < _FIRSTS:
-                surveyed.first.setdefault(size, sample.key)
-            surveyed.first.setdefault(kind, sample.key)
-            height, width = (height, width) if placement is None else placement.size
-            surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
-            surveyed.kinds[kind] += 1
-            surveyed.pixels += height * width
-            surveyed.files += picture.format != ""
-            surveyed.recoded += picture.format in HEIF_FORMATS
+        for name, split in prepared.splits.items():
+            block, images = BlockRows(replace(prepared.format, on_error=on_error), surveyed.problems), surveyed.images
+            for row, reference in enumerate(split):
+                before = len(surveyed.problems)
+                with or_skipped(on_error, surveyed.problems):
+                    sample = prepared.source.read(split.source_split, reference)
+                    if only is not None and (dtype := _dtype(sample, options)) != only:
+                        message = f"expected {only} pixels, as most images have, found {dtype}."
+                        surveyed.odd[name, row] = Problem(sample.key, "unsupported-depth", message)
+                        continue
+                    _note(surveyed, block.add_header(sample))
+                    before = len(surveyed.problems)
+                    if len(block) == _COUNTED:
+                        block.statistics()
+                if len(surveyed.problems) > before:
+                    surveyed.lost.add((split.source_split, reference))
+            surveyed.splits[name] = surveyed.images - images, block.statistics()
+            surveyed.left_out.update(block.left_out)
     return surveyed
+
+
+def _dtype(sample: Sample, options: ImageOptions) -> str:
+    as_files = options.encoding == "source"
+    try:
+        return read_header(sample.image, max_pixels=options.max_pixels, key=sample.key, as_files=as_files).dtype.name
+    except SourceError as error:
+        raise with_path(error, sample.key, sample.image) from error
+
+
+def _note(surveyed: Survey, image: EncodedSample) -> None:
+    (height, width), size = image.shape[:2], f"{image.size[0]}x{image.size[1]}"
+    kind = Kind(image.shape[2], image.dtype.name)
+    surveyed.sizes[size] += 1
+    if len(surveyed.first) < _FIRSTS:
+        surveyed.first.setdefault(size, image.key)
+    surveyed.first.setdefault(kind, image.key)
+    surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
+    surveyed.kinds[kind] += 1
+    surveyed.pixels += height * width
+    surveyed.files += image.image.is_file
+    if image.image.is_file and not image.image.is_storable:
+        surveyed.not_kept.append(not_kept(image.key, image.image))
 
 
 def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
@@ -472,8 +480,6 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
         surveyed.is_ragged = surveyed.image.encoding == "raw"
         surveyed.kept = _NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}")
         notes.append(surveyed.kept)
-    if surveyed.recoded and surveyed.image.encoding == "source":
-        notes.append(RECODED.format(surveyed.recoded, options.quality))
     if surveyed.odd:
         first = next(iter(surveyed.odd.values())).where
         many = "image has pixels" if len(surveyed.odd) == 1 else "images have pixels"
@@ -497,7 +503,7 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
 
 
 def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool, mixed: bool) -> Problem | None:
-    kinds = {_stored(kind, options) for kind in surveyed.kinds}
+    kinds = set(surveyed.kinds)
     sizes_differ = len(surveyed.stored_sizes) > 1
     colors_differ = len(kinds) > 1 and not mixed
     if not (sizes_differ and masks) and not colors_differ:
@@ -519,13 +525,6 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
     if surveyed.files == surveyed.images and not masks and len(surveyed.dtypes) == 1:
         advice = advice.removesuffix(".") + ', or keep each as it is with `encoding="source"`.'
     return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
-
-
-def _stored(kind: Kind, options: ImageOptions) -> Kind:
-    """The kind of an image after the option for color is applied."""
-    if options.color == "gray" and kind.channels in (3, 4):
-        return Kind(1, kind.dtype)
-    return Kind(_CHANNELS.get(options.color, kind.channels), kind.dtype)
 
 
 def _named(counts: Counter[Any], first: Mapping[Any, str]) -> str:

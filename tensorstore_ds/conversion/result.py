@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELDS
-from tensorstore_ds.conversion.encode import BOX_CROPPED, notes_of_doubtful
+from tensorstore_ds.conversion.encode import BOX_CROPPED, NOT_KEPT, notes_of_doubtful
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.conversion.shard_writer import FinishedSplit
@@ -33,6 +33,11 @@ from tensorstore_ds.version import __version__
 LARGER, LARGER_NBYTES = 1.5, 64 * 1024**2
 #: A note names at most this many keypoints.
 NAMED = 5
+
+RECODED = (
+    "AVIF and HEIC files are stored as JPEG files of the same size, with `quality` {1}: {0:,}. "
+    "Stores hold files that every reader can decode."
+)
 
 _DOING = {
     "scan": "Scanning",
@@ -153,39 +158,22 @@ def commit(
     """
     skipped = [*problems, *(problem for split in shards.values() for problem in split.skipped)]
     left_out = tuple(dict.fromkeys((*left_out, *(problem for split in shards.values() for problem in split.left_out))))
-    splits, whole = {}, Statistics()
+    splits = {}
     for name, finished in shards.items():
-        whole.add(finished.statistics)
         splits[name] = SplitEntry(tuple(finished.shards), finished.statistics.summary())
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, NOTHING_LEFT)
-    notes = [*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits)]
-    notes += note_of_swapped(options, (split.statistics.get("size", {}).get("distinct") for split in splits.values()))
-    notes += note_of_keypoints(fields, whole)
-    doubtful: dict[str, list[Any]] = {}
-    for sums in whole.values():
-        doubtful = add_doubtful(doubtful, sums.doubtful if isinstance(sums, ObjectSums) else {})
-    notes += notes_of_doubtful(doubtful, options)
-    if emptied := sum(sums.emptied for sums in whole.values() if isinstance(sums, ObjectSums)):
-        notes.append(
-            f"images that lost all their boxes, and are stored as images without objects: {emptied:,}. "
-            'Pass `on_error="skip-image"` to leave them out.'
-        )
-    encoding, of_images = cast(ImageField, fields["image"]).encoding, cast(ImageSums, whole["image"])
-    is_recoded = any(problem.reason == "file-not-kept" for problem in left_out)
-    notes += note_of_quality(options.image, encoding, is_recoded=is_recoded)
-    if options.objects == "whole" and not is_part:
-        nbytes = sum(shard.nbytes for split in splits.values() for shard in split.shards)
-        notes += note_of_size(nbytes, of_images.file_nbytes)
-    for note in (*notes, *note_of_channels(of_images.images_of, is_kept=encoding == "source")):
+    filled = {name: (split.rows, shards[name].statistics) for name, split in splits.items()}
+    nbytes = 0 if is_part else sum(shard.nbytes for split in splits.values() for shard in split.shards)
+    for note in notes_of_store(options, fields, filled, left_out, nbytes):
         workspace.note(note)
     counts = dict(Counter(problem.reason for problem in skipped))
     provenance = {
         "tool": "tensorstore-ds",
         "tool_version": __version__,
         **origin,
-        "options": {**options._recorded(), "encoding": encoding},
+        "options": {**options._recorded(), "encoding": cast(ImageField, fields["image"]).encoding},
         "created": now().isoformat(timespec="seconds"),
         "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),
@@ -203,6 +191,44 @@ def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
     """Whether it is the problem of a dropped box, from a stored image or as a crop."""
     is_dropped = options.on_error == "skip" or problem.reason == BOX_CROPPED
     return problem.reason.startswith("box-") and (is_dropped or options.objects == "crops")
+
+
+def notes_of_store(
+    options: ConvertOptions,
+    fields: Mapping[str, Field],
+    splits: Mapping[str, tuple[int, Statistics]],
+    left_out: Iterable[Problem],
+    nbytes: int,
+) -> Iterator[str]:
+    """Yield what the user should know of a store that was made, or that a dry run foresees.
+
+    `splits` are rows and statistics of each. `nbytes` is the size of the store, or 0.
+    """
+    whole = Statistics()
+    for _, statistics in splits.values():
+        whole.add(statistics)
+    summaries = {name: (rows, statistics.summary()) for name, (rows, statistics) in splits.items()}
+    encoding, of_images = cast(ImageField, fields["image"]).encoding, cast(ImageSums, whole["image"])
+    yield from notes_of_classes(options, fields)
+    yield from note_of_unlabelled(fields, summaries)
+    yield from note_of_swapped(options, (summary.get("size", {}).get("distinct") for _, summary in summaries.values()))
+    yield from note_of_keypoints(fields, whole)
+    doubtful: dict[str, list[Any]] = {}
+    for sums in whole.values():
+        doubtful = add_doubtful(doubtful, sums.doubtful if isinstance(sums, ObjectSums) else {})
+    yield from notes_of_doubtful(doubtful, options)
+    if emptied := sum(sums.emptied for sums in whole.values() if isinstance(sums, ObjectSums)):
+        yield (
+            f"images that lost all their boxes, and are stored as images without objects: {emptied:,}. "
+            'Pass `on_error="skip-image"` to leave them out.'
+        )
+    if recoded := sum(problem.reason == NOT_KEPT for problem in left_out):
+        yield RECODED.format(recoded, options.quality)
+    yield from note_of_quality(options.image, encoding, is_recoded=recoded > 0)
+    if options.objects == "whole":
+        yield from note_of_size(nbytes, of_images.file_nbytes)
+    if encoding != "raw":
+        yield from note_of_channels(of_images.images_of, is_kept=encoding == "source")
 
 
 def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:
@@ -246,13 +272,12 @@ def note_of_keypoints(fields: Mapping[str, Field], whole: Statistics) -> list[st
     return notes
 
 
-def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, SplitEntry]) -> list[str]:
-    """Number of samples without a label, if others have one or could."""
+def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[str]:
+    """Number of samples without a label, if others have one or could; `splits` are rows and statistics of each."""
     notes = []
     for each in of_kind(fields, LabelField):
-        counts = {name: sum(s.statistics[each]["class_counts"]) if s.rows else 0 for name, s in splits.items()}
-        bare = {name: split.rows - counts[name] for name, split in splits.items()}
-        shown = ", ".join(f"{count:,} of {splits[name].rows:,} in {name}" for name, count in bare.items() if count)
+        bare = {name: rows - sum(found[each]["class_counts"]) if rows else 0 for name, (rows, found) in splits.items()}
+        shown = ", ".join(f"{count:,} of {splits[name][0]:,} in {name}" for name, count in bare.items() if count)
         if shown:
             notes.append(f"samples without {'a label' if each == 'label' else each}: {shown}.")
     return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tensorstore_ds.imaging.codecs import (
     from_array,
     from_image,
     further_frames,
+    is_storable,
     lost_alpha,
     open_decoded,
     open_image,
@@ -42,6 +44,7 @@ LARGE_NBYTES = 64 * 1024**2
 OPENERS = dict.fromkeys((".tif", ".tiff"), Plugin("tensorstore_ds.annex.openers.tiff", "open_tiff", "TIFF and BigTIFF"))
 
 _BAND_NBYTES = 8 << 20  # pixels of a decoded image that are copied at a time
+_HEAD_NBYTES = 16
 _CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 
 
@@ -53,7 +56,9 @@ class Picture:
         dtype: data type of the pixels.
         file: bytes of its file, if they have been read.
         file_nbytes: size of its file, or 0.
-        format: Pillow's name of the format of its file. It is empty if no store could hold or encode such a file again.
+        is_file: whether it is a file, which Pillow reads.
+        is_storable: whether a store can hold its file.
+        format: Pillow's name of the format of its file.
         can_scale: whether `pixels` can reduce the image while it is decoded.
         is_large: whether its pixels should be read in bands.
         left_out: what its file contains and is not read. Lost alpha is known after its pixels were read.
@@ -63,6 +68,8 @@ class Picture:
     dtype: np.dtype[Any]
     file: bytes | None = None
     file_nbytes = 0
+    is_file = False
+    is_storable = False
     format = ""
     can_scale = False
     is_large = False
@@ -132,6 +139,7 @@ class WholePicture(Picture):
             self.can_scale = header.jpeg is not None and header.orientation == 1
             size, channels, dtype, opened = header.size, header.channels, header.dtype, header.image
             self.format = "JPEG" if opened is None else opened.format or ""
+            self.is_file, self.is_storable = True, is_storable(image)
         else:
             check_pixels((image.height, image.width), max_pixels, key)
             size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
@@ -208,10 +216,12 @@ def open_picture(
     return WholePicture(image, color, max_pixels, key)
 
 
-def read_header(image: Any, *, max_pixels: int, key: str, whole: bool = True, as_files: bool = False) -> Picture:
+def read_header(
+    image: Any, *, color: Color = "auto", max_pixels: int, key: str, whole: bool = True, as_files: bool = False
+) -> Picture:
     """Return a closed `Picture`, of which only the header of the file was read. Raises the errors of `open_picture`."""
     if isinstance(image, str | Path):
-        if not as_files and (opened := _opened_by_parts(image, "auto", key)) is not None:
+        if not as_files and (opened := _opened_by_parts(image, color, key)) is not None:
             opened.close()
             if whole:
                 check_pixels(opened.size, max_pixels, key)
@@ -219,10 +229,13 @@ def read_header(image: Any, *, max_pixels: int, key: str, whole: bool = True, as
         # If the header is wrong, the bytes of the file tell what it is.
         with open_file(image, key) as file, contextlib.suppress(SourceError):
             found = open_image(file, max_pixels=max_pixels, key=key)
-            picture = WholePicture(found, "auto", max_pixels, key)
-            picture.format = found.format or ""
+            picture = WholePicture(found, color, max_pixels, key)
+            picture.is_file, picture.format = True, found.format or ""
+            picture.file_nbytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            picture.is_storable = is_storable(file.read(_HEAD_NBYTES))
             return picture
-    return open_picture(image, max_pixels=max_pixels, key=key, as_files=True)
+    return open_picture(image, color=color, max_pixels=max_pixels, key=key, as_files=True)
 
 
 def is_jpeg(image: Any, key: str) -> bool:

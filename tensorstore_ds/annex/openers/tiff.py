@@ -210,12 +210,12 @@ class _Header:
 class TiffImage(Picture):
     """An image in a TIFF file that can be read in parts.
 
-    `format` is empty if Pillow cannot read it, too. `left_out` has a note if other pages are not smaller copies.
+    It `is_file` if Pillow reads it, too. `left_out` has a note if other pages are not smaller copies.
     """
 
     def __init__(self, file: BinaryIO, header: _Header, color: Color, key: str, has_pages: bool) -> None:
         self._file, self._header, self._color, self._key = file, header, color, key
-        self.format = "TIFF" if header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS else ""
+        self.is_file = header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS
         self.file_nbytes, self.is_large = header.nbytes, header.is_large
         self.left_out = (Problem(key, "further-frames", FURTHER_FRAMES),) if has_pages else ()
         self._stored_dtype = cast("np.dtype[Any]", header.dtype)  # checked by `_Header.unsupported`

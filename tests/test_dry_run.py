@@ -1,0 +1,117 @@
+"""What `estimate` says is what `convert` does: rows, fields, what is left out, and the notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+import test_source_contract as contract
+
+SKIP = {"on_error": "skip"}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    SKIP,
+    {"size": (24, 24)},
+    {"size": (24, 24), "fit": "crop", "min_visibility": 0.5, **SKIP},
+    {"encoding": "jpeg", "on_error": "skip-image"},
+    {"encoding": "jpeg", "max_side": 30, **SKIP},
+    {"encoding": "source"},
+    {"encoding": "source", **SKIP},
+    {"encoding": "source", "check": "headers"},
+    {"encoding": "raw", "quality": 95, "fit": "crop"},
+    {"color": "rgb", **SKIP},
+    {"objects": "crops", **SKIP},
+    {"tiles": (16, 16), "color": "rgb", "check": "headers", **SKIP},
+    {"quality": 95, **SKIP},
+]
+NAMES = [" ".join(map(str, options.values())) or "none" for options in OPTIONS]
+
+
+def foreseen(source: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        found = tsds.estimate(source, **options)
+    except tsds.OptionError as error:
+        return {"refused": str(error)}
+    except tsds.SourceError as error:
+        return {"reason": error.reason}
+    return {
+        "rows": found.rows,
+        "classes": found.classes,
+        "fields": {name: field.dump() for name, field in found.fields.items()},
+        "left out": sorted(map(str, found.left_out)),
+        "notes": sorted(found.notes),
+    }
+
+
+def done(source: Path, out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        summary = tsds.convert(source, out, workers=0, **options)
+    except tsds.OptionError as error:
+        return {"refused": str(error)}
+    except tsds.SourceError as error:
+        return {"reason": error.reason}
+    fields = tsds.open(out).manifest.fields
+    return {
+        "rows": summary.rows,
+        "classes": next((field.classes for field in fields.values() if field.classes), ()),
+        "fields": {name: field.dump() for name, field in fields.items()},
+        "left out": sorted(map(str, summary.left_out)),
+        "notes": sorted(summary.notes),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("options", OPTIONS, ids=NAMES)
+def test_of_every_source(options: dict[str, Any], tmp_path: Path) -> None:
+    for number, name in enumerate(contract.ALL):
+        root = contract.make(name, tmp_path / f"{number}")
+        assert foreseen(root, options) == done(root, tmp_path / f"{number}.tsds", options), name
+
+
+def _put(path: Path, size: tuple[int, int] = (40, 60), mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(size[0]).integers(0, 256, (*size, 3), np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path)
+
+
+def _damaged(path: Path) -> None:
+    _put(path)
+    path.write_bytes(path.read_bytes()[:-60])
+
+
+def _deep(path: Path) -> None:
+    Image.fromarray(np.full((40, 60), 40_000, np.uint16)).save(path)
+
+
+FOLDERS = {
+    "one size": lambda path, i: _put(path / f"{i}.jpg"),
+    "sizes": lambda path, i: _put(path / f"{i}.jpg", (40 + i, 60)),
+    "gray and color": lambda path, i: _put(path / f"{i}.jpg", mode="L" if i % 2 else "RGB"),
+    "gray and color of sizes": lambda path, i: _put(path / f"{i}.png", (40 + i, 60), "L" if i % 2 else "RGB"),
+    "alpha": lambda path, i: _put(path / f"{i}.png", mode="RGBA"),
+    "formats": lambda path, i: _put(path / f"{i}.{('jpg', 'png', 'avif', 'webp')[i % 4]}", (40 + i, 60)),
+    "damaged": lambda path, i: (_damaged if i == 2 else _put)(path / f"{i}.jpg"),
+    "no image": lambda path, i: _put(path / f"{i}.jpg") if i != 2 else (path / "2.jpg").write_text("text"),
+    "16 bits": lambda path, i: (_put if i != 2 else _deep)(path / f"{i}.png"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.drawn(12)
+@pytest.mark.parametrize("options", OPTIONS, ids=NAMES)
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_of_photographs(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """A dry run decodes some samples, here all of them, but not all tiles."""
+    if kind == "damaged" and "tiles" in options:
+        options = {**options, "tiles": None}
+    for name in ("cat", "dog"):
+        for i in range(5):
+            FOLDERS[kind](tmp_path / "in" / name, i)
+    assert foreseen(tmp_path / "in", options) == done(tmp_path / "in", tmp_path / "out.tsds", options)
