@@ -107,7 +107,7 @@ class Listings:
         """Sizes of all files of a shard, by path in the shard, as they are. Raises `FormatError`."""
         files, manifest = self._files, self._files.manifest
         directory, shard = manifest.shard_path(self._split, index), manifest.splits[self._split].shards[index]
-        sizes = None if files.checks_lists else self.expected(files.listing_bytes(self._split, index), shard)
+        sizes = self.expected(files.listing_bytes(self._split, index), shard)
         if sizes is None:
             listing = files.listing(self._split, index)
             problems = check_shard(files, self._split, index, listing)

@@ -14,9 +14,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from tensorstore_ds.errors import FormatError, Problem, RemoteError
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
-from tensorstore_ds.reading.checks import check_listing, check_sizes
+from tensorstore_ds.reading.checks import check_listing
 from tensorstore_ds.reading.columns import ColumnPiece
 from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
@@ -74,6 +74,11 @@ class Mirror(StoreFiles):
         """Forget the threads, which do not exist in the child."""
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all files are here, as far as is known. Files that are lost are downloaded again."""
+        return (self.folder / "zarr.json").exists()
 
     def open(self, name: str) -> IO[bytes]:
         """Open one of the files, after downloading the whole file if it is missing.
@@ -154,8 +159,8 @@ class Mirror(StoreFiles):
 
     def file_is_whole(self) -> None:
         """Download the little that remains once all data files are complete."""
-        if all(self._is_whole(*each) for each in shards_of(self.manifest)):
-            with contextlib.suppress(RemoteError):  # fetched when it is asked for
+        with kept_in(self.folder), contextlib.suppress(RemoteError):  # fetched when it is asked for
+            if all(self._has_data(*each) for each in shards_of(self.manifest)):
                 self._fetch_metadata()
 
     # ---
@@ -196,7 +201,7 @@ class Mirror(StoreFiles):
         self._root_seen = -math.inf
         self.check_root(name)
 
-    def _is_whole(self, split: str, index: int, directory: str, shard: Shard) -> bool:
+    def _has_data(self, split: str, index: int, directory: str, shard: Shard) -> bool:
         """Whether all data files of a shard are there."""
         paths = data_files_of(self.manifest, shard)
         if not all((self.folder / directory / path).exists() for path in paths):
@@ -291,8 +296,8 @@ class Mirror(StoreFiles):
             wanted += [(f"{folder}/{path}", file) for path, file in listing.items() if path not in data]
         for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
             pass
-        self._keep("zarr.json", self.root)
-        self._mirrored.note_whole()
+        if not self.is_whole:
+            self._keep("zarr.json", self.root)
 
     def _file(self, name: str, geometry: ArrayGeometry, file: File) -> MirroredFile:
         with self._lock_of(name):
@@ -306,41 +311,6 @@ class Mirror(StoreFiles):
     def _lock_of(self, name: str) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault(name, threading.Lock())
-
-
-class _Arrived(StoreFiles):
-    """The files of a complete store by URL: an ordinary store, except that a cleaner may remove files."""
-
-    checks_lists: ClassVar[bool] = True
-
-    def __init__(self, mirrored: Mirrored, sha256: str) -> None:
-        with kept_in(mirrored.folder):
-            super().__init__(mirrored.folder / STORE, sha256)
-        self.held = self._mirrored = mirrored
-
-    def open(self, name: str) -> IO[bytes]:
-        try:
-            with kept_in(self.path):
-                return super().open(name)
-        except FormatError as error:
-            raise self._lost(error.problems) from error
-
-    def listing(self, split: str, index: int) -> dict[str, File]:
-        with kept_in(self.path):
-            files = super().listing(split, index)
-            listed = {f"{self.manifest.shard_path(split, index)}/{path}": file for path, file in files.items()}
-            problems = check_sizes(self, {name: file.size for name, file in listed.items()})
-            for name, file in listed.items():
-                marks = self._mirrored.marks(name)
-                if not problems and marks.exists() and was_whole(self.path, name, marks, file) is None:
-                    problems.append(Problem(name, "checksum", "it was changed after it was fetched."))
-        if problems:
-            raise self._lost(problems)
-        return files
-
-    def _lost(self, problems: Sequence[Problem]) -> FormatError:
-        self._mirrored.note_lost()
-        return FormatError(problems, "Open the store again: what is missing is fetched again.")
 
 
 def _has_size(path: Path, nbytes: int) -> bool:
@@ -359,8 +329,8 @@ def no_store(url: str) -> FormatError:
     return FormatError(Problem(url, "not-a-store", message))
 
 
-def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
-    """The files of the store at a URL, from the mirror if all are there.
+def open_url(url: str, sha256: str | None, cache: Cache) -> Mirror:
+    """The files of the store at a URL.
 
     If the mirror has the root of `sha256`, the server is not asked. Raises `RemoteError` if the server refuses, or
     cannot be reached and the store was never opened, `FormatError` if there is no store or a different one,
@@ -384,8 +354,7 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
     manifest, found = parse_root(root)
     check_meant(root, found, sha256)
     with kept_in(cache.folder):
-        mirrored = cache.use(found, server.url, root, manifest.nbytes)
-        return _Arrived(mirrored, found) if mirrored.is_whole else Mirror(server, mirrored, root, etag)
+        return Mirror(server, cache.use(found, server.url, root, manifest.nbytes), root, etag)
 
 
 _mirrors: weakref.WeakSet[Mirror] = weakref.WeakSet()

@@ -9,7 +9,6 @@
       DIGEST/lock           locked by the processes that have it open; its time is the last use
       DIGEST/marks/...      which chunks of a file are there
       DIGEST/store.tsds/    its files; it has a zarr.json, and is a store, when all is there
-      DIGEST/lost           a process found files missing since then
       removed-RANDOM/       what was a DIGEST/, and is being removed: renamed under its lock
 """
 
@@ -41,7 +40,6 @@ from tensorstore_ds.reading.store_files import check_outside_stores, shards_of
 
 #: Folder of a store's files inside the folder of its mirror.
 STORE = "store.tsds"
-_LOST = "lost"
 #: Number of attempts to get a lock that another process holds, and seconds between them.
 _LOCK_ATTEMPTS, _LOCK_PAUSE = 600, 0.05
 #: After a folder has vanished this many times, it cannot be created.
@@ -111,11 +109,6 @@ class Mirrored:
         """Path of the marks of a data file, for `MirroredFile`."""
         return self.folder / "marks" / name
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the store is complete, as far as is known."""
-        return _is_whole(self.folder)
-
     def take_over(self, name: str, shard: Shard) -> bytes | None:
         """Link the files of a shard from another cached store, such as this one before it grew.
 
@@ -170,16 +163,6 @@ class Mirrored:
                 return
             with contextlib.suppress(FileNotFoundError):
                 keep(self.marks(own), (other / "marks" / name).read_bytes(), self.temporary)
-
-    def note_lost(self) -> None:
-        """Note that files of a complete store are missing, so that the next opening downloads them."""
-        with contextlib.suppress(OSError):
-            (self.folder / _LOST).touch()
-
-    def note_whole(self) -> None:
-        """Forget that files were missing."""
-        with contextlib.suppress(OSError):
-            (self.folder / _LOST).unlink()
 
 
 class Cache:
@@ -286,7 +269,7 @@ class Cache:
                     path=folder / STORE,
                     nbytes=nbytes if isinstance(nbytes, int) else 0,
                     nbytes_there=_nbytes_on_disk(folder / STORE),
-                    is_whole=_is_whole(folder),
+                    is_whole=(folder / STORE / "zarr.json").exists(),
                     is_open=_is_locked(folder / "lock"),
                     last_used=_last_used(folder),
                     urls=tuple(_urls(origin)),
@@ -385,10 +368,6 @@ def _folders(cache: Path) -> list[Path]:
     return [
         each for each in _entries(cache) if _DIGEST.fullmatch(each.name) and each.is_dir() and not each.is_symlink()
     ]
-
-
-def _is_whole(folder: Path) -> bool:
-    return (folder / STORE / "zarr.json").exists() and not (folder / _LOST).exists()
 
 
 def _json(value: dict[str, object]) -> bytes:

@@ -42,7 +42,7 @@ REQUEST_NBYTES = 8 * 1024**2
 SMALL_NBYTES = 4 * 1024**2
 _REQUESTS = 16
 #: The version of the complete file, or 0, and the CRC of its end; before the marks.
-_HEADER = np.dtype([("complete", "<i8"), ("end", "<u4")])
+_HEADER = np.dtype([("complete", "V8"), ("end", "<u4")])
 
 
 class Home(Protocol):
@@ -79,6 +79,7 @@ class MirroredFile:
             inode = was_whole(home.folder, name, marks, file)
             self.is_whole = inode is not None
             if inode is None:
+                (home.folder / "zarr.json").unlink(missing_ok=True)  # a file with holes belongs to no store
                 self._open()
             else:
                 self._inode = inode
@@ -426,23 +427,19 @@ def kept_in(folder: Path) -> Iterator[None]:
 
 
 def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int] | None:
-    """Device and inode of a file that is noted as complete, or None.
+    """Device and inode of a complete file, or None.
 
-    A file that was copied or written to since then is compared with its SHA-256 first, for seconds if it is large.
+    A file without marks, or that was copied or written to since it was noted as complete, is compared with its SHA-256
+    first, for seconds if it is large.
     """
-    with (
-        contextlib.suppress(FileNotFoundError, FormatError),
-        marks.open("r+b") as noted,
-        open_file(root, name) as opened,
-    ):
-        status = os.fstat(opened.fileno())
-        version = int.from_bytes(noted.read(8), "little", signed=True)
-        if not version or status.st_size != file.size:
+    with contextlib.suppress(FormatError), open_file(root, name) as opened, open(_made(marks), "r+b") as noted:
+        status, version = os.fstat(opened.fileno()), noted.read(8)
+        if status.st_size != file.size or version == bytes(8):
             return None
         if version != _version(status):
             is_sound = _sha256(opened) == file.sha256
             noted.seek(0)
-            noted.write((_version(status) if is_sound else 0).to_bytes(8, "little", signed=True))
+            noted.write(_version(status) if is_sound else bytes(8))
             if not is_sound:
                 return None
         return _inode(status)
@@ -463,9 +460,9 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _version(status: os.stat_result) -> int:
+def _version(status: os.stat_result) -> bytes:
     """The time of a file's last change in ns, but never 0."""
-    return status.st_mtime_ns | 1
+    return (status.st_mtime_ns | 1).to_bytes(8, "little", signed=True)
 
 
 def _sha256(file: IO[bytes]) -> str:

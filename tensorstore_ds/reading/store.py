@@ -179,8 +179,8 @@ class Store:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the store was opened by URL, so that reading may download files."""
-        return isinstance(self._files, Mirror)
+        """Whether the store was opened by URL and is not completely cached, so that reading may download files."""
+        return isinstance(self._files, Mirror) and not self._files.is_whole
 
     def open_file(self, name: str) -> IO[bytes]:
         """Open a file of the store by its path relative to the store. By URL, the whole file is downloaded first."""
@@ -426,8 +426,8 @@ class Split:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the store was opened by URL, so that reading may download files."""
-        return isinstance(self._files, Mirror)
+        """Whether the store was opened by URL and is not completely cached, so that reading may download files."""
+        return isinstance(self._files, Mirror) and not self._files.is_whole
 
     @property
     def store(self) -> Store:

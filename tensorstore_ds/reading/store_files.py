@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem
@@ -46,14 +46,11 @@ class StoreFiles:
     """The files of the store that was at a path when this object was made.
 
     `sha256` is the digest of `root`, the bytes of the root's ``zarr.json``, which lists the digests of all other files.
-    `meant` is the requested digest, if any, and `held` lives as long as these files. If `checks_lists`, `listing`
-    compares the files of a shard with the manifest, and so must be called.
+    `meant` is the requested digest, if any.
     """
 
     meant: str | None = None
     origin: Origin | None = None
-    held: object = None
-    checks_lists: ClassVar[bool] = False
 
     def __init__(self, path: Path, sha256: str | None = None, root: bytes = b"") -> None:
         """Read the manifest. Raises `FormatError` if there is no store, or a different one than `sha256`.

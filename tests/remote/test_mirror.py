@@ -330,9 +330,7 @@ def test_a_full_disk(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> N
     store["train"]["image"][ROWS - 1]
 
 
-@pytest.mark.parametrize(
-    "broken", ["mirror_cache._is_whole", "mirror_cache._nbytes_on_disk", "store_files.identity_of"]
-)
+@pytest.mark.parametrize("broken", ["mirror_cache._urls", "mirror_cache._nbytes_on_disk"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
 def test_a_cache_disk_that_fails_is_one_typed_error(
     server: FaultyServer, cache: Path, monkeypatch: pytest.MonkeyPatch, broken: str, code: int
