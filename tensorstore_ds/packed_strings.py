@@ -55,6 +55,11 @@ class PackedStrings(Sequence[str]):
             self._offsets.extend(islice(accumulate(map(len, batch), initial=len(self._bytes)), 1, None))
             self._bytes += b"".join(batch)
 
+    def append(self, text: bytes) -> None:
+        """Add a string at the end, given as its bytes."""
+        self._bytes += text
+        self._offsets.append(len(self._bytes))
+
     def __len__(self) -> int:
         return len(self._offsets) - 1
 

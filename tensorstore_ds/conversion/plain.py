@@ -15,9 +15,9 @@ from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds.labels import LabelsField
 from tensorstore_ds.format.schema import ArraySpec, Keypoints
+from tensorstore_ds.sources.annotations import ObjectReader
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.list.table import Columns, Flag
-from tensorstore_ds.sources.objects import ObjectTable
 from tensorstore_ds.sources.row_table import ClassNames, RowTable
 from tensorstore_ds.sources.yolo.config import Config
 
@@ -25,7 +25,7 @@ _CLASSES = {
     cls.__name__: cls
     for cls in (
         *(ArraySpec, ClassNames, Columns, Config, Flag, ConvertOptions, ImageOptions, Keypoints, LabelsField),
-        *(ObjectTable, Problem, RowTable, SourceOptions),
+        *(ObjectReader, Problem, RowTable, SourceOptions),
     )
 }
 

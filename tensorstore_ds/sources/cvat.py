@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 from xml.etree.ElementTree import Element
 
+from msgspec.structs import replace
+
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file
+from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, ellipse_box, hull
 from tensorstore_ds.sources.base import FLAGS, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.ledger import LEAF, TEXT, USED, Known
-from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, ellipse_box, hull
-from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 from tensorstore_ds.sources.xml import (
     ABSENT,
@@ -71,7 +71,7 @@ _OBJECTS = ("box", "polygon", "ellipse", "mask", "skeleton")
 _OUTSIDE = frozenset({"version"})
 
 
-class CvatSource(PackedSource):
+class CvatSource(AnnotatedSource):
     """The XML file is read once, image by image."""
 
     name: ClassVar[str] = "cvat"
@@ -86,22 +86,22 @@ class CvatSource(PackedSource):
     def scan(self) -> Contents:
         """Read every XML file."""
         xmls, images = self._walked(".xml")
-        problems: list[Problem] = []
+        problems = self._annotations.problems
         used: dict[int, str] = {}  # the XML file of each image
         splits: dict[str, PackedStrings] = {}
         for xml in xmls:
             try:
-                found = list(self._entries(xml, images, problems))
+                found = list(self._entries(xml, images))
             except SourceError as error:
                 problems += error.problems
                 continue
             self.ledger.use(xml)
-            for row, subset, entry in found:
-                if used.setdefault(row, xml) != xml:
-                    message = f"expected each image in one XML file, found it in {xml} and {used[row]}. Remove one."
-                    problems.append(Problem(images.paths[row], "duplicate-key", message))
+            for image, subset, row in found:
+                if used.setdefault(image, xml) != xml:
+                    message = f"expected each image in one XML file, found it in {xml} and {used[image]}. Remove one."
+                    problems.append(Problem(images.paths[image], "duplicate-key", message))
                 else:
-                    splits.setdefault(subset, PackedStrings()).extend([entry])
+                    splits.setdefault(subset, PackedStrings()).extend([self._annotations.rows[row]])
         if not splits:
             message = "expected <image> elements, as CVAT for images 1.1 has them, found none."
             missing = Problem(str(self.path), "empty-source", message)
@@ -109,12 +109,13 @@ class CvatSource(PackedSource):
             raise SourceError(problems or missing, "" if problems else advice)
         names = split_names(splits)
         message = "not stored: no XML file lists it."
-        left_out = [Problem(path, "not-listed", message) for i, path in enumerate(images.paths) if i not in used]
+        beside = (path for i, path in enumerate(images.paths) if i not in used)
+        self._annotations.left_out += [Problem(path, "not-listed", message) for path in beside]
         references = {names[subset]: entries for subset, entries in splits.items()}
-        return self._contents(references, problems, left_out, notes_of_renamed(names))
+        return self._contents(references, notes_of_renamed(names))
 
-    def _entries(self, xml: str, images: ImageIndex, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
-        """Row in `images`, subset and reference of each sound image of a file."""
+    def _entries(self, xml: str, images: ImageIndex) -> Iterator[tuple[int, str, int]]:
+        """Index in `images`, subset and row of each sound image of a file."""
         subsets: dict[str, str] = {}  # of the tasks, by their numbers
         seen: set[int] = set()
         outside: dict[str, None] = {}
@@ -141,18 +142,18 @@ class CvatSource(PackedSource):
                     raise SourceError(Problem(images.paths[row], "duplicate-key", message))
                 objects, unstored = read_image(element)
             except SourceError as error:
-                problems += error.problems
+                self._annotations.problems += error.problems
                 continue
             except ElementError as error:
                 message = f"{where}: {error}. Correct the entry, or remove it."
-                problems.append(Problem(images.paths[row], "annotation", message))
+                self._annotations.problems.append(Problem(images.paths[row], "annotation", message))
                 continue
             seen.add(row)
             for unread in _unread(element):
                 self.ledger.unread(unread, f"{xml}: {images.paths[row]}", "images")
-            self._table.note(objects, unstored)
             size = pixels(element.get("height")), pixels(element.get("width"))
-            yield row, subset, pack(images.paths[row], size, objects)
+            self._annotations.leave_out(unstored)
+            yield row, subset, self._annotations.add(images.paths[row], objects, size, file="")
         for tag in outside:
             if tag not in _OUTSIDE:
                 self.ledger.unread(f"<{tag}>", xml)

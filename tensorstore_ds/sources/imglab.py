@@ -16,12 +16,11 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, os_errors
+from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, Annotations
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, walk_files
 from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.ledger import LEAF, USED, Known, Ledger
-from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
-from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.splits import find_unions, split_name, split_names
 from tensorstore_ds.sources.xml import (
@@ -61,12 +60,11 @@ class _ImageList:
     """Contents of a file."""
 
     xml: str  #: the file's path in the source
+    annotations: Annotations  #: of the images that are sound
     listed: PackedStrings = field(default_factory=PackedStrings)  #: the paths of all its images, each once
-    entries: PackedStrings = field(default_factory=PackedStrings)  #: those that are sound, each as `pack` makes it
     boxes: int = 0  #: how many these have
     keypoints: int = 0
-    unlabelled: dict[int, int] = field(default_factory=dict)  #: entries with a box (by number, from 1) without a label
-    table: ObjectTable = field(default_factory=ObjectTable)  #: the names that occur
+    unlabelled: dict[int, int] = field(default_factory=dict)  #: rows with a box (by number, from 1) without a label
     problems: list[Problem] = field(default_factory=list)  #: the images that are left out, and why
 
     @property
@@ -75,8 +73,8 @@ class _ImageList:
         return self.keypoints, self.boxes
 
 
-class ImglabSource(PackedSource):
-    """A reference is an image with its objects, as `pack` makes it: the workers need no XML."""
+class ImglabSource(AnnotatedSource):
+    """The XML files are read once."""
 
     name: ClassVar[str] = "imglab"
 
@@ -93,7 +91,7 @@ class ImglabSource(PackedSource):
         if not xmls:
             raise SourceError(Problem(str(self.path), "empty-source", "expected XML files, found none."))
         files: list[_ImageList] = []
-        problems: list[Problem] = []
+        problems = self._annotations.problems
         images = _Images(self._root, self.options.images)
         for xml in xmls:
             try:
@@ -101,19 +99,21 @@ class ImglabSource(PackedSource):
             except SourceError as error:
                 problems += error.problems
         kept, left_out = _choose([file for file in files if file.listed or not file.problems])
-        labelled = any(file.table.classes for file in kept)
-        entries = {file.xml: _labelled(file) if labelled else file.entries for file in kept}
+        labelled = any(file.annotations.is_labelled for file in kept)
+        entries = {file.xml: _labelled(file) if labelled else file.annotations.rows for file in kept}
         problems += [problem for file in files if file in kept or not file.listed for problem in file.problems]
         used = [file for file in kept if entries[file.xml]]
         self.ledger.use(*(file.xml for file in used))
         if not used:
             raise SourceError(problems or left_out)
-        self._table = ObjectTable.union(file.table for file in used)
+        for file in used:
+            self._annotations.include(file.annotations)
         splits = {split: entries[file.xml] for split, file in zip(_split_names(used), used, strict=True)}
         listed = {image for file in files for image in file.listed}
         folders = {image[: image.rfind("/") + 1] for image in listed}
         left_out += not_listed(self.images, folders, listed.__contains__, "XML")
-        return self._contents(splits, problems, left_out, images.notes(), labelled=bool(self._table.classes))
+        self._annotations.left_out = left_out
+        return self._contents(splits, images.notes(), labelled=self._annotations.is_labelled)
 
 
 def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem]]:
@@ -146,8 +146,8 @@ def _labelled(file: _ImageList) -> PackedStrings:
     for i, box in file.unlabelled.items():
         message = f"{file.xml}: expected a label in every box, as in others of this source, found box {box} without."
         message = f"{message} Label it, or remove all labels."
-        file.problems.append(Problem(file.entries[i].partition("\0")[0], "annotation", message))
-    return PackedStrings(entry for i, entry in enumerate(file.entries) if i not in file.unlabelled)
+        file.problems.append(Problem(file.annotations.rows[i].partition("\0")[0], "annotation", message))
+    return PackedStrings(row for i, row in enumerate(file.annotations.rows) if i not in file.unlabelled)
 
 
 def _split_names(files: Sequence[_ImageList]) -> list[str]:
@@ -211,7 +211,7 @@ class _Images:
 
 def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageList:
     """Read the file `path`, which errors call `xml`."""
-    result = _ImageList(xml)
+    result = _ImageList(xml, Annotations(ledger))
     seen: set[str] = set()
     outside: dict[str, None] = {}
     elements = iterate_elements(path, xml, "dataset", "image", skipped=lambda tag: outside.setdefault(tag))
@@ -233,7 +233,7 @@ def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageL
                 )
                 raise SourceError(Problem(image, "no-image", message))
             objects = [_object(box, f"{where}, box {i}", image) for i, box in enumerate(element.iterfind("box"), 1)]
-            known = result.table.keypoints
+            known = result.annotations.keypoints
             new = {name for each in objects for name in each.keypoints if name not in known}
             if len(known) + len(new) > NAMES_LIMIT:
                 message = f"{where}: expected at most {NAMES_LIMIT} different keypoint names in a file, found more."
@@ -241,14 +241,13 @@ def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageL
         except SourceError as error:
             result.problems.extend(error.problems)
             continue
+        size = pixels(element.get("height")), pixels(element.get("width"))
+        row = result.annotations.add(image, objects, size, file="")
         bare = next((i for i, each in enumerate(objects, 1) if not each.label), None)
         if bare is not None:
-            result.unlabelled[len(result.entries)] = bare
-        size = pixels(element.get("height")), pixels(element.get("width"))
-        result.entries.extend([pack(image, size, objects)])
+            result.unlabelled[row] = bare
         result.boxes += len(objects)
         result.keypoints += sum(len(each.keypoints) for each in objects)
-        result.table.note(objects)
     for tag in outside:
         if tag not in _OUTSIDE:
             ledger.unread(f"<{tag}>", xml)

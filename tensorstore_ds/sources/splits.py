@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,17 @@ from tensorstore_ds.sources.names import field_name
 
 #: Names that mean a split, in lower case, of a folder, a list or an array. Others are read as class names and the like.
 SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+
+@dataclass(slots=True)
+class Splits:
+    """Samples of each split by their numbers, in stored order, and what was found on the way."""
+
+    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    left_out: list[Problem] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)  #: files that were read
+    notes: tuple[str, ...] = ()
 
 
 def split_name(text: str) -> str:

@@ -48,7 +48,8 @@ _YES = frozenset({"1", "true", "yes"})
 _SAMPLE = 8  # XML files of a folder that are read to detect its format
 _SAMPLE_FOLDERS = 16
 _HEAD = 4096
-_PLACE_LIMIT = 1e9  # pixels; larger numbers lose their meaning in the float32 of a store
+#: In pixels: larger numbers lose their meaning in the float32 of a store.
+PLACE_LIMIT = 1e9
 
 Place = tuple[float, float]  # x y; NaN NaN where a keypoint is absent
 ABSENT: Place = (math.nan, math.nan)
@@ -275,7 +276,7 @@ def parse_point(x: str | None, y: str | None, name: str) -> Place:
     column, row = number(x, f"x of keypoint {name}"), number(y, f"y of keypoint {name}")
     if math.isnan(column) or math.isnan(row):
         return ABSENT
-    if max(abs(column), abs(row)) > _PLACE_LIMIT:
+    if max(abs(column), abs(row)) > PLACE_LIMIT:
         raise ElementError(f"expected keypoint {name} within a billion pixels, found {column} {row}")
     return column, row
 

@@ -9,23 +9,21 @@ from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, read_file, read_head
+from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject, AnnotatedSource
 from tensorstore_ds.sources.base import Contents
 from tensorstore_ds.sources.files import encoding_problem, glance
-from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject
-from tensorstore_ds.sources.packed import PackedSource, pack
-from tensorstore_ds.sources.xml import Place
+from tensorstore_ds.sources.xml import PLACE_LIMIT, Place
 
 FILE_LIMIT = 16 << 20  # bytes
 _PROBED = 16
 _HEAD = 4096
-_PLACE_LIMIT = 1e9  # pixels
 _HEADER = re.compile(r"(acquisition dates|imagesource|gsd)\s*:", re.IGNORECASE)
 #: Labels of DOTA 1.0 with upright boxes have these folders; the oriented ones are beside them.
 _UPRIGHT = re.compile(r"hbb|horizontal|reclabeltxt", re.IGNORECASE)
 
 
-class DotaSource(PackedSource):
-    """A reference is an image with its objects, encoded by `pack`."""
+class DotaSource(AnnotatedSource):
+    """The text files are read once."""
 
     name: ClassVar[str] = "dota"
 
@@ -41,45 +39,37 @@ class DotaSource(PackedSource):
     def scan(self) -> Contents:
         """Read every text file with the name of an image."""
         files, images = self._walked(".txt")
-        problems: list[Problem] = []
-        left_out: list[Problem] = []
-        entries: dict[str, str] = {}  # by the image's path
+        found = self._annotations
         oriented = [file for file in files if not _UPRIGHT.search(file.rpartition("/")[0])]
         for file in oriented or files:
             try:
                 image = images.paths[images.find("", file, _folders(file))]
             except SourceError as error:
                 if error.reason == "no-image" and not self._is_labels(file):
-                    left_out.append(Problem(file, "not-listed", "not read: it has neither labels nor an image."))
+                    message = "not read: it has neither labels nor an image."
+                    found.left_out.append(Problem(file, "not-listed", message))
                 else:
-                    problems += error.problems
+                    found.problems += error.problems
                 continue
-            if image in entries:
+            if image in found.images or image in found.bad:
                 message = f"expected an image of its own, found {image}, which another file has. Remove one."
-                problems.append(Problem(file, "duplicate-key", message))
+                found.problems.append(Problem(file, "duplicate-key", message))
                 continue
             try:
                 if problem := encoding_problem(image):
                     raise SourceError(problem)
                 objects = read_labels(read_file(self._root / file, file, FILE_LIMIT), file)
             except SourceError as error:
-                problems += error.problems
-                entries[image] = ""
+                found.problems += error.problems
+                found.bad.add(image)
                 continue
-            self.ledger.use(file)
-            self._table.note(objects)
-            entries[image] = pack(image, (0, 0), objects)
-        sound = {image: entry for image, entry in entries.items() if entry}
-        if not sound:
-            missing = Problem(str(self.path), "empty-source", "expected images with text files of labels, found none.")
-            raise SourceError(problems or missing)
-        references, notes = self._by_folder(sound)
-        if oriented and len(oriented) < len(files):
+            found.images[image] = found.add(image, objects, file=file)
+        notes = []
+        if found.images and oriented and len(oriented) < len(files):
             self.ledger.use(*files)
-            notes += ("the folders of upright boxes are not read: these follow from the oriented ones.",)
-        message = "not stored: it has no text file of labels."
-        left_out += [Problem(path, "not-listed", message) for path in images.paths if path not in entries]
-        return self._contents(references, problems, left_out, notes)
+            notes = ["the folders of upright boxes are not read: these follow from the oriented ones."]
+        missing = "expected images with text files of labels, found none."
+        return self._by_folder(images, missing, "not stored: it has no text file of labels.", notes)
 
     def _is_labels(self, file: str) -> bool:
         return _looks_like_labels(read_head(self._root / file, _HEAD))
@@ -95,7 +85,7 @@ def read_labels(data: bytes, file: str) -> list[AnnotatedObject]:
         if len(words) not in (9, 10) or not all(map(NUMBER.fullmatch, words[:8])):
             raise _problem(file, i, "x1 y1 x2 y2 x3 y3 x4 y4, a class and a difficulty", line)
         corners = corners_of(words)
-        if not all(abs(value) <= _PLACE_LIMIT for corner in corners for value in corner):
+        if not all(abs(value) <= PLACE_LIMIT for corner in corners for value in corner):
             raise _problem(file, i, "corners within a billion pixels", line)
         if "\ufffd" in words[8] or "\0" in words[8]:
             raise _problem(file, i, "the name of a class in UTF-8", line)

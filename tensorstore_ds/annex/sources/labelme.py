@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import decode_text, is_dir, read_file, read_head
+from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, hull, unpack
 from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample
 from tensorstore_ds.sources.files import encoding_problem, glance
 from tensorstore_ds.sources.images import ImageIndex, stem_of
@@ -28,9 +31,7 @@ from tensorstore_ds.sources.json_files import (
     values,
 )
 from tensorstore_ds.sources.ledger import USED
-from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, hull
-from tensorstore_ds.sources.packed import PackedSource, pack
-from tensorstore_ds.sources.xml import ABSENT, Place
+from tensorstore_ds.sources.xml import ABSENT, PLACE_LIMIT, Place
 
 FILE_LIMIT = 256 << 20  # bytes: an image may be in it
 _PROBED = 16
@@ -43,13 +44,12 @@ _KNOWN = {
     **dict.fromkeys(_OF_FILES, USED),
     "flags": {},
 }
-_PLACE_LIMIT = 1e9  # pixels
 
 Shapes = tuple[list[AnnotatedObject], Counter[str]]
 
 
-class LabelmeSource(PackedSource):
-    """If the image is inside the JSON file, a reference ends with a NUL and the path of that file."""
+class LabelmeSource(AnnotatedSource):
+    """If the image is inside the JSON file, a reference has the path of that file as well."""
 
     name: ClassVar[str] = "labelme"
 
@@ -62,62 +62,51 @@ class LabelmeSource(PackedSource):
     def scan(self) -> Contents:
         """Read every JSON file."""
         files, images = self._walked(".json")
-        problems: list[Problem] = []
-        left_out: list[Problem] = []
-        entries: dict[str, str] = {}  # by the image's path
-        bad = set[str]()  # images whose file cannot be read
+        found = self._annotations
         stale: list[str] = []
         for file in files:
             try:
-                entry = self._read(file, images)
+                image, row = self._read(file, images)
             except SourceError as error:
-                problems += error.problems
-                bad.update(_beside(file, images))
+                found.problems += error.problems
+                found.bad.update(_beside(file, images))
                 continue
-            self.ledger.use(file)
-            image = entry.partition("\0")[0]
-            if not entry:
-                left_out.append(Problem(file, "not-listed", "not read: it has no shapes, so it is not labelme's."))
-            elif image in entries:
+            if not image:
+                message = "not read: it has no shapes, so it is not labelme's."
+                found.left_out.append(Problem(file, "not-listed", message))
+            elif image in found.images:
                 message = f"expected an image of its own, found {image}, which another file has. Correct imagePath."
-                problems.append(Problem(file, "duplicate-key", message))
+                found.problems.append(Problem(file, "duplicate-key", message))
             else:
-                entries[image] = entry
+                found.images[image] = row
                 if stem_of(image) != stem_of(file) and _beside(file, images):
                     stale.append(f"{file}: {image}")
-        if not entries:
-            missing = Problem(str(self.path), "empty-source", "expected JSON files with shapes, found none.")
-            raise SourceError(problems or missing)
-        references, notes = self._by_folder(entries)
-        message = "not stored: it has no JSON file."
-        self.ledger.use(*bad)
-        beside = (path for path in images.paths if path not in entries and path not in bad)
-        left_out += [Problem(path, "not-listed", message) for path in beside]
-        if stale:
-            example = f"{len(stale):,}, such as {stale[0]}"
-            notes += (f"JSON files whose imagePath is not the image of their own name: {example}.",)
-        return self._contents(references, problems, left_out, notes)
+        example = f"{len(stale):,}, such as {stale[0]}" if stale else ""
+        notes = [f"JSON files whose imagePath is not the image of their own name: {example}."] if stale else []
+        self.ledger.use(*found.bad)
+        missing = "expected JSON files with shapes, found none."
+        return self._by_folder(images, missing, "not stored: it has no JSON file.", notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        packed, _, file = str(reference).partition("\0\0")
-        sample = super().read(split, packed)
-        if not file:
+        sample = super().read(split, reference)
+        if not (more := unpack(reference)[1].more):
             return sample
+        (file,) = more
         data = read_object(self._root / file, file, FILE_LIMIT).get("imageData")
         try:
-            return replace(sample, image=base64.b64decode(data or "", validate=True))
+            return dataclasses.replace(sample, image=base64.b64decode(data or "", validate=True))
         except (TypeError, ValueError, binascii.Error) as error:
             raise SourceError(Problem(file, "annotation", f"expected imageData in base64, found: {error}.")) from error
 
     def files(self, reference: Reference) -> tuple[str, ...]:
-        file = str(reference).partition("\0\0")[2]
-        return (f"{self._root}/{file}",) if file else super().files(reference)
+        more = unpack(reference)[1].more
+        return (f"{self._root}/{more[0]}",) if more else super().files(reference)
 
-    def _read(self, file: str, images: ImageIndex) -> str:
-        """Reference of a file's image; empty if the file is not labelme's."""
+    def _read(self, file: str, images: ImageIndex) -> tuple[str, int]:
+        """Path and row of a file's image; an empty path if the file is not labelme's."""
         data = read_object(self._root / file, file, FILE_LIMIT)
         if "shapes" not in data:
-            return ""
+            return "", -1
         try:
             objects, unstored = read_shapes(values(data["shapes"], "shapes"))
             members(data.get("flags"), "flags")
@@ -128,23 +117,24 @@ class LabelmeSource(PackedSource):
             message = f"{error}. Correct the file, or remove it with its image."
             raise SourceError(Problem(file, "annotation", message)) from error
         folder = file[: file.rfind("/") + 1]
+        inside: tuple[str, ...] = ()
         try:
-            image, embedded = images.paths[images.find(name, file, (folder, ""))], ""
+            image = images.paths[images.find(name, file, (folder, ""))]
         except SourceError as error:
             if error.reason != "no-image" or not data.get("imageData"):
                 raise
-            image, embedded = folder + (name.replace("\\", "/").rpartition("/")[2] or stem_of(file)), f"\0\0{file}"
+            image, inside = folder + (name.replace("\\", "/").rpartition("/")[2] or stem_of(file)), (file,)
         if problem := encoding_problem(image):
             raise SourceError(problem)
         if "\0" in image:
             raise SourceError(Problem(file, "annotation", "expected a name in imagePath, found a zero character."))
         if unstored.pop("groups"):
             self.ledger.unread('"group_id" of several objects', file)
-        self._table.note(objects, unstored, file)
         self.ledger.members(data, _KNOWN, file)
         sizes = [data.get(key) for key in ("imageHeight", "imageWidth")]
         height, width = (size if isinstance(size, int) and 0 < size < 2**31 else 0 for size in sizes)
-        return pack(image, (height, width), objects) + embedded
+        self._annotations.leave_out(unstored, file)
+        return image, self._annotations.add(image, objects, (height, width), *inside, file=file)
 
 
 def _has_shapes(path: Path) -> bool:
@@ -213,7 +203,7 @@ def _parts(shape: Mapping[str, Any]) -> tuple[str, object, list[Place]]:
         if not isinstance(point, list) or len(point) != 2:
             raise MemberError(f"expected points of two numbers, found {kind(point)}")
         x, y = finite(point[0], "x"), finite(point[1], "y")
-        if max(abs(x), abs(y)) > _PLACE_LIMIT:
+        if max(abs(x), abs(y)) > PLACE_LIMIT:
             raise MemberError(f"expected points within a billion pixels, found {x:g} {y:g}")
         places.append((x, y))
     group = shape.get("group_id")

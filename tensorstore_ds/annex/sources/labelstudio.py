@@ -18,6 +18,14 @@ from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import as_utf8, decode_text, is_file, read_file, read_head
+from tensorstore_ds.sources.annotations import (
+    AnnotatedObject,
+    AnnotatedSource,
+    Box,
+    attach_points,
+    ellipse_box,
+    unpack,
+)
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import encoding_problem, glance
 from tensorstore_ds.sources.images import ImageIndex
@@ -34,8 +42,6 @@ from tensorstore_ds.sources.json_files import (
 )
 from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.names import order_classes
-from tensorstore_ds.sources.objects import AnnotatedObject, Box, attach_points, ellipse_box
-from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.xml import Place
 
 FILE_LIMIT = 256 << 20  # bytes
@@ -88,11 +94,11 @@ class Annotation:
     unread: list[str] = field(default_factory=list)  #: kinds of results
 
 
-class LabelStudioSource(PackedSource):
-    """For an image with classes of its own, a reference ends with 2 NUL and these, separated by NUL."""
+class LabelStudioSource(AnnotatedSource):
+    """A reference has the classes of the image as well."""
 
     name: ClassVar[str] = "labelstudio"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_table", "_has_objects", "_choices", "_several")
+    scanned: ClassVar[tuple[str, ...] | None] = ("_reader", "_has_objects", "_choices", "_several")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
@@ -111,75 +117,63 @@ class LabelStudioSource(PackedSource):
 
     def scan(self) -> Contents:
         """Read every export."""
-        found, images = self._walked(".json")
-        files = [file for file in found if is_file(self.path) or self.detect(self._root / file)]
-        problems: list[Problem] = []
-        left_out: list[Problem] = []
-        entries: dict[str, str] = {}  # by the image's path
-        bad = set[str]()  # images of tasks that cannot be read
-        for file in sorted(set(found).difference(files)):  # it may have been an export
+        jsons, images = self._walked(".json")
+        files = [file for file in jsons if is_file(self.path) or self.detect(self._root / file)]
+        found = self._annotations
+        for file in sorted(set(jsons).difference(files)):  # it may have been an export
             try:
                 check_json(read_file(self._root / file, file, FILE_LIMIT), file)
             except SourceError as error:
-                problems += error.problems
+                found.problems += error.problems
         for file in files:
             try:
                 tasks = read_list(self._root / file, file, FILE_LIMIT, VALUES_LIMIT)
             except SourceError as error:
-                problems += error.problems
+                found.problems += error.problems
                 continue
             self.ledger.use(file)
             for i, task in enumerate(tasks, 1):
                 try:
-                    image, entry = self._task(task, f"{file}: task {i}", images, bad)
-                    if image in entries or image in bad:
-                        bad.add(image)
+                    image, row = self._task(task, f"{file}: task {i}", images)
+                    if image in found.images or image in found.bad:
+                        found.bad.add(image)
                         message = f"expected each image in one task, found it again in {file}: task {i}. Remove one."
                         raise SourceError(Problem(image, "duplicate-key", message))
                 except SourceError as error:
-                    problems += error.problems
+                    found.problems += error.problems
                     continue
-                if entry:
-                    entries[image] = entry
+                if row is not None:
+                    found.images[image] = row
                 else:
-                    left_out.append(Problem(image, "not-listed", "not stored: it is not annotated."))
-        self.ledger.use(*bad)
-        for image in bad:
-            entries.pop(image, None)
-        if not entries:
-            missing = Problem(str(self.path), "empty-source", "expected a list of annotated tasks, found none.")
-            raise SourceError(problems or left_out or missing)
-        known = {*entries, *bad, *(problem.where for problem in left_out)}
-        beside = (image for image in images.paths if image not in known)
-        left_out += [Problem(image, "not-listed", "not stored: no task has it.") for image in beside]
-        references, notes = self._by_folder(entries)
-        left_out += self._table.left_out(str(self.path))
-        fields, labels = self._fields(), self._labels(references)
-        notes = (*self._table.notes, *notes)
-        return Contents(fields, references, labels, tuple(problems), tuple(left_out), notes)
+                    found.left_out.append(Problem(image, "not-listed", "not stored: it is not annotated."))
+        self.ledger.use(*found.bad)
+        for image in found.bad:
+            found.images.pop(image, None)
+        if found.left_out and not found.images and not found.problems:
+            raise SourceError(found.left_out)
+        self._has_objects = bool(self._annotations.classes) or not self._choices
+        missing = "expected a list of annotated tasks, found none."
+        contents = self._by_folder(images, missing, "not stored: no task has it.", labelled=self._has_objects)
+        return replace(contents, fields=self._fields(contents.fields), labels=self._labels(contents.splits))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        packed, _, choice = str(reference).partition("\0\0")
-        sample = super().read(split, packed)
+        sample, names = super().read(split, reference), unpack(reference)[1].more
         objects = sample.objects if self._has_objects else None
         if self._several is not None:
-            names = (self._choices[name] for name in choice.split("\0"))
-            row = self._several.row_of(names) if choice else np.full(self._several.spec.shape, UNLABELLED, np.int8)
+            row = np.full(self._several.spec.shape, UNLABELLED, np.int8)
+            row = self._several.row_of(self._choices[name] for name in names) if names else row
             return replace(sample, arrays={"labels": row}, objects=objects)
-        label = self._choices.get(choice, UNLABELLED) if self._choices else None
-        return replace(sample, label=label, objects=objects)
+        return replace(sample, label=self._label(reference) if self._choices else None, objects=objects)
 
-    def _fields(self) -> Mapping[str, Field]:
+    def _label(self, reference: Reference) -> int:
+        return next((self._choices[name] for name in unpack(reference)[1].more), UNLABELLED)
+
+    def _fields(self, objects: Mapping[str, Field]) -> Mapping[str, Field]:
         """Fields of objects, classes of images, or both; a class list applies to the objects if there are any."""
-        fields: dict[str, Field] = {}
-        where = str(self.path)
-        self._has_objects = bool(self._table.classes) or not self._choices
-        if self._has_objects:
-            fields["objects"] = self._table.field(self.options, where, labelled=True)
+        fields = dict(objects) if self._has_objects else {}
         if self._choices:
-            classes = order_classes(
-                self._choices, None if self._has_objects else self.options.classes, where, self.options.class_map
-            )
+            wanted = None if self._has_objects else self.options.classes
+            classes = order_classes(self._choices, wanted, str(self.path), self.options.class_map)
             self._choices = {name: i for i, name in enumerate(classes)}
             if self._has_several:
                 fields["labels"] = self._several = LabelsField.of(classes)
@@ -187,18 +181,15 @@ class LabelStudioSource(PackedSource):
                 fields["label"] = LabelField(classes=classes)
         return fields
 
-    def _labels(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
+    def _labels(self, references: Mapping[str, Sequence[Reference]]) -> dict[str, Any] | None:
         if not self._choices or self._several is not None:
             return None
-        return {
-            split: np.array([self._choices.get(each.partition("\0\0")[2], UNLABELLED) for each in some], np.int64)
-            for split, some in references.items()
-        }
+        return {split: np.array([self._label(each) for each in some], np.int64) for split, some in references.items()}
 
-    def _task(self, task: object, where: str, images: ImageIndex, bad: set[str]) -> tuple[str, str]:
-        """Image of a task, and its reference, which is empty without annotations.
+    def _task(self, task: object, where: str, images: ImageIndex) -> tuple[str, int | None]:
+        """Image of a task, and its row; None without annotations.
 
-        `bad` receives the image if something else is wrong.
+        The image is bad if something else is wrong.
         """
         image = ""
         try:
@@ -211,15 +202,14 @@ class LabelStudioSource(PackedSource):
                 raise SourceError(problem)
             chosen, others = _chosen(values(content["annotations"], "annotations"))
             if chosen is None:
-                return image, ""
+                return image, None
             annotation = read_results(values(chosen.get("result"), "result"))
         except MemberError as error:
-            bad.update([image] if image else [])
+            self._annotations.bad.update([image] if image else [])
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the task, or remove it.")) from error
         except SourceError as error:
             raise SourceError(Problem(where, error.reason, error.problems[0].message)) from error
         annotation.unstored["second-annotation"] += others
-        self._table.note(annotation.objects, annotation.unstored, where)
         for unread in annotation.unread:
             self.ledger.unread(unread, where, "tasks")
         about = {name: value for name, value in content.items() if name != "annotations"}
@@ -228,8 +218,8 @@ class LabelStudioSource(PackedSource):
         self.ledger.members(chosen, _KNOWN_ANNOTATION, where, "tasks")
         self._choices.update(dict.fromkeys(annotation.choices, 0))
         self._has_several |= len(annotation.choices) > 1
-        choice = "\0\0" + "\0".join(annotation.choices) if annotation.choices else ""
-        return image, pack(image, annotation.size, annotation.objects) + choice
+        self._annotations.leave_out(annotation.unstored, where)
+        return image, self._annotations.add(image, annotation.objects, annotation.size, *annotation.choices, file="")
 
 
 def _has_tasks(path: Path) -> bool:

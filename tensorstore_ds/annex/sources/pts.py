@@ -10,21 +10,19 @@ from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, read_file, read_head
+from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject, AnnotatedSource, hull
 from tensorstore_ds.sources.base import Contents
 from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.ledger import Ledger
-from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject, hull
-from tensorstore_ds.sources.packed import PackedSource, pack
-from tensorstore_ds.sources.xml import Place
+from tensorstore_ds.sources.xml import PLACE_LIMIT, Place
 
 FILE_LIMIT = 1 << 20  # bytes
 _PROBED = 16
 _POINTS = re.compile(rb"n_points:\s*\d")
-_PLACE_LIMIT = 1e9  # pixels
 
 
-class PtsSource(PackedSource):
-    """A reference is an image with its one object, encoded by `pack`."""
+class PtsSource(AnnotatedSource):
+    """Each image has one object."""
 
     name: ClassVar[str] = "pts"
 
@@ -38,7 +36,7 @@ class PtsSource(PackedSource):
     def scan(self) -> Contents:
         """Read every .pts file."""
         files, images = self._walked(".pts")
-        problems: list[Problem] = []
+        every, problems = self._annotations, self._annotations.problems
         found: dict[str, tuple[str, AnnotatedObject]] = {}  # by the image's path
         for file in files:
             try:
@@ -51,26 +49,19 @@ class PtsSource(PackedSource):
                 message = f"expected an image of its own, found {image}, which {found[image][0]} has. Remove one."
                 problems.append(Problem(file, "duplicate-key", message))
                 continue
-            self.ledger.use(file)
             names = {str(i): place for i, place in enumerate(places, 1)}
             found[image] = file, AnnotatedObject("", hull(places), {}, names)
         counts = Counter(len(each.keypoints) for _, each in found.values())
         usual = max(counts, key=lambda n: (counts[n], n), default=0)
-        entries: dict[str, str] = {}
         for image, (file, each) in found.items():
             if len(each.keypoints) == usual:
-                self._table.note([each])
-                entries[image] = pack(image, (0, 0), [each])
+                every.images[image] = every.add(image, [each], file=file)
             else:
+                every.bad.add(image)
                 message = f"expected {usual} points, as most files have, found {len(each.keypoints)}. Convert it apart."
                 problems.append(Problem(file, "keypoint-count", message))
-        if not entries:
-            missing = Problem(str(self.path), "empty-source", "expected .pts files beside images, found none.")
-            raise SourceError(problems or missing)
-        references, notes = self._by_folder(entries)
-        message = "not stored: it has no .pts file."
-        left_out = [Problem(path, "not-listed", message) for path in images.paths if path not in found]
-        return self._contents(references, problems, left_out, notes, labelled=False)
+        missing = "expected .pts files beside images, found none."
+        return self._by_folder(images, missing, "not stored: it has no .pts file.", labelled=False)
 
 
 def read_points(data: bytes, file: str, ledger: Ledger) -> list[Place]:
@@ -106,7 +97,7 @@ def _place(line: str, file: str, number: int) -> Place:
     if len(parts) != 2 or not all(map(NUMBER.fullmatch, parts)):
         raise _problem(file, number, "two numbers", line)
     x, y = (float(part) - 1 for part in parts)  # MATLAB counts from 1
-    if not math.hypot(x, y) <= _PLACE_LIMIT:
+    if not math.hypot(x, y) <= PLACE_LIMIT:
         raise _problem(file, number, "a point within a billion pixels", line)
     return x, y
 

@@ -9,13 +9,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
+from tensorstore_ds.sources.annotations import AnnotatedObject, hull
 from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, MemberError, Piece, finite, kind, unlike
 from tensorstore_ds.sources.ledger import Ledger
-from tensorstore_ds.sources.objects import AnnotatedObject, Box, hull
-from tensorstore_ds.sources.xml import ABSENT, Place
+from tensorstore_ds.sources.xml import Place
 
 Id = int | float | str
 
@@ -298,9 +299,7 @@ class CocoObject:
 
     where: str  #: name in errors
     category: Id
-    box: Box  #: x1 y1 x2 y2; the hull of a rotated box
-    corners: Sequence[Place]  #: of the oriented box, if there is no outline
-    iscrowd: bool
+    object: AnnotatedObject  #: without class, keypoints and outline; with an outline, it has no oriented box
     area: float
     polygons: NDArray[np.float64]  #: (n, 2)
     runs: NDArray[np.uint32]  #: (n,)
@@ -334,9 +333,10 @@ def read_object(text: bytes, json: str) -> CocoObject:
         said = unlike(error) if isinstance(error, JSON_ERRORS) else str(error)
         raise MemberError(f"{where}: {said}") from error
     x, y, width, height = bbox
-    box = AnnotatedObject.of_rectangle("", (x, y, x + width, y + height), degrees)
-    corners = (ABSENT,) * 4 if outline else box.corners
-    return CocoObject(where, each.category_id, box.box, corners, crowd, area, polygons, runs, keypoints, has_short)
+    box = x, y, x + width, y + height
+    found = AnnotatedObject("", box) if outline else AnnotatedObject.of_rectangle("", box, degrees)
+    found = replace(found, flags={"iscrowd": int(crowd)})
+    return CocoObject(where, each.category_id, found, area, polygons, runs, keypoints, has_short)
 
 
 def read_category(text: bytes, json: str) -> Id | None:

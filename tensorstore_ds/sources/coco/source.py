@@ -23,6 +23,7 @@ from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors
+from tensorstore_ds.sources.annotations import ObjectReader, Row
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.coco.files import CAPTIONS, FILE_LIMIT, choose, find, is_coco, short_name, stem_of
 from tensorstore_ds.sources.coco.records import (
@@ -382,11 +383,10 @@ class CocoSource(Source):
             split.keypoints[id] = names
 
     def _arrays(self, rows: Sequence[CocoObject], split: str, image: str) -> Objects:
-        found: dict[str, Any] = {"boxes": np.array([each.box for each in rows], np.float64).reshape(-1, 4)}
-        found["oriented_boxes"] = np.array([each.corners for each in rows], np.float64).reshape(-1, 4, 2)
+        reader = ObjectReader(("oriented_boxes", "iscrowd"))
+        found: dict[str, Any] = {**reader.arrays(Row.of([each.object for each in rows]), image)}
         labels = self._labels[split]
         found["labels"] = np.array([labels[each.category] for each in rows], np.int64)
-        found["iscrowd"] = np.array([each.iscrowd for each in rows], np.uint8)
         found["area"] = np.array([each.area for each in rows], np.float64)
         found["polygons"] = [each.polygons for each in rows]
         found["rle"] = [each.runs for each in rows]

@@ -6,17 +6,18 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import numpy as np
+from msgspec.structs import replace
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging.oriented import oriented_to_corners
+from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject
 from tensorstore_ds.sources.base import FLAGS
 from tensorstore_ds.sources.ledger import ANY, LEAF, TEXT, USED, Known, Ledger
-from tensorstore_ds.sources.objects import NUMBER, AnnotatedObject
 from tensorstore_ds.sources.xml import (
     ABSENT,
     ElementError,
@@ -64,14 +65,14 @@ _TAGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One file: the image's name ("" where the file has none), its (height, width) if positive, and the objects."""
+    """One file: the image's name ("" where the file has none), its (height, width) or zeros, and the objects."""
 
     filename: str
-    size: tuple[int, int] | None
+    size: tuple[int, int]
     objects: tuple[AnnotatedObject, ...]
 
 
-def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Annotation:
+def read_annotation(path: Path, where: str, ledger: Ledger) -> Annotation:
     """Read one file, which errors call `where`, and note unused parts in `ledger`."""
     root = read_tree(path, where)
     for element in root.iter():
@@ -88,13 +89,12 @@ def read_annotation(path: Path, where: str, ledger: Ledger | None = None) -> Ann
     except ElementError as error:
         message = f"{error}. Correct the file, or remove it with its image."
         raise SourceError(Problem(where, "annotation", message)) from error
-    if ledger is not None:
-        known = {tag: {**dict.fromkeys(("object", *wrappers), USED)} for tag in wrappers}
-        ledger.element(root, {**_ROOT, **known, **({points.tag: _POINTS} if points is not None else {})}, where)
-        for element in elements:
-            _note(element, ledger, where)
+    known = {tag: {**dict.fromkeys(("object", *wrappers), USED)} for tag in wrappers}
+    ledger.element(root, {**_ROOT, **known, **({points.tag: _POINTS} if points is not None else {})}, where)
+    for element in elements:
+        _note(element, ledger, where)
     height, width = pixels(root.findtext("size/height")), pixels(root.findtext("size/width"))
-    return Annotation(name, (height, width) if height and width else None, objects)
+    return Annotation(name, (height, width), objects)
 
 
 def _find_objects(element: Element, objects: list[Element]) -> set[str]:

@@ -15,7 +15,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import TEXT_LIMIT, decode_text, entries, is_dir, is_file, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.images import FOLDERS
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, folder_splits, notes_of_renamed, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, Splits, find_unions, folder_splits, notes_of_renamed, split_names
 
 ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
 #: Folders of lists. The first one with lists counts, and after them the folder of the data set.
@@ -96,15 +96,10 @@ def image_folders(xml: str) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class Splits:
-    """The splits, as indices of XML files, and what was found on the way."""
+class VocSplits(Splits):
+    """The splits, as indices of XML files; without `lists`, all XML files are samples."""
 
-    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: of each split (n,), in stored order
-    lists: list[str] = field(default_factory=list)  #: files that were read; without any, all XML files are samples
     missing: dict[str, None] = field(default_factory=dict)  #: XML files that a list wants and that are not there
-    problems: list[Problem] = field(default_factory=list)
-    left_out: list[Problem] = field(default_factory=list)
-    notes: tuple[str, ...] = ()
 
     @property
     def unlisted(self) -> str:
@@ -133,11 +128,11 @@ class _List:
         return last if before and last.lower() in _SPLITS else ""
 
 
-def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
+def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> VocSplits:
     """Splits of all XML files (in string order): from lists, else folders, else `train`."""
     ids = _Ids(layout.annotations, xmls)
     lists = [_read_list(root, path, ids) for path in layout.lists]
-    splits = Splits(lists=[each.path for each in lists])
+    splits = VocSplits(lists=[each.path for each in lists])
     known: list[str] = []  # lists of one class, whose images are in other lists
     of_classes: dict[str, list[_List]] = {}
     wholes: dict[str, _List] = {}
@@ -266,7 +261,7 @@ def _without_suffix(line: str) -> str:
     return line.rpartition(".")[0] if _has_suffix(line) else line
 
 
-def _listed(listed: _List, splits: Splits) -> NDArray[np.int64]:
+def _listed(listed: _List, splits: VocSplits) -> NDArray[np.int64]:
     """Distinct rows of one list; problems of the others go to `splits`."""
     path, kept = listed.path, dict[int, None]()
     for xml, row in zip(listed.xmls, listed.rows, strict=True):

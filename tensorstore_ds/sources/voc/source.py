@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,29 +15,23 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_dir
 from tensorstore_ds.sources import masks
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.annotations import AnnotatedSource, unpack
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex, note_of_folders, stem_of
-from tensorstore_ds.sources.objects import ObjectTable
 from tensorstore_ds.sources.voc.annotation import read_annotation
-from tensorstore_ds.sources.voc.layout import ANNOTATIONS, Layout, Splits, find_layout, find_splits, image_folders
+from tensorstore_ds.sources.voc.layout import ANNOTATIONS, Layout, VocSplits, find_layout, find_splits, image_folders
 from tensorstore_ds.sources.xml import folder_roots
 
-_NO_IMAGE = -1
+_NONE = -1
 _MASKS = ("SegmentationClass", "SegmentationObject")
 _MASKS_TOO = 'There are also masks, which are not stored; boxes are. For the masks, convert with `format="masks"`.'
 
 
-class VocSource(Source):
-    """A reference is the paths of an image and its XML file, separated by NUL."""
+class VocSource(AnnotatedSource):
+    """A reference has the path of the XML file as well."""
 
     name: ClassVar[str] = "voc"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_table",)
-
-    def __init__(self, path: Path, options: SourceOptions) -> None:
-        super().__init__(path, options)
-        self.images = options.images or path
-        self._table = ObjectTable()
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -58,34 +53,31 @@ class VocSource(Source):
         apart = tuple(pair.masks for pair in pairs) if self.options.images is None else ()
         paths = (prefix + path for path in walk_files(self.images / prefix, IMAGE_SUFFIXES))
         images = ImageIndex(path for path in paths if not path.startswith(apart))
-        image_of = self._match(xmls, images, layout, splits)
+        row_of = self._match(xmls, images, layout, splits)
         splits.left_out += self._beside(layout)
+        every = self._annotations.rows
         references = {
-            name: PackedStrings(f"{images.paths[image_of[i]]}\0{xmls[i]}" for i in rows if image_of[i] != _NO_IMAGE)
+            name: PackedStrings(every[row_of[i]] for i in rows if row_of[i] != _NONE)
             for name, rows in splits.rows.items()
         }
         references = {name: paths for name, paths in references.items() if paths}
         if not references:
             raise SourceError(splits.problems)
-        field = self._table.field(self.options, str(self.path), labelled=True)
-        problems, left_out = tuple(splits.problems), tuple(splits.left_out)
-        if not self._table.classes:
+        classes = self._annotations.classes
+        if not classes:
             splits.notes += ("no annotation has an <object>: all images are stored without objects.",)
         used = (path for paths in references.values() for path in paths)
-        splits.notes += note_of_folders((path.partition("\0")[0] for path in used), self._table.classes)
-        notes = (*splits.notes, *self._table.notes, *([_MASKS_TOO] if pairs else []))
-        return Contents({"objects": field}, references, None, problems, left_out, notes)
+        splits.notes += note_of_folders((path.partition("\0")[0] for path in used), classes)
+        notes = (*splits.notes, *([_MASKS_TOO] if pairs else []))
+        self._annotations.problems, self._annotations.left_out = splits.problems, splits.left_out
+        return self._contents(references, notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        image, _, xml = str(reference).partition("\0")
-        annotation = read_annotation(self.path / xml, xml)
-        self._table.check(annotation.objects, xml)
-        objects = self._table.arrays(annotation.objects, xml)
-        return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size, annotation=xml)
+        return replace(super().read(split, reference), annotation=unpack(reference)[1].more[0])
 
     def files(self, reference: Reference) -> tuple[str, ...]:
-        image, _, xml = str(reference).partition("\0")
-        return (f"{self.path}/{xml}", f"{self.images}/{image}")
+        image, row = unpack(reference)
+        return (f"{self.path}/{row.more[0]}", f"{self.images}/{image}")
 
     def _beside(self, layout: Layout) -> list[Problem]:
         """XML files and images outside of the folders of the data set, except its masks."""
@@ -116,14 +108,14 @@ class VocSource(Source):
         except SourceError as error:
             return error.reason == "ambiguous-image"
 
-    def _match(self, xmls: Sequence[str], images: ImageIndex, layout: Layout, splits: Splits) -> array[int]:
+    def _match(self, xmls: Sequence[str], images: ImageIndex, layout: Layout, splits: VocSplits) -> array[int]:
         """Read the annotations of all splits, and report all other files.
 
-        Returns the index of the image of each sound XML file, and `_NO_IMAGE` for the others.
+        Returns the row of each sound XML file, and `_NONE` for the others.
         """
-        image_of = array("q", [_NO_IMAGE]) * len(xmls)
+        row_of = array("q", [_NONE]) * len(xmls)
         # by image: the first XML file that it belongs to; of one that is not sound, any number
-        claimed_by = array("q", [_NO_IMAGE]) * len(images.paths)
+        claimed_by = array("q", [_NONE]) * len(images.paths)
         wanted = np.zeros(len(xmls), np.bool_)
         wanted[np.concatenate([*splits.rows.values()])] = True
         repeated: dict[str, str] = {}  # XML files that name the image of another one, and that image
@@ -140,7 +132,7 @@ class VocSource(Source):
                 path = images.paths[image]
                 if problem := encoding_problem(path):
                     raise SourceError(problem)
-                if claimed_by[image] != _NO_IMAGE:
+                if claimed_by[image] != _NONE:
                     repeated[xml] = path
                     message = f"expected an image of its own, found {path}, which {xmls[claimed_by[image]]} has."
                     raise SourceError(Problem(xml, "duplicate-key", f"{message} Correct <filename> in one of them."))
@@ -148,10 +140,10 @@ class VocSource(Source):
                 splits.problems += error.problems
                 unsound.append(xml)
                 continue
-            claimed_by[image], image_of[i] = i, image
+            claimed_by[image] = i
+            row_of[i] = self._annotations.add(path, annotation.objects, annotation.size, xml, file=xml)
             if stem_of(path) != stem_of(xml) and self._has_own_image(xml, images, layout):
                 stale.append(f"{xml}: {path}")
-            self._table.note(annotation.objects)
         if stale:
             which = "1 XML file names" if len(stale) == 1 else f"{len(stale):,} XML files name"
             message = f"{which} another image than the one of their own name, such as {stale[0]}."
@@ -159,14 +151,14 @@ class VocSource(Source):
         for xml in unsound:
             with contextlib.suppress(SourceError):  # there is no such image, or it cannot be told: nothing to mark
                 image = images.find("", xml, self._near(layout, xml))
-                if xml in repeated and claimed_by[image] == _NO_IMAGE:
+                if xml in repeated and claimed_by[image] == _NONE:
                     message = f"not stored: its annotation {xml} names {repeated[xml]} as its image."
                     splits.left_out.append(Problem(images.paths[image], "not-listed", message))
                 claimed_by[image] = 0
-        for path in itertools.compress(images.paths, (by == _NO_IMAGE for by in claimed_by)):
+        for path in itertools.compress(images.paths, (by == _NONE for by in claimed_by)):
             if splits.lists:
                 splits.left_out.append(Problem(path, "not-listed", splits.unlisted))
             else:
                 message = "expected an annotation, found none. Add one (without objects if it shows none) or remove it."
                 splits.problems.append(Problem(path, "no-annotation", message))
-        return image_of
+        return row_of

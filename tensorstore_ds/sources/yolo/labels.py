@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.objects import AnnotatedObject, hull
+from tensorstore_ds.sources.annotations import AnnotatedObject, hull
 from tensorstore_ds.sources.xml import ABSENT, Place
 from tensorstore_ds.sources.yolo.config import CLASSES_LIMIT, Config
 

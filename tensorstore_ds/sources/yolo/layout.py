@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -16,7 +15,7 @@ from tensorstore_ds.packed_strings import place_of
 from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
-from tensorstore_ds.sources.splits import find_unions, folder_splits
+from tensorstore_ds.sources.splits import Splits, find_unions, folder_splits
 from tensorstore_ds.sources.yolo.config import Config, candidates
 from tensorstore_ds.sources.yolo.labels import looks_like_labels
 
@@ -24,17 +23,6 @@ _TEXTS = (".txt", ".TXT", ".Txt")  # suffixes of label files
 _PROBED = 16  # label files that are looked at
 _HEAD = 4096
 _LISTS = ("train.txt", "val.txt", "valid.txt", "test.txt")
-
-
-@dataclass(slots=True)
-class Splits:
-    """Rows of `Files.images` in each split, and what is wrong or left out."""
-
-    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    left_out: list[Problem] = field(default_factory=list)
-    lists: list[str] = field(default_factory=list)  #: files that were read
-    notes: tuple[str, ...] = ()
 
 
 class Files:
@@ -90,7 +78,7 @@ def has_labels(root: Path) -> bool:
 
 
 def find_splits(root: Path, files: Files, config: Config) -> Splits:
-    """Splits from ``data.yaml``, else from lists in the root, else from folders."""
+    """Rows of `Files.images` from ``data.yaml``, else from lists in the root, else from folders."""
     splits = Splits()
     named: Mapping[str, Sequence[str]] = config.splits
     if not named:

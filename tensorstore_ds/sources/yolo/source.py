@@ -9,26 +9,24 @@ from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_dir, is_file, read_file
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.annotations import AnnotatedSource, Row
+from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
-from tensorstore_ds.sources.objects import ObjectTable
+from tensorstore_ds.sources.splits import Splits
 from tensorstore_ds.sources.yolo.config import Config, find_config, is_config, read_config
 from tensorstore_ds.sources.yolo.labels import FILE_LIMIT, ORIENTED, Labels, parse_labels
-from tensorstore_ds.sources.yolo.layout import Files, Splits, find_splits, has_labels
+from tensorstore_ds.sources.yolo.layout import Files, find_splits, has_labels
 
 
-class YoloSource(Source):
+class YoloSource(AnnotatedSource):
     """A reference is the paths of an image and its label file, if it has one, separated by NUL."""
 
     name: ClassVar[str] = "yolo"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_config", "_table")
+    scanned: ClassVar[tuple[str, ...] | None] = ("_config", "_reader")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._root = path.parent if is_file(path) else path
-        self.images = options.images or self._root
         self._config = Config()
-        self._table = ObjectTable()
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -57,17 +55,15 @@ class YoloSource(Source):
         }
         if not references:
             raise SourceError(splits.problems)
-        names = config.names or {i: str(i) for i in range(1 + max(map(int, self._table.classes), default=-1))}
-        where, classes = str(self.path), tuple(names.values())
-        field = self._table.field(self.options, where, labelled=True, classes=classes, keypoints=config.keypoints)
-        left_out = (*splits.left_out, *_without_image(files), *self._table.left_out(where))
-        return Contents({"objects": field}, references, None, tuple(splits.problems), left_out, notes)
+        names = config.names or {i: str(i) for i in range(1 + max(map(int, self._annotations.classes), default=-1))}
+        self._annotations.problems, self._annotations.left_out = splits.problems, splits.left_out
+        self._annotations.left_out += _without_image(files)
+        return self._contents(references, notes, classes=tuple(names.values()), keypoints=config.keypoints)
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, label = str(reference).partition("\0")
         objects = self._labels(label).objects if label else []
-        self._table.check(objects, label)
-        arrays = self._table.arrays(objects, label or image)
+        arrays = self._reader.arrays(Row.of(objects), label or image)
         return Sample(image, f"{self.images}/{image}", objects=arrays, annotation=label, relative=True)
 
     def files(self, reference: Reference) -> tuple[str, ...]:
@@ -98,7 +94,7 @@ class YoloSource(Source):
                 continue
             is_sound[row] = True
             lengths |= labels.lengths
-            self._table.note(labels.objects)
+            self._annotations.note(labels.objects)
             if labels.repeated:
                 lines = ", ".join(map(str, labels.repeated[:5])) + (", ..." if len(labels.repeated) > 5 else "")
                 message = f"not stored twice: {len(labels.repeated)} rows that repeat others, in lines {lines}."
@@ -110,7 +106,8 @@ class YoloSource(Source):
         notes = (*splits.notes, *_notes(bare, lengths, self._config))
         if lengths == {ORIENTED} and self._config.keypoints is None and not self._config.task:
             self._config = replace(self._config, task="obb")
-            self._table.has_polygons, self._table.has_oriented = False, True
+            self._annotations.values.discard("polygons")
+            self._annotations.values.add("oriented_boxes")
         return notes
 
 

@@ -1,0 +1,79 @@
+"""The objects of an image as a scan adds them, packed in a reference, and as arrays again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorstore_ds.conversion import plain
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources.annotations import AnnotatedObject, Annotations, Row, unpack
+from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.sources.files import PackedStrings
+from tensorstore_ds.sources.ledger import Ledger
+
+
+def some_objects(rng: np.random.Generator, count: int) -> list[AnnotatedObject]:
+    """Objects with any of the values; half of the numbers are no float32."""
+
+    def places(n: int) -> list[Any]:
+        values = rng.uniform(-9, 1e4, (n, 2))
+        return list(map(tuple, (np.round(values) if rng.random() < 0.5 else values).tolist()))
+
+    def one() -> AnnotatedObject:
+        (x1, y1), (x2, y2) = places(2)
+        names = rng.choice(["nose", "left", "0", "é"], rng.integers(0, 4), replace=False).tolist()
+        return AnnotatedObject(
+            str(rng.choice(["cat", "dog", "ü\n"])),
+            (x1, y1, x2, y2),
+            {"difficult": int(rng.integers(2))} if rng.random() < 0.7 else {},
+            dict(zip(names, [*places(len(names) - 1), (np.nan, np.nan)], strict=False)) if names else {},
+            places(int(rng.integers(3, 6))) if rng.random() < 0.5 else (),
+            places(4) if rng.random() < 0.3 else (),
+            bool(rng.random() < 0.5),
+        )
+
+    return [one() for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_objects_return_from_their_reference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    samples = [some_objects(rng, int(rng.integers(0, 5))) for _ in range(6)]
+    annotations = Annotations(Ledger(Path("in")))
+    for i, objects in enumerate(samples):
+        assert annotations.add(f"{i}\udcff.jpg", objects, (i, 3), "a.xml", file="") == i
+    field, reader, _ = annotations.field(SourceOptions(), "in")
+    reader = plain.load(json.loads(json.dumps(plain.dump(reader))))  # as a planned conversion has it
+    for i, (objects, reference) in enumerate(zip(samples, PackedStrings(annotations.rows), strict=True)):
+        image, row = unpack(reference)
+        assert (image, row.size, tuple(row.more)) == (f"{i}\udcff.jpg", (i, 3), ("a.xml",))
+        arrays = reader.arrays(row, image)
+        assert arrays.keys() == field.values.keys()
+        assert all(len(array) == len(objects) for array in arrays.values())
+        for k, each in enumerate(objects):
+            assert tuple(arrays["boxes"][k]) == each.box
+            assert field.classes[arrays["labels"][k]] == each.label
+            assert not (each.flags and arrays["difficult"][k] != each.flags["difficult"])
+            absent = dict.fromkeys(field.keypoints, (np.nan, np.nan)) | dict(each.keypoints)
+            if field.keypoints:
+                np.testing.assert_array_equal(arrays["keypoints"][k], [absent[name] for name in field.keypoints])
+            if "polygons" in arrays:
+                np.testing.assert_array_equal(arrays["polygons"][k], np.reshape(each.polygon, (-1, 2)))
+            if "oriented_boxes" in arrays:
+                (x1, y1, x2, y2), is_box = each.box, each.is_rectangle and each.box[0] < each.box[2]
+                drawn = [(x1, y1), (x2, y1), (x2, y2), (x1, y2)] if is_box and y1 < y2 else np.full((4, 2), np.nan)
+                np.testing.assert_array_equal(arrays["oriented_boxes"][k], each.oriented or drawn)
+
+
+def test_names_that_the_scan_did_not_see() -> None:
+    annotations = Annotations(Ledger(Path("in")))
+    annotations.note([AnnotatedObject("cat", (0, 0, 1, 1), {}, {"nose": (1, 1)})])
+    _, reader, _ = annotations.field(SourceOptions(), "in")
+    for new in (AnnotatedObject("dog", (0, 0, 1, 1)), AnnotatedObject("cat", (0, 0, 1, 1), {}, {"ear": (1, 1)})):
+        with pytest.raises(SourceError, match=r"a\.txt: .*(dog|ear)\. Do not change a source while it is read"):
+            reader.arrays(Row.of([new]), "a.txt")
