@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.conversion.encode import place_objects
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.imaging.objects import place_objects
 from tensorstore_ds.imaging.placement import FITS, Fit, Placement, box_faults, clip, fit_box, shrink
 from tensorstore_ds.imaging.resizing import resize
 

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, doubtful_boxes, encode_sample
+from tensorstore_ds.conversion.encode import check_pixels, encode_sample
 from tensorstore_ds.conversion.large import Values, spool, write_pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
@@ -32,6 +32,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_k
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
 from tensorstore_ds.imaging.codecs import OnDecode
+from tensorstore_ds.imaging.objects import BOX_CROPPED, doubtful_boxes
 from tensorstore_ds.imaging.picture import Picture
 from tensorstore_ds.regular_files import status_of
 from tensorstore_ds.sources.base import Sample, Source
@@ -204,7 +205,7 @@ class BlockRows:
 
     def _take(self, sample: Sample, encoded: EncodedSample, sums: ImageSums) -> None:
         self._statistics.add({"image": replace(sums, file_nbytes=encoded.file_nbytes)})
-        if doubtful := doubtful_boxes(sample, encoded.size):
+        if doubtful := doubtful_boxes(sample.key, sample.objects, encoded.size, relative=sample.relative):
             self._statistics.add({n: ObjectSums(doubtful=doubtful) for n in of_kind(self.format.fields, ObjectsField)})
         if faults(encoded.problems) and not len(encoded.objects["boxes"]):
             self._statistics.add({name: ObjectSums(emptied=1) for name in of_kind(self.format.fields, ObjectsField)})

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import check_size, in_pixels, with_path
+from tensorstore_ds.conversion.encode import check_size, with_path
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.imaging.objects import in_pixels
 from tensorstore_ds.imaging.oriented import as_corners
 from tensorstore_ds.imaging.picture import open_picture, read_header
 from tensorstore_ds.imaging.placement import box_faults, clip
@@ -126,7 +127,6 @@ class CropSource(PartSource):
         sample = self._source.read(own_split, own)
         pixels = self._pixels(sample)
         size = pixels.shape[:2]
-        check_size(sample, size)
         objects = _objects(sample, size)
         boxes = objects["boxes"][i : i + 1]
         if fault := str(box_faults(boxes, size)[0]):
@@ -187,9 +187,12 @@ class CropSource(PartSource):
         if self._decoded[0] != sample.key:
             how: Any = {"color": self._options.color, "max_pixels": self._options.max_pixels, "key": sample.key}
             try:
-                self._decoded = (sample.key, open_picture(sample.image, **how).pixels())
+                picture = open_picture(sample.image, **how)
+                pixels = picture.pixels()
             except SourceError as error:
                 raise with_path(error, sample.key, sample.image) from error
+            check_size(sample, picture)
+            self._decoded = (sample.key, pixels)
         return self._decoded[1]
 
     def _region(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:

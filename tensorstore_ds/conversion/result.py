@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELDS
-from tensorstore_ds.conversion.encode import BOX_CROPPED, NOT_KEPT, notes_of_doubtful
+from tensorstore_ds.conversion.encode import NOT_KEPT
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.conversion.shard_writer import FinishedSplit
@@ -25,6 +25,7 @@ from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, Objec
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics, add_doubtful
+from tensorstore_ds.imaging.objects import BOX_CROPPED, CUT, FRACTIONS
 from tensorstore_ds.machine import DISK_SPACE, missing_resource
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
@@ -242,6 +243,21 @@ def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> li
     if options.classes and mask is not None and not isinstance(mask, MaskField):
         expected = "a mask with classes has whole numbers (H, W)"
         notes.append(f"mask is stored as an array, {mask.describe()}: {expected}.")
+    return notes
+
+
+def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions) -> list[str]:
+    """Notes for the user on the `doubtful_boxes` of all samples."""
+    notes = []
+    if FRACTIONS in doubtful and options.boxes == "auto" and options.tiles is None:  # a tile may have a corner of a box
+        n, example = doubtful[FRACTIONS]
+        which = "1 object is" if n == 1 else f"{n:,} objects are"
+        advice = 'Pass `boxes="fraction"` if they are fractions of the image, or `boxes="pixels"` if they are pixels.'
+        notes.append(f"{which} within 0 and 1 pixel, such as {example}. {advice}")
+    if CUT in doubtful:
+        n, example = doubtful[CUT]
+        which = "1 box is" if n == 1 else f"{n:,} boxes are"
+        notes.append(f"{which} cut at the edge of the image to less than half of the area, such as {example}.")
     return notes
 
 

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.crops import SOURCE_BOX, PartSource
-from tensorstore_ds.conversion.encode import check_size, in_pixels, mask_of_image, place_objects, with_path
+from tensorstore_ds.conversion.encode import check_size, mask_of_image, with_path
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.codecs import quiet_pillow
+from tensorstore_ds.imaging.objects import in_pixels, place_objects
 from tensorstore_ds.imaging.picture import PicturePart, open_picture, read_header
 from tensorstore_ds.imaging.placement import Placement, box_faults
 from tensorstore_ds.imaging.resizing import resize_nearest
@@ -177,16 +178,14 @@ class _Opened:
         self._masks: dict[str, NDArray[Any]] | None = None
         how: Any = {"max_pixels": options.max_pixels, "key": sample.key, "whole": False}
         try:
-            if fields is None:
-                self.size = read_header(sample.image, **how).size
-            else:
-                self.picture = open_picture(sample.image, color=options.color, **how)
-                self.size = self.picture.size
-                sample = replace(sample, left_out=sample.left_out + self.picture.left_out)
+            open_it = read_header if fields is None else open_picture
+            self.picture = open_it(sample.image, color=options.color, **how)
+            self.size = self.picture.size
+            sample = replace(sample, left_out=sample.left_out + self.picture.left_out)
         except SourceError as error:
             raise with_path(error, sample.key, sample.image) from error
         self.sample = sample
-        check_size(sample, self.size)
+        check_size(sample, self.picture)
         self.objects = sample.objects
         if sample.objects is not None and sample.relative:
             self.objects = in_pixels(sample.objects, self.size)

@@ -30,6 +30,7 @@ from tensorstore_ds.imaging.codecs import (
     lost_alpha,
     open_decoded,
     open_image,
+    orientation,
     oriented_size,
     read_image_header,
 )
@@ -74,6 +75,11 @@ class Picture:
     can_scale = False
     is_large = False
     left_out: tuple[Problem, ...] = ()
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether the image is shown turned by a quarter."""
+        return False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -129,6 +135,7 @@ class WholePicture(Picture):
         self._image, self._color, self._max_pixels, self._key = image, color, max_pixels, key
         self._decoded: Any = None
         self._header: ImageHeader | None = None
+        self._opened: Any = None  # the image of Pillow, if there is one
         if isinstance(image, np.ndarray):
             self._decoded = from_array(image, color, key)
             self.shape, self.dtype = self._decoded.shape, self._decoded.dtype
@@ -144,9 +151,15 @@ class WholePicture(Picture):
             check_pixels((image.height, image.width), max_pixels, key)
             size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
             dtype, opened = dtype_of(image.mode), image
+        self._opened = opened
         self.left_out = () if opened is None else further_frames(opened, key)
         self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
         self.is_large = self.file is not None and self.nbytes >= LARGE_NBYTES
+
+    @property
+    def is_turned(self) -> bool:
+        turned = self._header.orientation if self._header is not None else 1
+        return turned >= 5 or (self._opened is not None and orientation(self._opened) >= 5)
 
     def pixels(self, scale: int = 1, on_decode: OnDecode | None = None) -> NDArray[Any]:
         if self._header is None or self.file is None:
@@ -155,7 +168,7 @@ class WholePicture(Picture):
         how: Any = {"color": self._color, "key": self._key, "on_decode": on_decode, "scale": scale}
         pixels = decode_file(self.file, self._header, **how)
         if self._color == "auto":
-            self._note_alpha(self._header.image)
+            self._note_alpha(self._opened)
         return pixels
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
@@ -172,7 +185,7 @@ class WholePicture(Picture):
             yield self._as_pixels(part)
 
     def close(self) -> None:
-        self._image = self._decoded = self._header = self.file = None
+        self._image = self._opened = self._decoded = self._header = self.file = None
 
     def _note_alpha(self, decoded: Any) -> None:
         if self._color != "rgba" and decoded is not None and not isinstance(decoded, np.ndarray):

@@ -232,6 +232,10 @@ class TiffImage(Picture):
         self.shape = (height, width, pixel.shape[2])
         self.dtype = pixel.dtype
 
+    @property
+    def is_turned(self) -> bool:
+        return self._orientation >= 5
+
     def close(self) -> None:
         self._kept.clear()
         self._finalizer()
