@@ -189,17 +189,14 @@ class Mirror(StoreFiles):
 
     @contextlib.contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Raise as `check_root` if the server no longer has a file."""
+        """Raise as `check_root` if the server no longer has a file, or a different one."""
         try:
             yield
-        except RemoteError as error:
-            if error.reason == "missing":
-                self._check_root_now(name)
+        except (RemoteError, FormatError) as error:
+            if isinstance(error, FormatError) or error.reason == "missing":
+                self._root_seen = -math.inf
+                self.check_root(name)
             raise
-
-    def _check_root_now(self, name: str) -> None:
-        self._root_seen = -math.inf
-        self.check_root(name)
 
     def _has_data(self, split: str, index: int, directory: str, shard: Shard) -> bool:
         """Whether all data files of a shard are there."""
@@ -221,10 +218,9 @@ class Mirror(StoreFiles):
         except (FileNotFoundError, FormatError):  # not fetched; or cut by somebody since
             data = self._mirrored.take_over(name, shard)
             is_new = data is None
-            if data is None:
-                with self._explained(name):
-                    data = self.server.read_all(name, MANIFEST_MAX_NBYTES)[0]
-            files = self._own(name, data, shard)
+            with self._explained(name):
+                data = data or self.server.read_all(name, MANIFEST_MAX_NBYTES)[0]
+                files = parse_listing(data, name, shard)
             if is_new:
                 self._mirrored.take_files(name.removesuffix("/zarr.json"), files)
             self._keep(name, data)
@@ -233,14 +229,6 @@ class Mirror(StoreFiles):
             raise FormatError(problems)
         return files
 
-    def _own(self, name: str, data: bytes, shard: Shard) -> dict[str, File]:
-        """The files in a downloaded list. Damage may mean that another store has replaced this one."""
-        try:
-            return parse_listing(data, name, shard)
-        except FormatError:
-            self._check_root_now(name)
-            raise
-
     def _fetch_small(self, name: str, file: File) -> None:
         """Download a whole file, and compare its SHA-256."""
         path = self.folder / name
@@ -248,19 +236,18 @@ class Mirror(StoreFiles):
         if is_unreadable and file.size > MANIFEST_MAX_NBYTES:  # its chunks are not known, and it is held in memory
             message = f"expected a file of at most {MANIFEST_MAX_NBYTES} bytes, found {file.size}. Use tsds pull."
             raise FormatError(Problem(name, "unreadable-field", message))
-        with self._lock_of(name):
+        with self._lock_of(name), self._explained(name):
             if _has_size(path, file.size):
                 return
             for attempt in range(2):
                 data = bytearray()
                 while len(data) < file.size:
                     stop = min(file.size, len(data) + REQUEST_NBYTES)
-                    data += self.read(name, len(data), stop)[0]
+                    data += self.server.read(name, len(data), stop)[0]
                 found = hashlib.sha256(data).hexdigest()
                 if found == file.sha256:
                     break
                 if attempt:
-                    self._check_root_now(name)
                     url = f"{self.server.url}/{name}"
                     message = f"expected SHA-256 {file.sha256[:12]}..., {url} has {found[:12]}..., fetched twice."
                     raise FormatError(Problem(name, "checksum", message), "Have the store written there again.")

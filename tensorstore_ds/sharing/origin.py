@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from tensorstore_ds import words
@@ -14,25 +13,6 @@ from tensorstore_ds.reading.mirror import no_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, open_file
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import PIECE_NBYTES, Location, is_url
-
-
-class Origin(Protocol):
-    """A store's files; `has_ranges`, whether parts can be requested, is known after `root` was read."""
-
-    url: str
-    has_ranges: bool
-
-    def root(self) -> bytes:
-        """The root's ``zarr.json``; raises `FormatError` if there is none, or `RemoteError`."""
-        ...
-
-    def read(self, name: str, limit: int) -> bytes:
-        """Read a file of at most `limit` bytes."""
-        ...
-
-    def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
-        """Yield bytes ``[start, stop)`` of a file, in order; the whole file if there are no ranges."""
-        ...
 
 
 class Folder:
@@ -108,6 +88,10 @@ class Remote:
         if self.has_ranges:
             return self._location.pieces(name, start, stop)
         return self._location.whole(name, stop)
+
+
+#: A store's files; `has_ranges`, whether parts can be requested, is known after `root` was read.
+Origin = Folder | Remote
 
 
 def origin_of(place: str | os.PathLike[str]) -> Origin:
