@@ -9,11 +9,9 @@ import contextlib
 import functools
 import hashlib
 import math
-import os
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -33,6 +31,7 @@ from tensorstore_ds.reading.mirror_file import (
     SMALL_NBYTES,
     MirroredArray,
     MirroredFile,
+    forked,
     keep,
     kept_in,
     pool,
@@ -68,7 +67,7 @@ class Mirror(StoreFiles):
         self._listings: dict[str, Mapping[str, File]] = {}
         self._files: dict[str, MirroredFile] = {}
         self.after_fork()
-        _mirrors.add(self)
+        forked.add(self)
 
     def after_fork(self) -> None:
         """Forget the threads, which do not exist in the child."""
@@ -342,15 +341,3 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> Mirror:
     check_meant(root, found, sha256)
     with kept_in(cache.folder):
         return Mirror(server, cache.use(found, server.url, root, manifest.nbytes), root, etag)
-
-
-_mirrors: weakref.WeakSet[Mirror] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for mirror in list(_mirrors):
-        mirror.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

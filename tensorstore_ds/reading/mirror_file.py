@@ -83,7 +83,7 @@ class MirroredFile:
                 self._open()
             else:
                 self._inode = inode
-        _files.add(self)
+        forked.add(self)
 
     def after_fork(self) -> None:
         """Forget the threads and their requests, which do not exist in the child."""
@@ -479,7 +479,8 @@ def _crc(data: bytes | memoryview) -> int:
 
 #: Pools by name. Work in one waits only for later ones in the order "ahead", "fields", "shards", "requests".
 _pools: dict[str, Pool] = {}
-_files: weakref.WeakSet[MirroredFile] = weakref.WeakSet()
+#: Objects whose `after_fork` is called in a child.
+forked: weakref.WeakSet[Any] = weakref.WeakSet()
 _making = threading.Lock()
 
 
@@ -508,8 +509,8 @@ def _after_fork() -> None:
     global _making
     _making = threading.Lock()
     _pools.clear()
-    for file in list(_files):
-        file.after_fork()
+    for each in list(forked):
+        each.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

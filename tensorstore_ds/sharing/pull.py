@@ -219,20 +219,14 @@ class _Pull:
 
     def _fetch(self, content: Content) -> None:
         descriptor = self._folder.open_file("received", os.O_RDWR | os.O_CREAT)
-        try:
-            self._received = Received(descriptor, content.files)
-            self._fetch_missing(content)
-        finally:
-            os.close(descriptor)
-
-    def _fetch_missing(self, content: Content) -> None:
-        arrivals = [_Arrival(name, file, self._missing(name, file)) for name, file in content.files.items()]
-        nbytes = sum(stop - start for arrival in arrivals for start, stop in arrival.parts)
-        more = sum(map(len, content.lists.values())) + len(content.root) + _SPARE_NBYTES
-        check_room(self._out, nbytes + more)
-        total = sum(file.size for file in content.files.values())
-        self._counter.begin(total - nbytes, total)
-        self._crew.run(self._part, self._parts(arrivals))
+        with contextlib.closing(Received(descriptor, content.files)) as self._received:
+            arrivals = [_Arrival(name, file, self._missing(name, file)) for name, file in content.files.items()]
+            nbytes = sum(stop - start for arrival in arrivals for start, stop in arrival.parts)
+            more = sum(map(len, content.lists.values())) + len(content.root) + _SPARE_NBYTES
+            check_room(self._out, nbytes + more)
+            total = sum(file.size for file in content.files.values())
+            self._counter.begin(total - nbytes, total)
+            self._crew.run(self._part, self._parts(arrivals))
 
     def _missing(self, name: str, file: File) -> list[_Span]:
         """The missing parts of a file, one for each request; an empty one if it only has to be checked."""

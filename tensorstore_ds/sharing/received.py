@@ -54,6 +54,12 @@ class Received:
         """Record that no byte of a file is valid."""
         self._write(name, 0, bytes(len(self._of[name])))
 
+    def close(self) -> None:
+        """Close the file; a late thread then fails, and writes into no other file."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
     def _write(self, name: str, first: int, data: bytes) -> None:
         self._of[name][first : first + len(data)] = np.frombuffer(data, np.uint8)
         with self._lock:
