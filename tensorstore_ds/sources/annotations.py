@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -283,7 +284,9 @@ class Annotations:
         """
         if file:
             self._ledger.use(file)
-        self.rows.append(f"{image}\0".encode("utf-8", "surrogateescape") + _encode(self.note(objects, size, more)))
+        self.note(objects)
+        row = _encode(Row.of(objects, size, more))
+        self.rows.append(f"{image}\0".encode("utf-8", "surrogateescape") + row)
         return len(self.rows) - 1
 
     def leave_out(self, unstored: Mapping[str, int], where: str = "") -> None:
@@ -293,18 +296,18 @@ class Annotations:
             if count and where:
                 self._examples.setdefault(reason, where)
 
-    def note(self, objects: Sequence[AnnotatedObject], size: Size = (0, 0), more: Sequence[str] = ()) -> Row:
-        """Note the names in objects, and return their row."""
-        row = Row.of(objects, size, more)
-        self.classes.update(dict.fromkeys(row.labels))
+    def note(self, objects: Sequence[AnnotatedObject]) -> None:
+        """Note the names in objects."""
+        self.classes.update(dict.fromkeys([each.label for each in objects]))
         self.values.update(*[each.flags for each in objects])
-        self.values.update(["polygons"] * bool(row.lengths) + ["oriented_boxes"] * bool(row.oriented))
-        for names in row.names:
+        for name, value in (("polygons", "polygon"), ("oriented_boxes", "oriented")):
+            if name not in self.values and any(map(attrgetter(value), objects)):
+                self.values.add(name)
+        for names in dict.fromkeys([(*each.keypoints,) for each in objects]):
             if names not in self._together:
                 self.keypoints.update(dict.fromkeys(names))
                 if len(self._together) < _KINDS:
                     self._together.add(names)
-        return row
 
     @property
     def is_labelled(self) -> bool:

@@ -334,8 +334,9 @@ def read_object(text: bytes, json: str) -> CocoObject:
         raise MemberError(f"{where}: {said}") from error
     x, y, width, height = bbox
     box = x, y, x + width, y + height
-    found = AnnotatedObject("", box) if outline else AnnotatedObject.of_rectangle("", box, degrees)
-    found = replace(found, flags={"iscrowd": int(crowd)})
+    found = AnnotatedObject("", box, {"iscrowd": int(crowd)}, is_rectangle=not outline)
+    if degrees:
+        found = replace(AnnotatedObject.of_rectangle("", box, degrees), flags=found.flags)
     return CocoObject(where, each.category_id, found, area, polygons, runs, keypoints, has_short)
 
 

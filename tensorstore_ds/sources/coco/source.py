@@ -383,7 +383,7 @@ class CocoSource(Source):
             split.keypoints[id] = names
 
     def _arrays(self, rows: Sequence[CocoObject], split: str, image: str) -> Objects:
-        reader = ObjectReader(("oriented_boxes", "iscrowd"))
+        reader = ObjectReader(tuple(name for name in self._values if name in ("oriented_boxes", "iscrowd")))
         found: dict[str, Any] = {**reader.arrays(Row.of([each.object for each in rows]), image)}
         labels = self._labels[split]
         found["labels"] = np.array([labels[each.category] for each in rows], np.int64)
