@@ -59,14 +59,9 @@ class AnnotatedObject(msgspec.Struct, frozen=True):
     is_rectangle: bool = False  #: whether `box` was drawn as a rectangle, and so is an oriented box at angle 0
 
     @classmethod
-    def of_polygon(cls, label: str, polygon: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
-        """Create an object whose box is the hull of its polygon."""
-        return cls(label, hull(polygon), flags, {}, polygon)
-
-    @classmethod
-    def of_corners(cls, label: str, corners: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
-        """Create an object whose box is the hull of its oriented box: 4 corners in order, the first edge is w."""
-        return cls(label, hull(corners), flags, oriented=corners)
+    def around(cls, label: str, polygon: Sequence[Place] = (), oriented: Sequence[Place] = ()) -> AnnotatedObject:
+        """Create an object whose box is the hull of its polygon or of its oriented box."""
+        return cls(label, hull(polygon or oriented), polygon=polygon, oriented=oriented)
 
     @classmethod
     def of_rectangle(cls, label: str, box: Box, degrees: float = 0, center: Place | None = None) -> AnnotatedObject:
@@ -74,7 +69,7 @@ class AnnotatedObject(msgspec.Struct, frozen=True):
         if not degrees:
             return cls(label, box, is_rectangle=True)
         x1, y1, x2, y2 = box
-        return cls.of_corners(label, rotated(box, degrees, center or ((x1 + x2) / 2, (y1 + y2) / 2)), {})
+        return cls.around(label, oriented=rotated(box, degrees, center or ((x1 + x2) / 2, (y1 + y2) / 2)))
 
 
 def hull(points: Iterable[Place]) -> Box:
@@ -193,6 +188,12 @@ def _unpacked(data: bytes, *shape: int) -> NDArray[np.float64]:
     return np.frombuffer(data, dtype).reshape(shape).astype(np.float64)
 
 
+def changed(where: str, new: str) -> Problem:
+    """Problem for a name, read again, that the scan did not see."""
+    message = f"expected what the scan found, found a new {new}. Do not change a source while it is read."
+    return Problem(where, "annotation", message)
+
+
 @dataclass(frozen=True)
 class ObjectReader:
     """Makes arrays of the objects of an image, with the numbers of their classes and keypoints.
@@ -220,9 +221,7 @@ class ObjectReader:
             if "keypoints" in self.values or row.names:
                 arrays["keypoints"] = self._keypoints(row, where)
         except KeyError as error:
-            message = f"expected what the scan found, found a new class or keypoint, {error.args[0]}."
-            message = f"{message} Do not change a source while it is read."
-            raise SourceError(Problem(where, "annotation", message)) from None
+            raise SourceError(changed(where, f"class or keypoint, {error.args[0]}")) from None
         if "polygons" in self.values:
             lengths = row.lengths or [0] * count
             points = _unpacked(row.polygons, sum(lengths), 2)
@@ -270,7 +269,7 @@ class Annotations:
         self.bad: set[str] = set()
         self.problems: list[Problem] = []
         self.left_out: list[Problem] = []
-        self.classes: dict[str, None] = {}
+        self.classes: dict[str, None] = {}  #: "" is of objects without a class
         self.keypoints: dict[str, None] = {}
         self.values: set[str] = {"boxes"}
         self._unstored: Counter[str] = Counter()  # values by reason code, such as `points`
@@ -308,11 +307,6 @@ class Annotations:
                 self.keypoints.update(dict.fromkeys(names))
                 if len(self._together) < _KINDS:
                     self._together.add(names)
-
-    @property
-    def is_labelled(self) -> bool:
-        """Whether an object has a class."""
-        return any(self.classes)
 
     def include(self, other: Annotations) -> None:
         """Add the names of others."""

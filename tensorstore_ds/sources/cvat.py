@@ -216,7 +216,7 @@ def _object(shape: Element) -> AnnotatedObject | None:
         places = _places(shape)
         if len(places) < 3:
             raise ElementError(f"expected three points of a polygon or more, found {len(places)}")
-        return AnnotatedObject.of_polygon(_label(shape), places, {})
+        return AnnotatedObject.around(_label(shape), polygon=places)
     if shape.tag == "ellipse":
         x, y, rx, ry = _numbers(shape, "cx", "cy", "rx", "ry")
         turn = _finite(shape.get("rotation", "0"), "rotation")

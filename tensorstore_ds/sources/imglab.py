@@ -99,7 +99,7 @@ class ImglabSource(AnnotatedSource):
             except SourceError as error:
                 problems += error.problems
         kept, left_out = _choose([file for file in files if file.listed or not file.problems])
-        labelled = any(file.annotations.is_labelled for file in kept)
+        labelled = any(any(file.annotations.classes) for file in kept)
         entries = {file.xml: _labelled(file) if labelled else file.annotations.rows for file in kept}
         problems += [problem for file in files if file in kept or not file.listed for problem in file.problems]
         used = [file for file in kept if entries[file.xml]]
@@ -113,7 +113,7 @@ class ImglabSource(AnnotatedSource):
         folders = {image[: image.rfind("/") + 1] for image in listed}
         left_out += not_listed(self.images, folders, listed.__contains__, "XML")
         self._annotations.left_out = left_out
-        return self._contents(splits, images.notes(), labelled=self._annotations.is_labelled)
+        return self._contents(splits, images.notes(), labelled=any(self._annotations.classes))
 
 
 def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem]]:

@@ -230,6 +230,16 @@ def choose_keypoints(names: Iterable[str], wanted: Keypoints | None, where: str)
     return wanted
 
 
+def numbered_keypoints(count: int, chosen: Keypoints | None, where: str) -> Keypoints:
+    """The chosen keypoints, which must be `count`; without any, numbers from 0."""
+    if chosen is None:
+        return Keypoints(names := tuple(map(str, range(count))), flip_pairs(names))
+    if len(chosen.names) != count:
+        message = f"expected {len(chosen.names)} keypoints, found {count}."
+        raise SourceError(Problem(where, "keypoint-count", message), "Correct the list of keypoints.")
+    return chosen
+
+
 def flip_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Pairs of indices that are swapped when an image is mirrored left to right.
 

@@ -16,9 +16,10 @@ from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.manifest_parser import parse_fields
 from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.sources.annotations import changed
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, SourceOptions
 from tensorstore_ds.sources.json_files import MemberError, kind
-from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
+from tensorstore_ds.sources.names import number_classes, numbered_keypoints, order_classes
 from tensorstore_ds.sources.samples import parts_of
 
 #: A class as a data set has it: its number, or its name.
@@ -219,15 +220,12 @@ class ClassNames:
         self.indices = {number: number for number in self.numbers}
         return classes
 
-    def index(self, label: Label, where: str) -> int:
-        """Class index of a label; raises `SourceError` for one that the scan did not see."""
-        if label == UNLABELLED:
+    def index(self, label: Label | None, where: str) -> int:
+        """Class index of a label, `UNLABELLED` for None; raises `SourceError` for one that the scan did not see."""
+        if label is None or label == UNLABELLED:
             return UNLABELLED
         if label not in self.indices:
-            message = (
-                f"expected what the scan found, found a new class, {label}. Do not change a source while it is read."
-            )
-            raise SourceError(Problem(where, "annotation", message))
+            raise SourceError(changed(where, f"class, {label}"))
         return self.indices[label]
 
     def _known(self) -> tuple[str, ...] | None:
@@ -316,18 +314,14 @@ class RowTable:
             if self._keypoints is not None and "keypoints" in self.values and not self.keypoints:
                 self.keypoints = len(self._keypoints.names)  # though no object has any
             chosen = options.keypoints or self._keypoints
-            if chosen is not None and self.keypoints and len(chosen.names) != self.keypoints:
-                message = f"expected {len(chosen.names)} keypoints, found {self.keypoints}."
-                raise SourceError(Problem(where, "keypoint-count", message), "Correct the list of keypoints.")
             if not self.keypoints:  # no object has any
                 self.values = {name: None for name in self.values if name not in ("keypoints", "visibility")}
-            names = tuple(map(str, range(self.keypoints))) if chosen is None or not self.keypoints else chosen.names
-            pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs if names else ()
+            named = numbered_keypoints(self.keypoints, chosen if self.keypoints else None, where)
             values = [name for name in OBJECT_VALUES if name in self.values] or ["boxes"]
             self.values = dict.fromkeys(values)
-            lines = self._skeleton if names and chosen is self._keypoints else ()
+            lines = self._skeleton if named is self._keypoints else ()
             fields["objects"] = ObjectsField.of(
-                *values, classes=classes, keypoints=names, flip_pairs=pairs, skeleton=lines
+                *values, classes=classes, keypoints=named.names, flip_pairs=named.flip_pairs, skeleton=lines
             )
         return fields
 

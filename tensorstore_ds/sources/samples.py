@@ -24,7 +24,7 @@ from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOptions
-from tensorstore_ds.sources.names import RESERVED, field_name, flip_pairs, number_classes
+from tensorstore_ds.sources.names import RESERVED, field_name, number_classes, numbered_keypoints
 
 _LABEL_KEYS = ("label", "labels")
 #: Names of arrays that may have a number for each class.
@@ -165,13 +165,8 @@ class SampleReader:
         classes = classes if "labels" in objects else ()
         if "keypoints" not in objects:
             return ObjectsField.of(*objects, classes=classes)
-        count, chosen = objects["keypoints"].shape[1], self.options.keypoints
-        if chosen is not None and len(chosen.names) != count:
-            message = f"expected {len(chosen.names)} keypoints, found {count}."
-            raise SourceError(Problem(self._where, "keypoint-count", message))
-        names = tuple(map(str, range(count))) if chosen is None else chosen.names
-        pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs
-        return ObjectsField.of(*objects, classes=classes, keypoints=names, flip_pairs=pairs)
+        named = numbered_keypoints(objects["keypoints"].shape[1], self.options.keypoints, self._where)
+        return ObjectsField.of(*objects, classes=classes, keypoints=named.names, flip_pairs=named.flip_pairs)
 
     def _labels_field(self, parts: Parts, classes: tuple[str, ...]) -> LabelsField | None:
         """The field of several classes per sample, if the sample has them."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, read_file, read_head
-from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject, AnnotatedSource
+from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject, AnnotatedSource, hull
 from tensorstore_ds.sources.base import Contents
 from tensorstore_ds.sources.files import encoding_problem, glance
 from tensorstore_ds.sources.xml import PLACE_LIMIT, Place
@@ -92,7 +92,7 @@ def read_labels(data: bytes, file: str) -> list[AnnotatedObject]:
         if len(words) == 10 and words[9] not in ("0", "1", "2"):
             raise _problem(file, i, "a difficulty of 0, 1 or 2", line)
         flags = {"difficult": int(words[9] != "0")} if len(words) == 10 else {}
-        objects.append(AnnotatedObject.of_corners(words[8], corners, flags))
+        objects.append(AnnotatedObject(words[8], hull(corners), flags, oriented=corners))
     return objects
 
 

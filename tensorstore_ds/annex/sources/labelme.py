@@ -215,7 +215,7 @@ def _parts(shape: Mapping[str, Any]) -> tuple[str, object, list[Place]]:
 def _object(label: str, form: object, places: Sequence[Place]) -> AnnotatedObject | None:
     """Object of a shape; None without a box."""
     if form == "polygon" and len(places) > 2:
-        return AnnotatedObject.of_polygon(label, places, {})
+        return AnnotatedObject.around(label, polygon=places)
     if form == "circle" and len(places) == 2:
         (x, y), edge = places
         radius = math.dist((x, y), edge)
@@ -223,7 +223,7 @@ def _object(label: str, form: object, places: Sequence[Place]) -> AnnotatedObjec
     if form in ("rectangle", "mask") and len(places) in (2, 4):  # of a mask, the corners that it fills
         return AnnotatedObject(label, hull(places), is_rectangle=form == "rectangle")
     if form in ("rotation", "oriented_rectangle") and len(places) == 4:
-        return AnnotatedObject.of_corners(label, places, {})
+        return AnnotatedObject.around(label, oriented=places)
     if form in ("polygon", "circle", "rectangle", "mask", "rotation", "oriented_rectangle", "point"):
         raise MemberError(f"expected the points of a {form}, found {len(places)}")
     return None
@@ -232,4 +232,4 @@ def _object(label: str, form: object, places: Sequence[Place]) -> AnnotatedObjec
 def _united(first: AnnotatedObject, second: AnnotatedObject) -> AnnotatedObject:
     rings = (*first.polygon, ABSENT, *second.polygon)
     flags = {name: first.flags.get(name, 0) | second.flags.get(name, 0) for name in {**first.flags, **second.flags}}
-    return AnnotatedObject.of_polygon(first.label, rings, flags)
+    return AnnotatedObject(first.label, hull(rings), flags, polygon=rings)

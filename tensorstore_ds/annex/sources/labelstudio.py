@@ -342,7 +342,7 @@ def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObjec
         places = [_place(point, scale) for point in values(region["points"], "points")]
         if len(places) < 3:
             raise MemberError(f"expected three points of a polygon or more, found {len(places)}")
-        return AnnotatedObject.of_polygon(label, places, {})
+        return AnnotatedObject.around(label, polygon=places)
     start = _place([region.get("x"), region.get("y")], scale)
     turn = finite(region.get("rotation") or 0, "rotation")
     if "radiusX" in region:

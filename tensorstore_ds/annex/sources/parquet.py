@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import TextField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
-from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_head
@@ -371,8 +370,7 @@ class ParquetSource(Source):
             objects = struct_objects(self._objects_of(values), corners=self._corners) if self._objects else None
             label: int | None = None
             if self._label:
-                known = label_of(values[self._label], self._label)
-                label = UNLABELLED if known is None else self._table.labels.index(known, where)
+                label = self._table.labels.index(label_of(values[self._label], self._label), where)
             several = {}
             if self._several:
                 several["labels"] = self._table.several_of(values[self._several], self._several, where)

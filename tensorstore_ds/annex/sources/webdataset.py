@@ -120,8 +120,7 @@ class WebDatasetSource(Source):
                 texts[name] = list(dict.fromkeys([*texts.get(name, ()), *found])) if name in texts else list(found)
         index: int | None = None
         if self._table.has_labels:
-            known = label_of(label or None, "label")
-            index = UNLABELLED if known is None else self._table.labels.index(known, where)
+            index = self._table.labels.index(label_of(label or None, "label"), where)
         return Sample(key, data, index, self._table.arrays(objects, where), arrays=arrays, texts=texts)
 
     def column(self, name: str) -> Callable[[str, Reference], str]:

@@ -202,7 +202,7 @@ def _turned(box: Element, name: str) -> AnnotatedObject:
             f"expected cx, cy, w, h and angle of <robndbox>, finite numbers, w and h not below 0, found {found}"
         )
     corners = oriented_to_corners(np.array([values])).tolist()[0]
-    return AnnotatedObject.of_corners(name, [(x, y) for x, y in corners], {})
+    return AnnotatedObject.around(name, oriented=[(x, y) for x, y in corners])
 
 
 def _cornered(points: Element, name: str) -> AnnotatedObject:
@@ -217,10 +217,10 @@ def _cornered(points: Element, name: str) -> AnnotatedObject:
     if len(corners) > 3 and corners[0] == corners[-1]:
         corners.pop()  # some outlines end where they begin
     if len(corners) == 4:
-        return AnnotatedObject.of_corners(name, corners, {})
+        return AnnotatedObject.around(name, oriented=corners)
     if len(corners) < 3:
         raise ElementError(f"expected <bndbox>, or <points> with 3 corners or more, found {len(corners)} corners")
-    return AnnotatedObject.of_polygon(name, corners, {})
+    return AnnotatedObject.around(name, polygon=corners)
 
 
 def _keypoints(child: Element, element: Element) -> Sequence[tuple[str, Place]] | None:

@@ -97,8 +97,7 @@ def _object(words: Sequence[str], config: Config) -> AnnotatedObject:
         _check(((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1))  # of a box at the edge, corners may lie outside
     else:
         _check(values)
-    make = AnnotatedObject.of_corners if config.task == "obb" else AnnotatedObject.of_polygon
-    return make(label, corners, {})
+    return AnnotatedObject.around(label, **{"oriented" if config.task == "obb" else "polygon": corners})
 
 
 def _label(word: str, names: Mapping[int, str] | None) -> str:

@@ -16,7 +16,6 @@ from tensorstore_ds.annex.sources.lmdb.datum import DatumError, read_datum
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, TextField
 from tensorstore_ds.format.kinds.base import Field
-from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.imaging.codecs import begins_as_image
 from tensorstore_ds.regular_files import read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
@@ -141,8 +140,7 @@ class LmdbSource(Source):
             return Sample(key, image, texts={"text": () if label is None else (str(label),)})
         if self._labels is None:
             return Sample(key, image)
-        known = _known(label, key)
-        return Sample(key, image, UNLABELLED if known is None else self._labels.index(known, key))
+        return Sample(key, image, self._labels.index(_known(label, key), key))
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         return ()
